@@ -1,0 +1,1 @@
+"""Chaffinch: precise Kafka writes from Python and Spark."""
