@@ -1,0 +1,1 @@
+"""Durable state: logs of record batches over one small file system interface (decision 34)."""

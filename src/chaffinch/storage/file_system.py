@@ -1,0 +1,269 @@
+"""The disk behind the `FileSystem` interface. No other module of the storage touches the disk.
+
+`MemoryFileSystem` and the interface's own names are exported from here too, so that callers need one import.
+
+Descriptors are opened on first use and at most `DESCRIPTORS_MAX` stay open: a broker has many more files than a process may hold open.
+When one more is needed, the file unused for longest goes (a clock with one bit per file: cheap on the append path).
+"""
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from chaffinch.storage.files import AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
+from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
+
+__all__ = [
+    "AlreadyLocked",
+    "CorruptLog",
+    "DiskFileSystem",
+    "File",
+    "FileSystem",
+    "Interrupted",
+    "Lock",
+    "MemoryFileSystem",
+    "StorageError",
+]
+
+DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connections need theirs.
+BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+@contextmanager
+def translated(path: str, operation: str) -> Iterator[None]:
+    """OSError -> StorageError, here and nowhere else."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(path, operation, error) from error
+
+
+def storage_error(path: str, operation: str, error: OSError) -> StorageError:
+    return StorageError(path, operation, error.strerror or str(error), error_number=error.errno)
+
+
+class DiskFile:
+    """See `File`. `is_recent` belongs to the clock in `DiskFileSystem`."""
+
+    __slots__ = ("_descriptor", "_owner", "_poison", "_size", "is_recent", "path")
+
+    def __init__(self, owner: "DiskFileSystem", path: str, size: int, descriptor: int = -1) -> None:
+        self.path = path
+        self.is_recent = True
+        self._owner = owner
+        self._descriptor = descriptor
+        self._size = size
+        self._poison: str | None = None
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def file_number(self) -> int | None:
+        return self._ready()
+
+    def append(self, buffers: Sequence[BytesLike]) -> int:
+        descriptor = self._ready()
+        if self._poison is not None:
+            raise StorageError(self.path, "append to", self._poison)
+        position = self._size
+        try:
+            if len(buffers) == 1:
+                wanted = memoryview(buffers[0]).nbytes
+                written = os.write(descriptor, buffers[0])
+            else:
+                wanted = sum(memoryview(buffer).nbytes for buffer in buffers)
+                written = os.writev(descriptor, buffers[:BUFFERS_PER_WRITE_MAX]) if buffers else 0
+            if written != wanted:
+                self._write_rest(descriptor, buffers, written)
+        except BaseException as error:
+            self._cut_back(descriptor)
+            if isinstance(error, OSError):
+                raise storage_error(self.path, "append to", error) from error
+            raise
+        self._size = position + wanted
+        return position
+
+    def _write_rest(self, descriptor: int, buffers: Sequence[BytesLike], written: int) -> None:
+        """Finish a write that the system did in part: near a full disk, above 2 GiB, or when a signal came."""
+        for buffer in buffers:
+            rest = memoryview(buffer).cast("B")
+            if written >= len(rest):
+                written -= len(rest)
+                continue
+            rest, written = rest[written:], 0
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+
+    def _cut_back(self, descriptor: int) -> None:
+        try:
+            os.ftruncate(descriptor, self._size)
+        except OSError as error:
+            self._poison = f"a failed append left part of a write after byte {self._size}, and cutting it off failed ({error.strerror})"
+
+    def read(self, position: int, length: int) -> bytes:
+        descriptor = self._ready()
+        try:
+            data = os.pread(descriptor, length, position)
+            if len(data) < length and position + len(data) < self._size:
+                parts = [data]
+                while data and len(data) < length:
+                    length -= len(data)
+                    position += len(data)
+                    data = os.pread(descriptor, length, position)
+                    parts.append(data)
+                data = b"".join(parts)
+        except OSError as error:
+            raise storage_error(self.path, "read", error) from error
+        return data
+
+    def truncate(self, size: int) -> None:
+        with translated(self.path, "truncate"):
+            os.ftruncate(self._ready(), size)
+        self._size = size
+
+    def sync(self) -> None:
+        descriptor = self._ready()
+        if self._poison is not None:
+            raise StorageError(self.path, "sync", self._poison)
+        try:
+            os.fdatasync(descriptor)
+        except OSError as error:
+            # The kernel reports a failed write-back once and then forgets the pages: a second sync would succeed without them.
+            self._poison = f"an earlier sync failed ({error.strerror}): what it covered may be lost"
+            raise storage_error(self.path, "sync", error) from error
+
+    def close(self) -> None:
+        self._owner.forget(self)
+        self.close_descriptor()
+
+    def close_descriptor(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            with translated(self.path, "close"):
+                os.close(descriptor)
+
+    def _ready(self) -> int:
+        self.is_recent = True
+        if self._descriptor < 0:
+            with translated(self.path, "open"):
+                self._descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+            self._owner.remember(self)
+        return self._descriptor
+
+
+class DiskLock:
+    """An flock: the kernel gives it back when the process ends, SIGKILL included."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class DiskFileSystem:
+    """See `FileSystem`. `root` is made by the first `make_directory`, not before."""
+
+    def __init__(self, root: str | os.PathLike[str], *, descriptors_max: int = DESCRIPTORS_MAX) -> None:
+        self.root = os.path.abspath(root)
+        self._descriptors_max = max(1, descriptors_max)
+        self._open_files: dict[DiskFile, None] = {}
+        self.incarnation = _boot_id()
+
+    def describe(self, path: str) -> str:
+        return os.path.join(self.root, path) if path else self.root
+
+    def open(self, path: str, *, create: bool = True) -> DiskFile:
+        full = self.describe(path)
+        with translated(full, "open"):
+            if not create or os.path.exists(full):
+                return DiskFile(self, full, os.stat(full).st_size)
+            descriptor = os.open(full, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        file = DiskFile(self, full, 0, descriptor)
+        self.remember(file)
+        return file
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self.describe(path))
+
+    def list(self, directory: str) -> Names:
+        full = self.describe(directory)
+        with translated(full, "list"):
+            return sorted(os.listdir(full))
+
+    def make_directory(self, directory: str) -> None:
+        full = self.describe(directory)
+        with translated(full, "make directory"):
+            os.makedirs(full, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        full = self.describe(path)
+        with translated(full, "remove"):
+            os.remove(full)
+
+    def remove_tree(self, directory: str) -> None:
+        full = self.describe(directory)
+        with translated(full, "remove"), suppress(FileNotFoundError):
+            shutil.rmtree(full)
+
+    def rename(self, old: str, new: str) -> None:
+        full = self.describe(old)
+        with translated(full, "rename"):
+            os.replace(full, self.describe(new))
+
+    def sync_directory(self, directory: str) -> None:
+        full = self.describe(directory)
+        with translated(full, "sync"):
+            descriptor = os.open(full, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def lock(self, path: str) -> DiskLock:
+        full = self.describe(path)
+        with translated(full, "lock"):
+            descriptor = os.open(full, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            with translated(full, "lock"):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+                    raise AlreadyLocked(full, holder or None) from None
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return DiskLock(descriptor)
+
+    def remember(self, file: DiskFile) -> None:
+        """Count one more open descriptor, and close the first that was not used since the clock's hand last passed."""
+        while len(self._open_files) >= self._descriptors_max:
+            oldest = next(iter(self._open_files))
+            del self._open_files[oldest]
+            if oldest.is_recent:
+                oldest.is_recent = False
+                self._open_files[oldest] = None
+            else:
+                oldest.close_descriptor()
+        self._open_files[file] = None
+
+    def forget(self, file: DiskFile) -> None:
+        self._open_files.pop(file, None)
+
+
+def _boot_id() -> str:
+    try:
+        with open(BOOT_ID, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,140 @@
+"""What storage asks of a file system, and the errors it raises: the seam between the logs and the disk.
+
+Two implementations exist: `file_system.DiskFileSystem` and `memory_files.MemoryFileSystem`. Everything above is written against
+the protocols here, so that a simulated disk can tear writes and lose power under the very code that runs in production.
+
+Paths are relative to the root of the file system, their parts joined by "/"; "" is the root itself.
+A file system and its files belong to one thread at a time.
+"""
+
+import errno
+from collections.abc import Sequence
+from typing import Protocol
+
+BytesLike = bytes | bytearray | memoryview
+Names = list[str]
+FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class StorageError(Exception):
+    """A file operation failed, or what the files say is wrong.
+
+    path: as the user knows it (absolute on a disk). operation: a verb, such as "append". reason: one line.
+    error_number: the operating system's errno, where there was one.
+    """
+
+    def __init__(self, path: str, operation: str, reason: str, *, error_number: int | None = None) -> None:
+        super().__init__(path, operation, reason)
+        self.path = path
+        self.operation = operation
+        self.reason = reason
+        self.error_number = error_number
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether the operation may succeed once space is freed."""
+        return self.error_number in FULL_DISK
+
+    def __str__(self) -> str:
+        return f"cannot {self.operation} {self.path}: {self.reason}"
+
+
+class AlreadyLocked(StorageError):
+    """Another holder has the lock; `holder` is what it wrote about itself (a process id), or None when it wrote nothing."""
+
+    def __init__(self, path: str, holder: str | None) -> None:
+        super().__init__(path, "lock", f"held by process {holder}" if holder else "held by another process")
+        self.holder = holder
+
+
+class CorruptLog(StorageError):
+    """A file holds bytes that were not written by us, at a place where a torn write cannot explain them. `position` is in bytes."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(path, "recover", f"at byte {position}: {reason}")
+        self.position = position
+
+
+class Lock(Protocol):
+    """Held until `release`, or until the process ends in whatever way."""
+
+    def release(self) -> None: ...
+
+
+class File(Protocol):
+    """A file that grows at its end. All sizes and positions are in bytes."""
+
+    @property
+    def path(self) -> str:
+        """The path for error messages."""
+        ...
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def file_number(self) -> int | None:
+        """A descriptor for `sendfile` right now (the next operation on another file may close it); None in memory."""
+        ...
+
+    def append(self, buffers: Sequence[BytesLike]) -> int:
+        """Write the buffers one after another at the end, and return the position of the first byte.
+
+        On StorageError nothing of it remains in the file; where even that could not be had, the file refuses every later append.
+        """
+        ...
+
+    def read(self, position: int, length: int) -> bytes:
+        """At most `length` bytes; fewer only at the end of the file."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def sync(self) -> None:
+        """Return once the bytes survive a loss of power. After a failure the file refuses every later append and sync."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Directories and files below one root."""
+
+    @property
+    def incarnation(self) -> str:
+        """Names the time since power was last lost: while it is the same, written bytes are there though never synced. "" = not known."""
+        ...
+
+    def open(self, path: str, *, create: bool = True) -> File: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> Names:
+        """Names of files and directories, sorted."""
+        ...
+
+    def make_directory(self, directory: str) -> None:
+        """With its parents; does nothing where it exists."""
+        ...
+
+    def remove(self, path: str) -> None: ...
+
+    def remove_tree(self, directory: str) -> None:
+        """Does nothing where it does not exist."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Within one directory; an existing file of the new name is replaced, at one instant."""
+        ...
+
+    def sync_directory(self, directory: str) -> None:
+        """Make created, renamed and removed names durable."""
+        ...
+
+    def lock(self, path: str) -> Lock:
+        """Take the lock of that name, or raise AlreadyLocked at once. A holder that is killed gives it back."""
+        ...
+
+    def describe(self, path: str) -> str:
+        """The path as the user knows it."""
+        ...

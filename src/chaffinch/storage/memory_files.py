@@ -1,0 +1,297 @@
+"""A file system in memory that can lose power: it knows which bytes and names were synced.
+
+Three ways to end, after each of which every open file and lock is void and the file system may be used anew:
+
+- `kill()`: the process dies, the page cache survives. All written bytes stay.
+- `crash(choose)`: power is lost. Synced bytes and names stay; of the rest, `choose` decides how much, so that the dice stay outside.
+- `Interrupted` raised by `hook`: the process dies inside an operation. An append keeps its first `kept` bytes; call `kill` or `crash` next.
+
+Nothing synced is ever changed. Within one file the unsynced bytes are kept as a prefix, torn at any byte; within one directory the
+unsynced names are kept in the order in which they were made (as journalling file systems do). Files and directories are independent.
+"""
+
+import errno
+from collections.abc import Callable, Sequence
+
+from chaffinch.storage.files import AlreadyLocked, BytesLike, Names, StorageError
+
+Choose = Callable[[str, int], int]
+Hook = Callable[[str, str, int], None]
+
+
+class Interrupted(BaseException):
+    """Raised by a hook: the process ends here. `kept`: how many bytes of the append in hand were written, 0 for other operations."""
+
+    def __init__(self, kept: int = 0) -> None:
+        super().__init__(kept)
+        self.kept = kept
+
+
+class _Contents:
+    """One file's bytes. `synced` leading bytes survive; `undone` are synced bytes that a truncation, not yet synced, has taken off."""
+
+    __slots__ = ("data", "synced", "undone")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.synced = 0
+        self.undone = b""
+
+    def truncate(self, size: int) -> None:
+        if size < self.synced:
+            self.undone = bytes(self.data[size : self.synced]) + self.undone
+            self.synced = size
+        del self.data[size:]
+
+    def sync(self) -> None:
+        self.synced = len(self.data)
+        self.undone = b""
+
+    def crash(self, path: str, choose: Choose) -> None:
+        """An unsynced truncation counts as one step before the bytes that came after it."""
+        unsynced = len(self.data) - self.synced + (1 if self.undone else 0)
+        kept = choose(path, unsynced) if unsynced else 0
+        if not 0 <= kept <= unsynced:
+            raise ValueError(f"kept {kept} of {unsynced} unsynced steps of {path}")
+        if self.undone:
+            self.data[self.synced :] = self.undone if kept == 0 else self.data[self.synced : self.synced + kept - 1]
+        else:
+            del self.data[self.synced + kept :]
+        self.sync()
+
+
+class _Directory:
+    """Names now, and the steps (name, node or None for a removal) since the last sync."""
+
+    __slots__ = ("names", "steps", "synced")
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Contents | _Directory] = {}
+        self.synced: dict[str, _Contents | _Directory] = {}
+        self.steps: list[tuple[tuple[str, _Contents | _Directory | None], ...]] = []
+
+    def change(self, *step: tuple[str, "_Contents | _Directory | None"]) -> None:
+        _apply(self.names, step)
+        self.steps.append(step)
+
+    def sync(self) -> None:
+        self.synced = dict(self.names)
+        self.steps.clear()
+
+    def crash(self, path: str, choose: Choose) -> None:
+        kept = choose(path, len(self.steps)) if self.steps else 0
+        if not 0 <= kept <= len(self.steps):
+            raise ValueError(f"kept {kept} of {len(self.steps)} unsynced names of {path}")
+        for step in self.steps[:kept]:
+            _apply(self.synced, step)
+        self.names = dict(self.synced)
+        self.steps.clear()
+        for name, node in sorted(self.names.items()):
+            node.crash(f"{path}/{name}" if path else name, choose)
+
+
+def _apply(names: dict[str, _Contents | _Directory], step: tuple[tuple[str, _Contents | _Directory | None], ...]) -> None:
+    for name, node in step:
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+class MemoryFile:
+    """See `File`."""
+
+    file_number = None
+
+    def __init__(self, owner: "MemoryFileSystem", path: str, contents: _Contents) -> None:
+        self.path = path
+        self._owner = owner
+        self._contents = contents
+        self._life = owner.life
+
+    @property
+    def size(self) -> int:
+        return len(self._contents.data)
+
+    def append(self, buffers: Sequence[BytesLike]) -> int:
+        contents = self._contents
+        data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        position = len(contents.data)
+        try:
+            self._enter("append", len(memoryview(data)))
+        except Interrupted as end:
+            contents.data += memoryview(data)[: end.kept]
+            raise
+        contents.data += memoryview(data)
+        return position
+
+    def read(self, position: int, length: int) -> bytes:
+        self._enter("read", 0)
+        return bytes(memoryview(self._contents.data)[position : position + length])
+
+    def truncate(self, size: int) -> None:
+        self._enter("truncate", 0)
+        self._contents.truncate(size)
+
+    def sync(self) -> None:
+        self._enter("sync", 0)
+        self._contents.sync()
+
+    def close(self) -> None:
+        pass
+
+    def _enter(self, operation: str, size: int) -> None:
+        if self._life != self._owner.life:
+            raise StorageError(self.path, operation, "the file was opened by a process that has ended")
+        self._owner.enter(operation, self.path, size)
+
+
+class MemoryLock:
+    def __init__(self, owner: "MemoryFileSystem", path: str) -> None:
+        self._owner = owner
+        self._path = path
+        self._life = owner.life
+
+    def release(self) -> None:
+        if self._life == self._owner.life:
+            self._owner.locks.discard(self._path)
+
+
+class MemoryFileSystem:
+    """See `FileSystem`.
+
+    `hook(operation, path, size)` is called before every operation ("append", "read", "truncate", "sync", "open", "make directory",
+    "remove", "rename", "sync directory", "lock"; size = bytes of an append); it may raise StorageError or Interrupted.
+    `bytes_free`: appends beyond it fail as on a full disk; None = no limit.
+    """
+
+    def __init__(self) -> None:
+        self.hook: Hook | None = None
+        self.bytes_free: int | None = None
+        self.life = 0
+        self.locks: set[str] = set()
+        self._outages = 0
+        self._root = _Directory()
+
+    @property
+    def incarnation(self) -> str:
+        return f"memory-{self._outages}"
+
+    def kill(self) -> None:
+        """The process ends; what it wrote stays."""
+        self.life += 1
+        self.locks.clear()
+
+    def crash(self, choose: Choose) -> None:
+        """Power is lost. `choose(path, unsynced) -> kept`: bytes of a file, or names of a directory, 0 <= kept <= unsynced."""
+        self.kill()
+        self._outages += 1
+        self._root.crash("", choose)
+
+    def describe(self, path: str) -> str:
+        return path or "/"
+
+    def enter(self, operation: str, path: str, size: int) -> None:
+        """Every operation passes here first."""
+        if self.hook is not None:
+            self.hook(operation, path, size)
+        if size and self.bytes_free is not None:
+            if size > self.bytes_free:
+                raise StorageError(path, operation, "No space left on device", error_number=errno.ENOSPC)
+            self.bytes_free -= size
+
+    def open(self, path: str, *, create: bool = True) -> MemoryFile:
+        parent, name = self._parent(path, "open")
+        node = parent.names.get(name)
+        if node is None:
+            if not create:
+                raise StorageError(path, "open", "No such file or directory", error_number=errno.ENOENT)
+            self.enter("open", path, 0)
+            node = _Contents()
+            parent.change((name, node))
+        if isinstance(node, _Directory):
+            raise StorageError(path, "open", "Is a directory", error_number=errno.EISDIR)
+        return MemoryFile(self, path, node)
+
+    def exists(self, path: str) -> bool:
+        return self._find(path) is not None
+
+    def list(self, directory: str) -> Names:
+        return sorted(self._directory(directory, "list").names)
+
+    def make_directory(self, directory: str) -> None:
+        node = self._root
+        done: list[str] = []
+        for part in _parts(directory):
+            done.append(part)
+            child = node.names.get(part)
+            if child is None:
+                self.enter("make directory", "/".join(done), 0)
+                child = _Directory()
+                node.change((part, child))
+            if isinstance(child, _Contents):
+                raise StorageError("/".join(done), "make directory", "Not a directory", error_number=errno.ENOTDIR)
+            node = child
+
+    def remove(self, path: str) -> None:
+        parent, name = self._parent(path, "remove")
+        if not isinstance(parent.names.get(name), _Contents):
+            raise StorageError(path, "remove", "No such file", error_number=errno.ENOENT)
+        self.enter("remove", path, 0)
+        parent.change((name, None))
+
+    def remove_tree(self, directory: str) -> None:
+        node = self._find(directory)
+        if node is None:
+            return
+        if isinstance(node, _Directory):
+            for name in sorted(node.names):
+                self.remove_tree(f"{directory}/{name}")
+        parent, name = self._parent(directory, "remove")
+        self.enter("remove", directory, 0)
+        parent.change((name, None))
+
+    def rename(self, old: str, new: str) -> None:
+        parent, name = self._parent(old, "rename")
+        node = parent.names.get(name)
+        if node is None:
+            raise StorageError(old, "rename", "No such file or directory", error_number=errno.ENOENT)
+        new_parent, new_name = self._parent(new, "rename")
+        if new_parent is not parent:
+            raise StorageError(old, "rename", "only within one directory")
+        self.enter("rename", old, 0)
+        parent.change((name, None), (new_name, node))
+
+    def sync_directory(self, directory: str) -> None:
+        node = self._directory(directory, "sync")
+        self.enter("sync directory", directory, 0)
+        node.sync()
+
+    def lock(self, path: str) -> MemoryLock:
+        self.enter("lock", path, 0)
+        if path in self.locks:
+            raise AlreadyLocked(path, None)
+        self.locks.add(path)
+        return MemoryLock(self, path)
+
+    def _find(self, path: str) -> _Contents | _Directory | None:
+        node: _Contents | _Directory | None = self._root
+        for part in _parts(path):
+            if not isinstance(node, _Directory):
+                return None
+            node = node.names.get(part)
+        return node
+
+    def _directory(self, path: str, operation: str) -> _Directory:
+        node = self._find(path)
+        if not isinstance(node, _Directory):
+            raise StorageError(path, operation, "No such directory", error_number=errno.ENOENT)
+        return node
+
+    def _parent(self, path: str, operation: str) -> tuple[_Directory, str]:
+        head, _, name = path.rpartition("/")
+        return self._directory(head, operation), name
+
+
+def _parts(path: str) -> Names:
+    return path.split("/") if path else []
