@@ -1,0 +1,11 @@
+"""What can go wrong: the table of codes, the exceptions of KIP-1050, and what a client does about them.
+
+`from chaffinch import errors`: `errors.InvalidRecordException`, `errors.codes.by_number(87)`, `errors.group_of(exception)`.
+"""
+
+from chaffinch.errors import codes, exceptions
+from chaffinch.errors.codes import ErrorCode, Group, Stored
+from chaffinch.errors.exceptions import *  # noqa: F403 - the whole class tree is this package's surface.
+
+__all__ = ["ErrorCode", "Group", "Stored", "codes"]
+__all__ += exceptions.__all__

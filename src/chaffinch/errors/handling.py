@@ -1,0 +1,69 @@
+"""What a client does about a code: a pure table, asked by the producer's core and printed by `chaffinch errors`.
+
+Follows KIP-1050: the group decides, and the group depends on the API only where the table in `codes.py` says so. What depends
+on the client's own state is whether a transaction is open: without one only the records fail, and the producer lives.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode, Group
+
+
+class Api(Enum):
+    """KIP-1050's two columns: Produce, and the requests that manage a transaction."""
+
+    PRODUCE = "produce"
+    TRANSACTION = "transaction"
+
+
+class Handling(Enum):
+    """What to do next. In a transaction ABORT and FIX_CONFIGURATION both leave it abortable and the producer usable after the abort."""
+
+    COMPLETE = "complete"
+    """No failure: the record is in the log. For DUPLICATE_SEQUENCE_NUMBER its offset is not known any more."""
+    RETRY = "retry"
+    REFRESH_AND_RETRY = "refresh and retry"
+    """Ask for metadata (15 and 16: for the coordinator) before sending again."""
+    ABORT = "abort"
+    RESTART = "restart"
+    """The producer is unusable; the application starts a new one."""
+    FIX_CONFIGURATION = "fix configuration"
+    FAIL = "fail"
+    """The records fail; nothing else changes."""
+
+
+PRODUCE: Final = Api.PRODUCE
+TRANSACTION: Final = Api.TRANSACTION
+
+# (group, in a transaction?) -> handling.
+_BY_GROUP: Final = {
+    (Group.RETRIABLE, False): Handling.RETRY,
+    (Group.RETRIABLE, True): Handling.RETRY,
+    (Group.REFRESH_RETRIABLE, False): Handling.REFRESH_AND_RETRY,
+    (Group.REFRESH_RETRIABLE, True): Handling.REFRESH_AND_RETRY,
+    (Group.TRANSACTION_ABORTABLE, False): Handling.FAIL,
+    (Group.TRANSACTION_ABORTABLE, True): Handling.ABORT,
+    (Group.APPLICATION_RECOVERABLE, False): Handling.FAIL,
+    (Group.APPLICATION_RECOVERABLE, True): Handling.RESTART,
+    (Group.INVALID_CONFIGURATION, False): Handling.FIX_CONFIGURATION,
+    (Group.INVALID_CONFIGURATION, True): Handling.FIX_CONFIGURATION,
+    (Group.NONE, False): Handling.FAIL,
+    (Group.NONE, True): Handling.ABORT,
+}
+
+
+def handling_of(code: ErrorCode, api: Api = PRODUCE, *, in_transaction: bool = False) -> Handling:
+    """What a client does about `code` as the answer of this kind of API.
+
+    A transaction API always acts on a transactional producer, so an application-recoverable answer ends it even when no
+    transaction is open (InitProducerId that is fenced). Outside a transaction Produce fails its records only (decision 17 of
+    the design: one bad record never kills a producer).
+    """
+    if code is codes.NONE or (code is codes.DUPLICATE_SEQUENCE_NUMBER and api is PRODUCE):
+        return Handling.COMPLETE
+    group = code.group_produce if api is PRODUCE else code.group_transaction
+    return _BY_GROUP[group, in_transaction or api is TRANSACTION]

@@ -1,0 +1,53 @@
+"""Names for places in a cluster: a partition, a producer, an offset; and the sentinels Kafka uses for "none".
+
+Named tuples, because the cores use them as dictionary keys for every batch: they hash, compare and unpack at C speed.
+The sentinels are those of Kafka's message definitions; KIP-98 defines producer id, epoch and sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+NO_OFFSET: Final = -1
+NO_TIMESTAMP: Final = -1
+NO_SEQUENCE: Final = -1
+# What ListOffsets takes in place of a timestamp (ListOffsetsRequest.json).
+OFFSET_LATEST: Final = -1
+OFFSET_EARLIEST: Final = -2
+# Sequences run from 0 to 2**31 - 1 and then begin at 0 again (KIP-98: int32, never negative).
+SEQUENCE_MODULUS: Final = 2**31
+# The largest epoch: a producer that reaches it needs a new producer id (KIP-360).
+EPOCH_MAX: Final = 2**15 - 1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; `partition` counts from 0. `str()` gives Kafka's directory name, `orders-0`."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class ProducerIdentity(NamedTuple):
+    """Producer id (int64) and epoch (int16), as a record batch carries them; `NO_PRODUCER` when it carries none."""
+
+    producer_id: int
+    epoch: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A position to commit: the offset of the *next* record to read, and free text kept beside it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+NO_PRODUCER: Final = ProducerIdentity(-1, -1)
+
+
+def sequence_add(sequence: int, count: int) -> int:
+    """The sequence `count` records after `sequence` (before it, when `count` is negative), wrapping as brokers do."""
+    return (sequence + count) % SEQUENCE_MODULUS

@@ -1,0 +1,217 @@
+"""Option definitions and the one parser for them: every part of Chaffinch that takes options has an `OptionTable`.
+
+Options are spelled as in Apache Kafka, with dots; as keyword arguments dots become underscores, and both mean the same. Values
+may be strings, as they come from files and command lines. Nothing is ever silently ignored: an unknown name is an error that
+offers the nearest known one, and a name that Apache Kafka knows and Chaffinch has no use for is collected in `Settings.ignored`,
+for its owner to log. Documentation is printed from the table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from chaffinch.errors import ConfigException
+
+Kind = Literal["int", "float", "bool", "string", "list", "any"]
+
+# Values of options with such a word in their name appear in no message.
+SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.key")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `minimum` and `maximum` are inclusive; `choices` hold for each element of a list; a default of None means unset."""
+
+    name: str
+    kind: Kind
+    default: Any
+    documentation: str
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    required: bool = False
+
+    def __post_init__(self) -> None:
+        if self.default is not None:
+            assert self.parse(self.default) == self.default, f"the default of {self.name} is not what its parser gives: {self.default!r}"
+
+    @property
+    def allowed(self) -> str:
+        """The values allowed, in words; empty when the kind alone says it."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        limits = [(self.minimum, "at least"), (self.maximum, "at most")]
+        return " and ".join(f"{words} {limit}" for limit, words in limits if limit is not None)
+
+    def parse(self, value: object) -> Any:
+        """The value in the option's own type (a list is a tuple). ConfigException, naming option, value and what is allowed, else."""
+        try:
+            parsed = _PARSERS[self.kind](value)
+        except ValueError:
+            raise self._refusal(value, _KIND_TEXTS[self.kind]) from None
+        chosen = parsed if self.kind == "list" else (parsed,)
+        if self.choices and not set(chosen) <= set(self.choices):
+            raise self._refusal(value, self.allowed)
+        if (self.minimum is not None and parsed < self.minimum) or (self.maximum is not None and parsed > self.maximum):
+            raise self._refusal(value, self.allowed)
+        return parsed
+
+    def _refusal(self, value: object, allowed: str) -> ConfigException:
+        shown = "the value given (not shown)" if any(word in self.name for word in SECRET_WORDS) else repr(value)
+        return ConfigException(f"option {self.name} cannot be {shown}: it must be {allowed}")
+
+
+class Settings(Mapping[str, Any]):
+    """Parsed options by dotted name, every option of the table present. Immutable, and pickles."""
+
+    __slots__ = ("_given", "_ignored", "_values")
+
+    def __init__(self, values: Mapping[str, Any], given: Iterable[str] = (), ignored: Mapping[str, Any] | None = None) -> None:
+        self._values = dict(values)
+        self._given = frozenset(given)
+        self._ignored = dict(ignored or {})
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Names that the caller set, as against those that have their default."""
+        return self._given
+
+    @property
+    def ignored(self) -> Mapping[str, Any]:
+        """Names that are known, accepted and without effect, with the values given."""
+        return MappingProxyType(self._ignored)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        shown = {name: "..." if any(word in name for word in SECRET_WORDS) else self._values[name] for name in sorted(self._given)}
+        return f"Settings({shown})"
+
+
+class OptionTable:
+    """The options of one part, in the order of its documentation."""
+
+    def __init__(self, options: Iterable[Option], without_effect: Iterable[str] = ()) -> None:
+        self.options: Final = tuple(options)
+        self.without_effect: Final = frozenset(without_effect)
+        self._by_key: Final = {_key(option.name): option for option in self.options}
+        self._ignored_by_key: Final = {_key(name): name for name in self.without_effect}
+        assert len(self._by_key) == len(self.options), "an option is defined twice"
+        assert not self._by_key.keys() & self._ignored_by_key.keys(), "an option has an effect and has none"
+
+    def parse(self, mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
+        """Defaults, overlaid with what is given. A value of None means "not given". ConfigException at the first thing wrong."""
+        given: dict[str, Any] = {}
+        ignored: dict[str, Any] = {}
+        seen: dict[str, str] = {}
+        for name, value in [*(mapping or {}).items(), *keywords.items()]:
+            if value is None:
+                continue
+            key = _key(name)
+            if key in seen:
+                raise ConfigException(f"option {self._dotted(key)} is given twice, as {seen[key]!r} and as {name!r}: give it once")
+            seen[key] = name
+            if (option := self._by_key.get(key)) is not None:
+                given[option.name] = option.parse(value)
+            elif key in self._ignored_by_key:
+                ignored[self._ignored_by_key[key]] = value
+            else:
+                raise ConfigException(f"unknown option {name!r}: the nearest known one is {self.nearest(name)!r}")
+        for option in self.options:
+            if option.required and option.name not in given and option.default is None:
+                raise ConfigException(f"option {option.name} is missing: {option.documentation}")
+        return Settings({option.name: given.get(option.name, option.default) for option in self.options}, given, ignored)
+
+    def nearest(self, name: str) -> str:
+        """The known name most like the one given."""
+        known = {**{key: option.name for key, option in self._by_key.items()}, **self._ignored_by_key}
+        found = difflib.get_close_matches(_key(name), known, n=1, cutoff=0.0)
+        return known[found[0]] if found else ""
+
+    def table_markdown(self) -> str:
+        """The options as a table for the documentation."""
+        rows = ["| option | type | default | allowed | meaning |", "|---|---|---|---|---|"]
+        for option in self.options:
+            default = "(required)" if option.required and option.default is None else _shown(option.default)
+            rows.append(f"| `{option.name}` | {option.kind} | {default} | {option.allowed} | {option.documentation} |")
+        return "\n".join(rows) + "\n"
+
+    def _dotted(self, key: str) -> str:
+        option = self._by_key.get(key)
+        return option.name if option is not None else self._ignored_by_key.get(key, key)
+
+
+def _key(name: str) -> str:
+    return name.strip().replace(".", "_")
+
+
+def _shown(default: Any) -> str:
+    if default is None or default == ():
+        return ""
+    if isinstance(default, tuple):
+        return "`" + ",".join(default) + "`"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def _parse_int(value: object) -> int:
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return int(value)
+    raise ValueError
+
+
+def _parse_float(value: object) -> float:
+    if isinstance(value, str | int | float) and not isinstance(value, bool) and math.isfinite(number := float(value)):
+        return number
+    raise ValueError
+
+
+def _parse_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError
+
+
+def _parse_string(value: object) -> str:
+    # Numbers are taken for strings that look like them: acks=1, client_id=7.
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return str(value)
+    raise ValueError
+
+
+def _parse_list(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        raise ValueError
+    return tuple(part.strip() for part in parts if part.strip())
+
+
+_PARSERS: Final[dict[Kind, Callable[[object], Any]]] = {
+    "int": _parse_int,
+    "float": _parse_float,
+    "bool": _parse_bool,
+    "string": _parse_string,
+    "list": _parse_list,
+    "any": lambda value: value,
+}
+_KIND_TEXTS: Final[dict[Kind, str]] = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "a string",
+    "list": "a list of strings, or one string with commas",
+    "any": "anything",
+}
