@@ -1,0 +1,316 @@
+"""Compiles the description of a message, for one version, into one flat function `decode(data, position) -> (message, position)`.
+
+Strategy: neighbouring fields of constant width become one `struct` call; nested structures and arrays are inlined as loops, so that
+a Fetch answer of a thousand partitions costs no Python call per structure; nothing is copied but strings.
+
+Every length is checked against the bytes left: constant widths by `struct` itself (struct.error), single bytes by indexing
+(IndexError), runs and arrays by a comparison, arrays as count <= bytes left / least size of an element. Besides, all structures of
+one message count against `STRUCTURES_MAX`, because an empty structure takes a few bytes on the wire and some hundred in memory.
+"""
+
+from __future__ import annotations
+
+from struct import Struct as Layout
+from struct import error as LayoutError
+from struct import unpack_from
+from typing import Any, Final
+from uuid import UUID
+
+from chaffinch.protocol.primitives import Array, Fixed, Kind, RecordsType, String, Struct, Uuid, Variable, read_uvarint
+from chaffinch.protocol.schema import Field, Message
+from chaffinch.protocol.source import Leaf, Source
+from chaffinch.protocol.violations import MalformedMessage
+
+STRUCTURES_MAX: Final = 1_000_000
+"""Nested structures in one message; a Metadata answer for 200,000 partitions has a quarter of that."""
+
+_FAILURES: Final = (LayoutError, IndexError, ValueError)
+"""What compiled code can raise on bad bytes; UnicodeDecodeError is a ValueError."""
+
+_TAG_BYTES_MIN: Final = 2
+
+
+def compile_decoder(cls: type[Message], version: int) -> Any:
+    """The decode function of `cls` in `version`; raises MalformedMessage naming field and position."""
+    return _DecoderCompiler(cls, version).compile()
+
+
+def least_size(kind: Kind | type[Message], version: int, is_flexible: bool) -> int:
+    """Fewest bytes a value of this kind takes."""
+    if isinstance(kind, Fixed):
+        return kind.width
+    if isinstance(kind, Variable):
+        return 1 if is_flexible else Layout(">" + kind.prefix).size
+    if isinstance(kind, Array):
+        return 1 if is_flexible else 4
+    message = kind.message if isinstance(kind, Struct) else kind
+    fields = (field for field in message.FIELDS if field.exists_in(version) and not field.is_tagged_in(version))
+    return int(is_flexible) + sum(
+        1 if isinstance(field.kind, Struct) and field.is_nullable_in(version) else least_size(field.kind, version, is_flexible)
+        for field in fields
+    )
+
+
+def skip_tagged(data: memoryview, position: int, end: int) -> int:
+    """Position after a tagged section of which no tag is known; raises IndexError or ValueError when it is cut off."""
+    count, position = read_uvarint(data, position)
+    if count * _TAG_BYTES_MIN > end - position:
+        raise ValueError(f"{count} tagged fields announced, {end - position} bytes left")
+    for _ in range(count):
+        tag, position = read_uvarint(data, position)
+        size, position = read_uvarint(data, position)
+        if position + size > end:
+            raise ValueError(f"tag {tag} of {size} bytes announced, {end - position} left")
+        position += size
+    return position
+
+
+class _DecoderCompiler:
+    def __init__(self, cls: type[Message], version: int) -> None:
+        self.cls = cls
+        self.version = version
+        self.is_flexible = version >= cls.FLEXIBLE_SINCE
+        self.source = Source(
+            scope={
+                "read_uvarint": read_uvarint,
+                "unpack_from": unpack_from,
+                "UUID": UUID,
+                "FAILURES": _FAILURES,
+                "skip_tagged": skip_tagged,
+            }
+        )
+
+    def compile(self) -> Any:
+        source, cls, version = self.source, self.cls, self.version
+        source.scope["explain"] = self.explain
+        start = Leaf("message", "", None)
+        source.add(0, "def decode(data, position):", start)
+        source.add(1, "try:", start)
+        source.add(2, "end = len(data)", start)
+        source.add(2, f"room = {STRUCTURES_MAX}", start)
+        self.structure(2, cls, "message", "")
+        source.add(2, "return message, position", start)
+        source.add(1, "except FAILURES as failure:", start)
+        source.add(2, "raise explain(failure) from None", start)
+        return source.function("decode", f"{cls.__name__} v{version} decoder")
+
+    def explain(self, failure: Exception) -> MalformedMessage:
+        """Turn a failure inside the compiled function into the documented error."""
+        leaves, variables = self.source.leaves_of(failure.__traceback__)
+        position = variables["position"]
+        field = leaves[0].path.format_map(variables)
+        if isinstance(failure, LayoutError | IndexError):
+            width = sum(leaf.field.kind.width for leaf in leaves if leaf.field and isinstance(leaf.field.kind, Fixed))
+            needed = f"{width} bytes needed" if width else "a length is cut off"
+            reason = f"{needed}, {max(0, variables['end'] - position)} left"
+        else:
+            reason = str(failure)
+        return MalformedMessage(self.cls.__name__, self.version, field, position, reason)
+
+    # -- structures ---------------------------------------------------------------------------------------------------------------
+
+    def structure(self, depth: int, cls: type[Message], owner: str, path: str) -> None:
+        """Create an instance in variable `owner` and fill all its fields."""
+        source = self.source
+        new = source.constant("new_", cls)
+        source.add(depth, f"{owner} = {new}.__new__({new})", Leaf(path or "message", owner, None))
+        run: list[Leaf] = []
+        tagged: list[Leaf] = []
+        for field in cls.FIELDS:
+            leaf = Leaf(f"{path}.{field.name}" if path else field.name, owner, field)
+            if not field.exists_in(self.version) or field.is_tagged_in(self.version):
+                self.set_default(depth, leaf)
+                if field.exists_in(self.version):
+                    tagged.append(leaf)
+            elif isinstance(field.kind, Fixed):
+                run.append(leaf)
+            else:
+                self.fixed_run(depth, run)
+                run = []
+                self.value(depth, leaf)
+        self.fixed_run(depth, run)
+        if self.is_flexible:
+            self.tagged_fields(depth, tagged, Leaf(f"{path}.tagged fields" if path else "tagged fields", owner, None))
+
+    def set_default(self, depth: int, leaf: Leaf) -> None:
+        field = leaf.field
+        assert field is not None
+        value = "[]" if isinstance(field.default, list) else self.literal(field.default)
+        self.source.add(depth, f"{leaf.owner}.{field.name} = {value}", leaf)
+
+    def literal(self, value: Any) -> str:
+        is_plain = value is None or isinstance(value, bool | int | float | str | bytes)
+        return repr(value) if is_plain else self.source.constant("value_", value)
+
+    def fixed_run(self, depth: int, run: list[Leaf]) -> None:
+        """Read neighbouring fields of constant width with one call."""
+        if not run:
+            return
+        source = self.source
+        codes, targets, width = "", "", 0
+        for leaf in run:
+            field = leaf.field
+            assert field is not None
+            assert isinstance(field.kind, Fixed)
+            codes, width = codes + field.kind.code, width + field.kind.width
+            targets += f"{leaf.owner}.{field.name}, "
+        unpack = source.fresh("unpack_")
+        source.scope[unpack] = Layout(">" + codes).unpack_from
+        source.add(depth, f"{targets}= {unpack}(data, position)", *run)
+        source.add(depth, f"position += {width}", *run)
+        for leaf in run:
+            assert leaf.field is not None
+            if leaf.field.kind is Uuid:
+                target = f"{leaf.owner}.{leaf.field.name}"
+                source.add(depth, f"{target} = UUID(bytes={target})", leaf)
+
+    # -- values of variable size --------------------------------------------------------------------------------------------------
+
+    def value(self, depth: int, leaf: Leaf) -> None:
+        """Read one field that is not part of a fixed run."""
+        field = leaf.field
+        assert field is not None
+        target = f"{leaf.owner}.{field.name}"
+        is_nullable = field.is_nullable_in(self.version)
+        if isinstance(field.kind, Fixed):
+            self.fixed_run(depth, [leaf])
+        elif isinstance(field.kind, Variable):
+            self.variable(depth, leaf, target, field.kind, is_nullable)
+        elif isinstance(field.kind, Array):
+            self.array(depth, leaf, target, field.kind, is_nullable)
+        else:
+            self.nested(depth, leaf, target, field.kind, is_nullable)
+
+    def nested(self, depth: int, leaf: Leaf, target: str, kind: Struct, is_nullable: bool) -> None:
+        """A single structure; a nullable one is led by an int8, negative for null (KIP-893)."""
+        source = self.source
+        inner = source.fresh("message")
+        if is_nullable:
+            source.add(depth, "present = data[position]", leaf)
+            source.add(depth, "position += 1", leaf)
+            source.add(depth, f"{target} = None", leaf)
+            source.add(depth, "if present < 128:", leaf)
+            depth += 1
+        self.structure(depth, kind.message, inner, leaf.path)
+        source.add(depth, f"{target} = {inner}", leaf)
+
+    def length(self, depth: int, leaf: Leaf, prefix: str) -> str:
+        """Read a length or count into a fresh variable; -1 is null in both forms."""
+        source = self.source
+        size = source.fresh("size")
+        if self.is_flexible:
+            source.add(depth, f"{size} = data[position]", leaf)
+            source.add(depth, f"if {size} < 128:", leaf)
+            source.add(depth + 1, "position += 1", leaf)
+            source.add(depth, "else:", leaf)
+            source.add(depth + 1, f"{size}, position = read_uvarint(data, position)", leaf)
+            source.add(depth, f"{size} -= 1", leaf)
+        else:
+            unpack = source.constant("length_", _LENGTHS[prefix])
+            source.add(depth, f"({size},) = {unpack}(data, position)", leaf)
+            source.add(depth, f"position += {Layout('>' + prefix).size}", leaf)
+        return size
+
+    def refuse_null(self, depth: int, leaf: Leaf, size: str, is_nullable: bool) -> None:
+        """Other negative lengths than -1, and null where the version has none."""
+        source = self.source
+        if is_nullable:
+            if not self.is_flexible:
+                source.add(depth, f"if {size} < -1: raise ValueError(f'negative length {{{size}}}')", leaf)
+            return
+        source.add(depth, f"if {size} < 0: raise ValueError(f'length {{{size}}}, but null is not allowed')", leaf)
+
+    def variable(self, depth: int, leaf: Leaf, target: str, kind: Variable, is_nullable: bool) -> None:
+        source = self.source
+        size = self.length(depth, leaf, kind.prefix)
+        self.refuse_null(depth, leaf, size, is_nullable)
+        if is_nullable:
+            source.add(depth, f"if {size} < 0: {target} = None", leaf)
+            source.add(depth, "else:", leaf)
+            depth += 1
+        stop = source.fresh("stop")
+        source.add(depth, f"{stop} = position + {size}", leaf)
+        source.add(depth, f"if {stop} > end: raise ValueError(f'{{{size}}} bytes announced, {{end - position}} left')", leaf)
+        if kind is String:
+            source.add(depth, f"{target} = str(data[position:{stop}], 'utf-8')", leaf)
+        elif kind is RecordsType:
+            source.add(depth, f"{target} = data[position:{stop}]", leaf)
+        else:
+            source.add(depth, f"{target} = bytes(data[position:{stop}])", leaf)
+        source.add(depth, f"position = {stop}", leaf)
+
+    def array(self, depth: int, leaf: Leaf, target: str, kind: Array, is_nullable: bool) -> None:
+        source, element = self.source, kind.element
+        size = self.length(depth, leaf, "i")
+        self.refuse_null(depth, leaf, size, is_nullable)
+        if is_nullable:
+            source.add(depth, f"if {size} < 0: {target} = None", leaf)
+            source.add(depth, "else:", leaf)
+            depth += 1
+        least = least_size(element, self.version, self.is_flexible)
+        reason = f"f'{{{size}}} elements of at least {least} bytes announced, {{end - position}} bytes left'"
+        source.add(depth, f"if {size} * {least} > end - position: raise ValueError({reason})", leaf)
+        if isinstance(element, Fixed) and element is not Uuid:
+            source.add(depth, f"{target} = list(unpack_from(f'>{{{size}}}{element.code}', data, position))", leaf)
+            source.add(depth, f"position += {size} * {element.width}", leaf)
+            return
+        source.add(depth, f"room -= {size}", leaf)
+        source.add(depth, f"if room < 0: raise ValueError('more than {STRUCTURES_MAX} structures in one message')", leaf)
+        self.elements(depth, leaf, target, element, size)
+
+    def elements(self, depth: int, leaf: Leaf, target: str, element: Fixed | Variable | type[Message], size: str) -> None:
+        """Loop over elements that are read one by one."""
+        source = self.source
+        items, index = source.fresh("items"), source.fresh("index")
+        source.add(depth, f"{target} = {items} = []", leaf)
+        source.add(depth, f"for {index} in range({size}):", leaf)
+        item, path = source.fresh("item"), f"{leaf.path}[{{{index}}}]"
+        here = Leaf(path, item, None)
+        if isinstance(element, type):
+            self.structure(depth + 1, element, item, path)
+        elif isinstance(element, Variable):
+            self.variable(depth + 1, here, item, element, is_nullable=False)
+        else:
+            source.add(depth + 1, f"{item} = UUID(bytes=unpack_from('16s', data, position)[0])", here)
+            source.add(depth + 1, "position += 16", here)
+        source.add(depth + 1, f"{items}.append({item})", here)
+
+    # -- tagged fields ------------------------------------------------------------------------------------------------------------
+
+    def tagged_fields(self, depth: int, tagged: list[Leaf], here: Leaf) -> None:
+        """Read the tagged section; unknown tags are skipped, known ones must take exactly their announced size."""
+        source = self.source
+        count, tag, size, stop = (source.fresh(prefix) for prefix in ("count", "tag", "size", "stop"))
+        source.add(depth, f"{count} = data[position]", here)
+        source.add(depth, f"if not {count}: position += 1", here)
+        if not tagged:
+            source.add(depth, "else: position = skip_tagged(data, position, end)", here)
+            return
+        source.add(depth, "else:", here)
+        source.add(depth + 1, f"{count}, position = read_uvarint(data, position)", here)
+        reason = f"f'{{{count}}} tagged fields announced, {{end - position}} bytes left'"
+        source.add(depth + 1, f"if {count} * {_TAG_BYTES_MIN} > end - position: raise ValueError({reason})", here)
+        source.add(depth + 1, f"for _ in range({count}):", here)
+        source.add(depth + 2, f"{tag}, position = read_uvarint(data, position)", here)
+        source.add(depth + 2, f"{size}, position = read_uvarint(data, position)", here)
+        source.add(depth + 2, f"{stop} = position + {size}", here)
+        reason = f"f'tag {{{tag}}} of {{{size}}} bytes announced, {{end - position}} left'"
+        source.add(depth + 2, f"if {stop} > end: raise ValueError({reason})", here)
+        for number, leaf in enumerate(tagged):
+            assert leaf.field is not None
+            source.add(depth + 2, f"{'el' if number else ''}if {tag} == {leaf.field.tag}:", leaf)
+            self.tagged_value(depth + 3, leaf)
+            reason = f"f'tag {{{tag}}} announced {{{size}}} bytes, its value ends at byte {{position}} instead of {{{stop}}}'"
+            source.add(depth + 3, f"if position != {stop}: raise ValueError({reason})", leaf)
+        source.add(depth + 2, f"position = {stop}", here)
+
+    def tagged_value(self, depth: int, leaf: Leaf) -> None:
+        field: Field | None = leaf.field
+        assert field is not None
+        if isinstance(field.kind, Struct):
+            self.nested(depth, leaf, f"{leaf.owner}.{field.name}", field.kind, is_nullable=False)
+        else:
+            self.value(depth, leaf)
+
+
+_LENGTHS: Final = {prefix: Layout(">" + prefix).unpack_from for prefix in "hi"}

@@ -1,0 +1,1 @@
+"""One file per API: its request, its response and their nested structures, described once for all versions."""

@@ -1,0 +1,124 @@
+"""Wire types of the Kafka protocol: what a field can be, how wide it is, which values it takes.
+
+Only descriptions and the varint functions live here; `encoder.py` and `decoder.py` turn descriptions into functions.
+Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 for the compact forms and tagged fields.
+Every integer is big-endian. A variable type has two forms: before a message's flexible versions its length is an int16 (strings)
+or int32 (bytes, records, arrays) with -1 for null; from them on it is an unsigned varint of length + 1 with 0 for null.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from chaffinch.protocol.schema import Message
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+"""What encoding hands out and decoding takes: bytes-like, one-dimensional, one byte per item."""
+
+Records: TypeAlias = Buffer | list[Buffer] | None
+"""A `records` field: a memoryview when decoded; when encoded also several buffers that follow each other (sent without copying)."""
+
+ZERO_UUID: Final = UUID(int=0)
+"""Kafka's "no topic id"."""
+
+UVARINT_BYTES_MAX: Final = 5
+"""An unsigned varint of 32 bits takes at most five bytes (KIP-482)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """A type of constant width; `code` is its letter in the `struct` module."""
+
+    name: str
+    code: str
+    width: int
+    default: Any
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A string or a run of bytes. `prefix` is the letter of its length in versions that are not flexible."""
+
+    name: str
+    prefix: str
+    default: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """A sequence of one type; decoded as a list."""
+
+    element: Fixed | Variable | type[Message]
+
+    @property
+    def name(self) -> str:
+        """As in Kafka's message descriptions: `[]int32`."""
+        return f"[]{self.element.__name__ if isinstance(self.element, type) else self.element.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """One nested structure. Null (for tagged fields: absent) is None."""
+
+    message: type[Message]
+
+    @property
+    def name(self) -> str:
+        """Name of the structure."""
+        return self.message.__name__
+
+
+Kind: TypeAlias = Fixed | Variable | Array | Struct
+
+
+def _signed(name: str, code: str, width: int) -> Fixed:
+    return Fixed(name, code, width, 0, -(1 << (8 * width - 1)), (1 << (8 * width - 1)) - 1)
+
+
+Bool: Final = Fixed("bool", "?", 1, False)
+Int8: Final = _signed("int8", "b", 1)
+Int16: Final = _signed("int16", "h", 2)
+Int32: Final = _signed("int32", "i", 4)
+Int64: Final = _signed("int64", "q", 8)
+UInt16: Final = Fixed("uint16", "H", 2, 0, 0, (1 << 16) - 1)
+UInt32: Final = Fixed("uint32", "I", 4, 0, 0, (1 << 32) - 1)
+Float64: Final = Fixed("float64", "d", 8, 0.0)
+Uuid: Final = Fixed("uuid", "16s", 16, ZERO_UUID)
+String: Final = Variable("string", "h", "")
+Bytes: Final = Variable("bytes", "i", b"")
+RecordsType: Final = Variable("records", "i", None)
+
+
+def uvarint(value: int) -> bytes:
+    """Encode an unsigned varint (KIP-482; 7 bits per byte, low bits first). `value` is 0 or positive."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_uvarint(data: Buffer, position: int) -> tuple[int, int]:
+    """Decode an unsigned varint: (value, position after it).
+
+    Raises IndexError when the bytes end within it and ValueError when it does not fit 32 bits.
+    """
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift == 7 * UVARINT_BYTES_MAX:
+            raise ValueError("varint is longer than 5 bytes")
+    if value > 0xFFFF_FFFF:
+        raise ValueError(f"varint {value} does not fit 32 bits")
+    return value, position
