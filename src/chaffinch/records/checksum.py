@@ -1,0 +1,19 @@
+"""CRC-32C (Castagnoli, RFC 3720 appendix B.4): the checksum of record batch format 2. The only importer of the `crc32c` wheel.
+
+The wheel uses the processor's own instruction, about 27 GB/s, and lets other threads run while it works on large buffers.
+"""
+
+from __future__ import annotations
+
+from crc32c import crc32c as _crc32c
+
+Buffer = bytes | bytearray | memoryview
+
+
+def crc32c(data: Buffer, start: int = 0) -> int:
+    """The CRC-32C of `data`, 0 to 2^32 - 1.
+
+    `start` is the checksum of the bytes before: `crc32c(b, crc32c(a)) == crc32c(a + b)`, so a batch whose header and
+    payload lie apart needs no copy.
+    """
+    return _crc32c(data, start)

@@ -1,0 +1,253 @@
+"""The codecs of record batches: gzip, snappy, lz4, zstd. The only importer of cramjam.
+
+What is written is what Apache Kafka's Java client reads: one gzip member; snappy in the block framing of the xerial
+library (what Java writes too); an lz4 frame of independent 64 KiB blocks (Java refuses dependent ones); one zstd frame.
+What is read is everything that clients in the wild write: several gzip members, snappy with the framing or raw, any lz4
+frame, several zstd frames.
+
+Reading is bounded. The output goes into a buffer of at most `bytes_max` bytes and the codecs stop at its end, so a bomb
+costs one such buffer whatever it claims to hold. The buffer is untouched memory until something is written to it, so a
+generous first guess costs nothing; only when the guess was too small is the work done a second time with `bytes_max`.
+
+Not here: which codec a topic wants (`validation.py`), and the bits of the batch header (`batch_header.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+import cramjam
+import numpy as np
+
+from chaffinch.records.faults import RecordsError
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Compression(IntEnum):
+    """Codec numbers as they stand in bits 0 to 2 of a batch's attributes (Kafka's `CompressionType`)."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class CompressionError(RecordsError):
+    """Base of what decompression raises: bytes that no honest writer produces, or too many of them."""
+
+    def __init__(self, codec: Compression, *details: object) -> None:
+        super().__init__(codec, *details)
+        self.codec = codec
+
+    @property
+    def codec_name(self) -> str:
+        return self.codec.name.lower()
+
+
+class PayloadUnreadable(CompressionError):
+    """Truncated, damaged, or followed by bytes that belong to no stream. `reason` is a fragment for people."""
+
+    def __init__(self, codec: Compression, reason: str) -> None:
+        super().__init__(codec, reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"the {self.codec_name} payload does not decompress: {self.reason}"
+
+
+class PayloadTooLarge(CompressionError):
+    """More than `bytes_max` bytes come out. How many more is not known: decompression stopped there."""
+
+    def __init__(self, codec: Compression, bytes_max: int) -> None:
+        super().__init__(codec, bytes_max)
+        self.bytes_max = bytes_max
+
+    def __str__(self) -> str:
+        return f"the {self.codec_name} payload decompresses to more than {self.bytes_max} bytes"
+
+
+class UnknownCompression(RecordsError):
+    """A codec name that does not exist."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"compression {self.name!r} does not exist; allowed: {', '.join(codec.name.lower() for codec in Compression)}"
+
+
+def from_name(name: str) -> Compression:
+    """The codec called `name` in options (`compression.type`), upper or lower case. Raises UnknownCompression."""
+    try:
+        return Compression[name.upper()]
+    except KeyError:
+        raise UnknownCompression(name) from None
+
+
+def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buffer:
+    """`data` compressed. `level` is the codec's own (gzip 1 to 9, lz4 1 to 12, zstd 1 to 22; snappy has none), None its default.
+
+    NONE returns `data` itself.
+    """
+    return _COMPRESS[codec](data, level)
+
+
+def decompress(codec: Compression, data: Buffer, bytes_max: int) -> memoryview:
+    """What `data` decompresses to, at most `bytes_max` bytes; for NONE a view of `data`.
+
+    Raises PayloadTooLarge or PayloadUnreadable, and never allocates more than `bytes_max` bytes for the output.
+    """
+    if codec is Compression.NONE:
+        if len(data) > bytes_max:
+            raise PayloadTooLarge(codec, bytes_max)
+        return memoryview(data)
+    if codec is Compression.SNAPPY:
+        return _snappy_decompress(data, bytes_max)
+    return _stream_decompress(codec, data, bytes_max)
+
+
+# --- gzip, lz4, zstd: the output's size is not known beforehand ----------------------------------------------------------
+
+_DECOMPRESS_INTO: Final[dict[Compression, Callable[[Buffer, Buffer], int]]] = {
+    Compression.GZIP: cramjam.gzip.decompress_into,
+    Compression.LZ4: cramjam.lz4.decompress_into,
+    Compression.ZSTD: cramjam.zstd.decompress_into,
+}
+
+_GUESS_BYTES_MIN = 64 * 1024
+_GUESS_FACTOR = 16
+"""The first guess is this many times the input: more than records compress to in practice."""
+
+_OUTPUT_FULL = "failed to write whole buffer"
+"""How cramjam says that the output did not fit (the words of Rust's `Write::write_all`); a test holds it to that."""
+
+
+def _stream_decompress(codec: Compression, data: Buffer, bytes_max: int) -> memoryview:
+    guess = min(bytes_max, max(_GUESS_BYTES_MIN, _GUESS_FACTOR * len(data)))
+    for size in (guess, bytes_max):
+        output = np.empty(size, np.uint8).data
+        try:
+            written = _DECOMPRESS_INTO[codec](data, output)
+        except cramjam.DecompressionError as error:
+            if str(error) != _OUTPUT_FULL:
+                raise PayloadUnreadable(codec, str(error)) from None
+            if size == bytes_max:
+                break
+        else:
+            return output[:written]
+    raise PayloadTooLarge(codec, bytes_max)
+
+
+def _gzip_compress(data: Buffer, level: int | None) -> Buffer:
+    return memoryview(cramjam.gzip.compress(data, level))
+
+
+def _lz4_compress(data: Buffer, level: int | None) -> Buffer:
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(data))  # Takes no other buffer, unlike the rest of cramjam.
+    return memoryview(compressor.finish())
+
+
+def _zstd_compress(data: Buffer, level: int | None) -> Buffer:
+    return memoryview(cramjam.zstd.compress(data, level))
+
+
+# --- snappy: every block begins with its own decompressed size -----------------------------------------------------------
+
+XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+"""First bytes of the framing (xerial's `SnappyCodec.MAGIC_HEADER_BYTES`); two int32 follow, the version and the oldest reader's."""
+XERIAL_HEADER_BYTES: Final = 16
+XERIAL_BLOCK_BYTES: Final = 32 * 1024
+"""Uncompressed bytes per block, the default of xerial's `SnappyOutputStream`."""
+
+_XERIAL_HEADER = XERIAL_MAGIC + Struct(">ii").pack(1, 1)
+_BLOCK_SIZE = Struct(">i")
+
+
+def _snappy_compress(data: Buffer, level: int | None) -> Buffer:
+    del level  # The codec has none.
+    framed = bytearray(_XERIAL_HEADER)
+    view = memoryview(data)
+    for start in range(0, len(view), XERIAL_BLOCK_BYTES):
+        block = cramjam.snappy.compress_raw(view[start : start + XERIAL_BLOCK_BYTES])
+        framed += _BLOCK_SIZE.pack(len(block))
+        framed += memoryview(block)
+    return framed
+
+
+def _snappy_decompress(data: Buffer, bytes_max: int) -> memoryview:
+    """Two passes over the blocks: the first adds up what they say they hold, the second fills one buffer of exactly that size."""
+    view = memoryview(data)
+    blocks = _xerial_blocks(view) if _is_framed(view, 0) else [view]
+    sizes = [_snappy_block_size(block) for block in blocks]
+    size = sum(sizes)
+    if size > bytes_max:
+        raise PayloadTooLarge(Compression.SNAPPY, bytes_max)
+    output = np.empty(size, np.uint8).data
+    position = 0
+    for block, block_size in zip(blocks, sizes, strict=True):
+        try:
+            # The size at a block's head is a claim: the codec checks it against the slice it may fill.
+            written = cramjam.snappy.decompress_raw_into(block, output[position : position + block_size])
+        except cramjam.DecompressionError as error:
+            raise PayloadUnreadable(Compression.SNAPPY, str(error)) from None
+        if written != block_size:
+            raise PayloadUnreadable(Compression.SNAPPY, f"a block holds {written} bytes and claims {block_size}")
+        position += block_size
+    return output
+
+
+def _is_framed(view: memoryview, position: int) -> bool:
+    return view[position : position + len(XERIAL_MAGIC)].tobytes() == XERIAL_MAGIC
+
+
+def _xerial_blocks(view: memoryview) -> list[memoryview]:
+    """The raw snappy blocks of a framed stream. The frame header may come again in between: streams put end to end.
+
+    Version numbers are not looked at: some writers put them in the other byte order, and Java reads those too.
+    """
+    blocks = []
+    position = 0
+    while position < len(view):
+        if _is_framed(view, position):
+            position += XERIAL_HEADER_BYTES
+            if position > len(view):
+                raise PayloadUnreadable(Compression.SNAPPY, "the frame header is cut short")
+            continue
+        if len(view) - position < _BLOCK_SIZE.size:
+            raise PayloadUnreadable(Compression.SNAPPY, f"{len(view) - position} bytes follow the last block")
+        (size,) = _BLOCK_SIZE.unpack_from(view, position)
+        position += _BLOCK_SIZE.size
+        if not 0 < size <= len(view) - position:
+            raise PayloadUnreadable(Compression.SNAPPY, f"a block of {size} bytes, {len(view) - position} are there")
+        blocks.append(view[position : position + size])
+        position += size
+    return blocks
+
+
+def _snappy_block_size(block: memoryview) -> int:
+    """The decompressed size at the head of a raw block: a little-endian varint of at most five bytes (snappy's format_description)."""
+    size = shift = 0
+    for byte in block[:5]:
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if size >= 2**32:
+                break
+            return size
+        shift += 7
+    raise PayloadUnreadable(Compression.SNAPPY, "a block does not begin with its size")
+
+
+_COMPRESS: Final[dict[Compression, Callable[[Buffer, int | None], Buffer]]] = {
+    Compression.NONE: lambda data, level: data,
+    Compression.GZIP: _gzip_compress,
+    Compression.SNAPPY: _snappy_compress,
+    Compression.LZ4: _lz4_compress,
+    Compression.ZSTD: _zstd_compress,
+}

@@ -1,0 +1,227 @@
+"""The codecs: what they write, what they read, and that no input makes them write more than they may."""
+
+import gzip
+import pickle
+import resource
+import struct
+
+import aiokafka.codec
+import cramjam
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.records.compression import (
+    XERIAL_BLOCK_BYTES,
+    XERIAL_MAGIC,
+    Compression,
+    CompressionError,
+    PayloadTooLarge,
+    PayloadUnreadable,
+    UnknownCompression,
+    compress,
+    decompress,
+    from_name,
+)
+from chaffinch.records.faults import RecordsError
+
+CODECS = list(Compression)
+REAL_CODECS = CODECS[1:]
+TEXT = b"one bad record never sinks its batch; " * 4000
+NOISE = bytes((i * i * 2654435761 >> 7) & 0xFF for i in range(70_000))
+MIB = 1024 * 1024
+
+
+def xerial(*blocks: bytes) -> bytes:
+    return XERIAL_MAGIC + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def raw_snappy(data: bytes) -> bytes:
+    return bytes(cramjam.snappy.compress_raw(data))
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("codec", CODECS)
+    @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE, bytes(XERIAL_BLOCK_BYTES), bytes(XERIAL_BLOCK_BYTES + 1)])
+    def test_what_goes_in_comes_out_and_fits_exactly(self, codec, data):
+        assert bytes(decompress(codec, compress(codec, data), len(data))) == data
+
+    @given(st.sampled_from(CODECS), st.binary(max_size=5000), st.sampled_from([bytes, bytearray, memoryview]))
+    def test_any_bytes_in_any_buffer(self, codec, data, kind):
+        assert bytes(decompress(codec, kind(bytes(compress(codec, kind(data)))), 5000)) == data
+
+    @pytest.mark.parametrize(("codec", "level"), [(Compression.GZIP, 1), (Compression.GZIP, 9), (Compression.LZ4, 12), (Compression.ZSTD, 19)])
+    def test_a_level_is_used(self, codec, level):
+        words = b"".join(b"%d " % (i * i % 9973) for i in range(20_000))
+        with_level = bytes(compress(codec, words, level))
+        assert with_level != bytes(compress(codec, words))
+        assert bytes(decompress(codec, with_level, MIB)) == words
+
+    def test_none_copies_nothing(self):
+        data = bytearray(b"records")
+        assert compress(Compression.NONE, data) is data
+        assert decompress(Compression.NONE, data, 7).obj is data
+
+
+class TestOtherWritersAndReaders:
+    """What the codecs of other projects write is read, and they read ours."""
+
+    READERS = {
+        Compression.GZIP: [gzip.decompress, aiokafka.codec.gzip_decode],
+        Compression.SNAPPY: [aiokafka.codec.snappy_decode],
+        Compression.LZ4: [aiokafka.codec.lz4_decode, lambda data: pa.Codec("lz4").decompress(data, len(TEXT)).to_pybytes()],
+        Compression.ZSTD: [aiokafka.codec.zstd_decode, lambda data: pa.Codec("zstd").decompress(data, len(TEXT)).to_pybytes()],
+    }
+    WRITERS = {
+        Compression.GZIP: [gzip.compress, aiokafka.codec.gzip_encode],
+        Compression.SNAPPY: [aiokafka.codec.snappy_encode, raw_snappy, lambda data: pa.Codec("snappy").compress(data).to_pybytes()],
+        Compression.LZ4: [aiokafka.codec.lz4_encode, lambda data: pa.Codec("lz4").compress(data).to_pybytes()],
+        Compression.ZSTD: [aiokafka.codec.zstd_encode, lambda data: pa.Codec("zstd").compress(data).to_pybytes()],
+    }
+
+    @pytest.mark.parametrize("codec", REAL_CODECS)
+    def test_others_read_ours(self, codec):
+        ours = bytes(compress(codec, TEXT))
+        assert [bytes(read(ours)) == TEXT for read in self.READERS[codec]] == [True] * len(self.READERS[codec])
+
+    @pytest.mark.parametrize("codec", REAL_CODECS)
+    def test_ours_reads_others(self, codec):
+        for write in self.WRITERS[codec]:
+            assert bytes(decompress(codec, write(TEXT), len(TEXT))) == TEXT
+
+    def test_lz4_blocks_are_independent(self):
+        """Java's reader refuses a frame whose blocks depend on each other (KIP-57). FLG is the fifth byte, bit 5."""
+        assert compress(Compression.LZ4, TEXT * 10)[4] & 0x20
+
+    def test_several_gzip_members_are_one_stream(self):
+        assert bytes(decompress(Compression.GZIP, gzip.compress(b"one ") + gzip.compress(b"") + gzip.compress(b"two"), 100)) == b"one two"
+
+    def test_several_zstd_frames_are_one_stream(self):
+        two = bytes(compress(Compression.ZSTD, b"one ")) + bytes(compress(Compression.ZSTD, b"two"))
+        assert bytes(decompress(Compression.ZSTD, two, 100)) == b"one two"
+
+    def test_framed_snappy_streams_put_end_to_end(self):
+        two = xerial(raw_snappy(b"one ")) + xerial(raw_snappy(b"two"))
+        assert bytes(decompress(Compression.SNAPPY, two, 100)) == b"one two"
+
+    def test_the_version_in_the_snappy_frame_may_be_in_the_other_byte_order(self):
+        framed = bytearray(xerial(raw_snappy(b"one")))
+        framed[8:16] = struct.pack("<ii", 1, 1)
+        assert bytes(decompress(Compression.SNAPPY, framed, 100)) == b"one"
+
+
+class TestRefused:
+    @pytest.mark.parametrize("codec", REAL_CODECS)
+    @pytest.mark.parametrize("junk", [b"\x00", b"\x00" * 16, b"junk", b"\xff" * 3])
+    def test_junk_after_the_stream(self, codec, junk):
+        with pytest.raises(PayloadUnreadable):
+            decompress(codec, bytes(compress(codec, TEXT)) + junk, MIB)
+
+    @pytest.mark.parametrize("codec", REAL_CODECS)
+    def test_a_stream_cut_short_anywhere(self, codec):
+        whole = bytes(compress(codec, NOISE[:2000]))
+        for end in range(len(whole)):
+            if codec is Compression.SNAPPY and end == len(XERIAL_MAGIC) + 8:
+                continue  # A frame header without blocks is an empty stream.
+            with pytest.raises(PayloadUnreadable) as caught:
+                decompress(codec, whole[:end], MIB)
+            assert caught.value.codec is codec
+
+    @pytest.mark.parametrize("codec", REAL_CODECS)
+    def test_an_empty_payload(self, codec):
+        with pytest.raises(PayloadUnreadable):
+            decompress(codec, b"", MIB)
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            xerial(b""),
+            xerial(raw_snappy(b"one"))[:-1],
+            XERIAL_MAGIC + bytes(8) + struct.pack(">i", -1) + b"x",
+            XERIAL_MAGIC + bytes(8) + struct.pack(">i", 2**31 - 1) + b"x",
+            xerial(b"\xff\xff\xff\xff\xff\x01"),
+            xerial(b"\xff\xff\xff\xff\x7f"),
+            xerial(b"\x05\x08aaa"),
+            b"\x80",
+        ],
+    )
+    def test_snappy_lengths_that_lie(self, payload):
+        with pytest.raises(PayloadUnreadable):
+            decompress(Compression.SNAPPY, payload, 2**40)
+
+    @given(st.sampled_from(REAL_CODECS), st.binary(max_size=200))
+    def test_noise_is_refused_or_read_but_never_another_error(self, codec, data):
+        try:
+            assert len(decompress(codec, data, 10_000)) <= 10_000
+        except CompressionError as error:
+            assert error.codec is codec
+
+    @given(st.sampled_from(REAL_CODECS), st.data())
+    def test_a_changed_byte_is_refused_or_read_but_never_another_error(self, codec, data):
+        damaged = bytearray(compress(codec, TEXT[:3000]))
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
+        try:
+            assert len(decompress(codec, damaged, 10_000)) <= 10_000
+        except CompressionError as error:
+            assert error.codec is codec
+
+
+class TestBound:
+    @pytest.mark.parametrize("codec", CODECS)
+    @pytest.mark.parametrize("data", [b"x", TEXT, NOISE])
+    def test_one_byte_too_many_is_refused(self, codec, data):
+        with pytest.raises(PayloadTooLarge) as caught:
+            decompress(codec, compress(codec, data), len(data) - 1)
+        assert (caught.value.codec, caught.value.bytes_max) == (codec, len(data) - 1)
+
+    @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
+    def test_a_first_guess_that_was_too_small_is_made_good(self, codec):
+        """The whole ratio is far above the guess of 16 times the input, and above the least guess of 64 KiB."""
+        data = bytes(3 * MIB)
+        assert bytes(decompress(codec, compress(codec, data), 4 * MIB)) == data
+
+    @pytest.mark.parametrize("codec", REAL_CODECS)
+    def test_a_bomb_costs_one_buffer_of_the_limit(self, codec):
+        """256 MiB of zeros, 8 MiB allowed: the process's peak grows by little more than the limit."""
+        bomb = _bomb(codec, 256)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        with pytest.raises(PayloadTooLarge):
+            decompress(codec, bomb, 8 * MIB)
+        assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < 64 * MIB
+
+
+def _bomb(codec: Compression, mebibytes: int) -> bytes:
+    """Zeros, built out of pieces so that the test itself never holds them."""
+    if codec is Compression.SNAPPY:
+        return xerial(*[raw_snappy(bytes(MIB))] * mebibytes)
+    if codec is Compression.GZIP:
+        return gzip.compress(bytes(MIB)) * mebibytes
+    if codec is Compression.ZSTD:
+        return bytes(compress(codec, bytes(MIB))) * mebibytes
+    compressor = cramjam.lz4.Compressor(block_linked=False)
+    for _ in range(mebibytes):
+        compressor.compress(bytes(MIB))
+    return bytes(compressor.finish())
+
+
+class TestNamesAndErrors:
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_names_of_options(self, codec):
+        assert from_name(codec.name.lower()) is codec
+
+    def test_an_unknown_name_lists_the_known_ones(self):
+        with pytest.raises(UnknownCompression, match="'brotli' does not exist; allowed: none, gzip, snappy, lz4, zstd"):
+            from_name("brotli")
+
+    @pytest.mark.parametrize(
+        ("error", "text"),
+        [
+            (PayloadTooLarge(Compression.ZSTD, 128), "the zstd payload decompresses to more than 128 bytes"),
+            (PayloadUnreadable(Compression.GZIP, "unexpected end"), "the gzip payload does not decompress: unexpected end"),
+        ],
+    )
+    def test_one_family_that_names_codec_and_reason(self, error, text):
+        assert isinstance(error, RecordsError)
+        assert str(error) == text
+        assert pickle.loads(pickle.dumps(error)) == error
