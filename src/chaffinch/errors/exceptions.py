@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Final
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
+from chaffinch.errors.handling import ADVICE
 from chaffinch.identifiers import TopicPartition
 
 __all__ = [
@@ -184,8 +185,8 @@ class ApiException(KafkaException, group=Group.NONE):
         facts = [_one_line(self.message).rstrip(".")]
         if self.code.is_produce_code and self.api in {None, *PRODUCE_APIS}:
             facts.append(_STORED_TEXTS[self.stored])
-        if self.group in _NEXT_TEXTS:
-            facts.append(_NEXT_TEXTS[self.group])
+        if advice := ADVICE[self.group]:
+            facts.append(advice)
         return ": ".join([*_place_of(self), code, "; ".join(facts)])
 
 
@@ -417,13 +418,6 @@ def _restore(error_class: type[KafkaException], facts: dict[str, Any]) -> KafkaE
 
 
 _STORED_TEXTS: Final = {Stored.NO: "not stored", Stored.POSSIBLY: "possibly stored", Stored.YES: "stored"}
-_NEXT_TEXTS: Final = {
-    Group.RETRIABLE: "it may be tried again",
-    Group.REFRESH_RETRIABLE: "it may be tried again with fresh metadata",
-    Group.TRANSACTION_ABORTABLE: "abort the transaction and go on with the same producer",
-    Group.APPLICATION_RECOVERABLE: "close this producer and start a new one",
-    Group.INVALID_CONFIGURATION: "correct the data or the configuration, the producer stays usable",
-}
 
 
 def _place_of(error: ApiException) -> list[str]:

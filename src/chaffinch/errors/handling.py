@@ -39,6 +39,16 @@ class Handling(Enum):
 PRODUCE: Final = Api.PRODUCE
 TRANSACTION: Final = Api.TRANSACTION
 
+# What a person does once the error has surfaced, that is, after the client's own retries.
+ADVICE: Final = {
+    Group.RETRIABLE: "it may be tried again",
+    Group.REFRESH_RETRIABLE: "it may be tried again with fresh metadata",
+    Group.TRANSACTION_ABORTABLE: "abort the transaction and go on with the same producer",
+    Group.APPLICATION_RECOVERABLE: "close this producer and start a new one",
+    Group.INVALID_CONFIGURATION: "correct the data or the configuration, the producer stays usable",
+    Group.NONE: "",
+}
+
 # (group, in a transaction?) -> handling.
 _BY_GROUP: Final = {
     (Group.RETRIABLE, False): Handling.RETRY,

@@ -1,0 +1,1 @@
+"""The command line: `main.py` finds a sub-command in its table and loads only that one."""

@@ -1,0 +1,100 @@
+"""The `chaffinch` command: a table of sub-commands, each loaded only when it is called.
+
+A broker that starts must not pay for what other sub-commands import, and `chaffinch --help` must not pay for any of them: the
+table holds their one-line help. Exit status: 0, 1 (refused or failed), 2 (usage), as for every sub-command.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from chaffinch import __version__
+
+if TYPE_CHECKING:
+    import typer
+
+EXIT_REFUSED: Final = 1
+EXIT_USAGE: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`target` is `module:name` of a function with typer annotations or of a `typer.Typer`; `extra` installs what it imports."""
+
+    target: str
+    help: str
+    extra: str = "broker"
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "broker": Command("chaffinch.cli.broker:broker", "Run a broker that speaks Kafka's protocol."),
+    "errors": Command("chaffinch.cli.errors:app", "Explain the error codes of Kafka and Chaffinch."),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Entry point. Never returns: ends with SystemExit. `arguments` are those after the program's name."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    name = given[0] if given and given[0] in COMMANDS else None
+    extra = COMMANDS[name].extra if name else "broker"
+    try:
+        if name:
+            _command_app(name)(args=given[1:], prog_name=f"chaffinch {name}")
+        else:
+            _root_app()(args=given or ["--help"], prog_name="chaffinch")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "chaffinch":
+            raise
+        _end(f"{error.name} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
+    except Exception as error:
+        # Imported here, not above: help and start-up do not need the class tree.
+        from chaffinch.errors import ConfigException, KafkaException
+
+        if not isinstance(error, KafkaException):
+            raise
+        _end(str(error), EXIT_USAGE if isinstance(error, ConfigException) else EXIT_REFUSED)
+    sys.exit(0)
+
+
+def _end(message: str, status: int) -> None:
+    print(f"chaffinch: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _command_app(name: str) -> typer.Typer:
+    import typer
+
+    command = COMMANDS[name]
+    module, _, attribute = command.target.partition(":")
+    target = getattr(import_module(module), attribute)
+    if isinstance(target, typer.Typer):
+        return target
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(help=None if target.__doc__ else command.help)(target)
+    return app
+
+
+def _root_app() -> typer.Typer:
+    """What lists the sub-commands and refuses unknown ones; it runs none, so its commands are empty."""
+    import typer
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, help="Precise Kafka writes from Python and Spark.")
+
+    def show_version(is_wanted: bool) -> None:
+        if is_wanted:
+            print(f"chaffinch {__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        version: bool = typer.Option(False, "--version", help="Print the version and exit.", callback=show_version, is_eager=True),
+    ) -> None:
+        pass
+
+    for name, command in COMMANDS.items():
+        app.command(name, help=command.help)(lambda: None)
+    return app
