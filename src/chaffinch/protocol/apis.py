@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
+from chaffinch.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from chaffinch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
+from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from chaffinch.protocol.schema import Message
 
 
@@ -36,10 +51,24 @@ def _row(request: type[Message], response: type[Message], served: tuple[int, int
 APIS: dict[int, Api] = {
     api.key: api
     for api in (
-        #    request              response              served    used
-        _row(ProduceRequest, ProduceResponse, (3, 12), (3, 12)),
-        _row(MetadataRequest, MetadataResponse, (0, 13), (4, 13)),
-        _row(ApiVersionsRequest, ApiVersionsResponse, (0, 4), (0, 3)),
+        _row(ProduceRequest, ProduceResponse, served=(3, 12), used=(3, 12)),
+        _row(FetchRequest, FetchResponse, served=(4, 12), used=(4, 12)),
+        _row(ListOffsetsRequest, ListOffsetsResponse, served=(1, 10), used=(1, 8)),
+        _row(MetadataRequest, MetadataResponse, served=(0, 13), used=(4, 13)),
+        _row(OffsetCommitRequest, OffsetCommitResponse, served=(2, 9), used=(2, 9)),
+        _row(OffsetFetchRequest, OffsetFetchResponse, served=(1, 9), used=(1, 9)),
+        _row(FindCoordinatorRequest, FindCoordinatorResponse, served=(0, 6), used=(1, 5)),
+        _row(ApiVersionsRequest, ApiVersionsResponse, served=(0, 4), used=(0, 4)),
+        _row(CreateTopicsRequest, CreateTopicsResponse, served=(2, 7), used=(2, 7)),
+        _row(DeleteTopicsRequest, DeleteTopicsResponse, served=(1, 6), used=(1, 6)),
+        _row(InitProducerIdRequest, InitProducerIdResponse, served=(0, 5), used=(0, 5)),
+        _row(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, served=(0, 3), used=(0, 3)),
+        _row(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, served=(0, 4), used=(0, 4)),
+        _row(EndTxnRequest, EndTxnResponse, served=(0, 4), used=(0, 4)),
+        _row(TxnOffsetCommitRequest, TxnOffsetCommitResponse, served=(0, 4), used=(0, 4)),
+        _row(DescribeConfigsRequest, DescribeConfigsResponse, served=(1, 4), used=(1, 4)),
+        _row(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, served=(0, 1), used=(0, 1)),
+        _row(DescribeClusterRequest, DescribeClusterResponse, served=(0, 2), used=(0, 2)),
     )
 }
 """Every API by its key."""

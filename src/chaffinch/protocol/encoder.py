@@ -70,6 +70,7 @@ class _EncoderCompiler:
         source.add(0, "def encode(message, out):", start)
         source.add(1, "parts = [out]", start)
         source.add(1, "try:", start)
+        source.add(2, "pass", start)  # A version may have no field at all.
         self.structure(2, cls, "message", "")
         source.add(1, "except FAILURES as failure:", start)
         source.add(2, "raise explain(failure) from failure", start)
