@@ -1,0 +1,209 @@
+"""Arrow tables to `RecordColumns` and back, sharing buffers where the layout allows. The only importer of pyarrow here.
+
+Shared as they are: the bytes of every binary and string column that is not a view or a dictionary, and 64-bit offsets. Made
+anew: 32-bit offsets (widened), validity (one byte per row instead of one bit), timestamps in other units than ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.faults import InvalidColumn
+
+KEY, VALUE, TIMESTAMP, HEADERS = "key", "value", "timestamp", "headers"
+COLUMNS = (KEY, VALUE, TIMESTAMP, HEADERS)
+HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+SCHEMA = pa.schema(
+    [
+        pa.field(KEY, pa.binary()),
+        pa.field(VALUE, pa.binary()),
+        pa.field(TIMESTAMP, pa.timestamp("ms", "UTC")),
+        pa.field(HEADERS, pa.list_(HEADER_TYPE)),
+    ]
+)
+"""What `to_arrow` returns."""
+
+BYTES_ALLOWED = "binary, string (large, view and dictionary-encoded too), fixed_size_binary"
+TIMESTAMPS_ALLOWED = "timestamp of any unit, int64 (ms since 1970)"
+HEADERS_ALLOWED = "list<struct<key: string, value: binary>> (large too), map<string, binary>"
+
+_MS_PER_UNIT = {"s": 1000, "ms": 1}
+_UNITS_PER_MS = {"us": 1000, "ns": 1_000_000}
+_INT64_MAX = 2**63 - 1
+
+
+def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int) -> RecordColumns:
+    """The records of a table: columns value (required), key, timestamp, headers, in any order; no others.
+
+    A missing key column means null keys, a missing or null timestamp `timestamp_default_ms`. Strings are their UTF-8 bytes;
+    timestamps without a zone are UTC, and finer than ms they are rounded down. Raises InvalidColumn.
+    """
+    names = data.schema.names
+    for name in names:
+        if name not in COLUMNS or names.count(name) > 1:
+            raise InvalidColumn(name, "there twice" if name in COLUMNS else "unknown", f"one each of {', '.join(COLUMNS)}")
+    if VALUE not in names:
+        raise InvalidColumn(VALUE, "missing", BYTES_ALLOWED)
+    batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
+    parts = [_from_batch(batch, timestamp_default_ms) for batch in batches or [pa.RecordBatch.from_pylist([], schema=data.schema)]]
+    return RecordColumns.concat(parts)
+
+
+def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int) -> RecordColumns:
+    count, names = batch.num_rows, batch.schema.names
+    keys = _bytes(KEY, batch.column(KEY)) if KEY in names else ByteColumn.nulls(count)
+    timestamps = np.full(count, timestamp_default_ms, np.int64)
+    if TIMESTAMP in names:
+        timestamps = _timestamps(batch.column(TIMESTAMP), timestamp_default_ms)
+    columns = RecordColumns.of(keys, _bytes(VALUE, batch.column(VALUE)), timestamps)
+    return _with_headers(columns, batch.column(HEADERS)) if HEADERS in names else columns
+
+
+def _bytes(column: str, array: pa.Array) -> ByteColumn:
+    """A binary or string array of any layout."""
+    if pa.types.is_dictionary(array.type) and _is_binary(array.type.value_type):
+        array = array.dictionary_decode()
+    if pa.types.is_binary_view(array.type) or pa.types.is_string_view(array.type):
+        array = array.cast(pa.large_binary() if pa.types.is_binary_view(array.type) else pa.large_string())
+    if pa.types.is_null(array.type):
+        return ByteColumn.nulls(len(array))
+    if pa.types.is_fixed_size_binary(array.type):
+        width = array.type.byte_width
+        offsets = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * width
+        return ByteColumn(offsets, _buffer(array.buffers()[1]), _validity(array))
+    if not _is_binary(array.type):
+        raise InvalidColumn(column, array.type, BYTES_ALLOWED)
+    is_large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    return ByteColumn(_offsets(array, np.int64 if is_large else np.int32), _buffer(array.buffers()[2]), _validity(array))
+
+
+_BINARY_CHECKS: tuple[Callable[[pa.DataType], bool], ...] = (
+    pa.types.is_binary,
+    pa.types.is_string,
+    pa.types.is_large_binary,
+    pa.types.is_large_string,
+    pa.types.is_binary_view,
+    pa.types.is_string_view,
+    pa.types.is_fixed_size_binary,
+)
+
+
+def _is_binary(data_type: pa.DataType) -> bool:
+    return any(check(data_type) for check in _BINARY_CHECKS)
+
+
+def _offsets(array: pa.Array, dtype: Any) -> Int64s:
+    """The n+1 offsets of a variable-length array, as int64. An array of length 0 may have no offsets buffer."""
+    buffer = array.buffers()[1]
+    if not len(array) or buffer is None:
+        return np.zeros(1, np.int64)
+    found = np.frombuffer(buffer, dtype, len(array) + 1, array.offset * np.dtype(dtype).itemsize)
+    return found.astype(np.int64, copy=False)
+
+
+def _buffer(buffer: pa.Buffer | None) -> Bytes:
+    return np.empty(0, np.uint8) if buffer is None or not buffer.size else np.frombuffer(buffer, np.uint8)
+
+
+def _validity(array: pa.Array) -> Bytes | None:
+    """One byte per row, or None when no row is null."""
+    if not array.null_count:
+        return None
+    bits = np.frombuffer(array.buffers()[0], np.uint8)
+    return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :]
+
+
+def _timestamps(array: pa.Array, default_ms: int) -> Int64s:
+    data_type = array.type
+    is_timestamp = pa.types.is_timestamp(data_type)
+    if pa.types.is_null(data_type):
+        return np.full(len(array), default_ms, np.int64)
+    if not is_timestamp and not pa.types.is_int64(data_type):
+        raise InvalidColumn(TIMESTAMP, data_type, TIMESTAMPS_ALLOWED)
+    found = np.zeros(0, np.int64)
+    if len(array):
+        found = np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8)
+    valid = _validity(array)
+    unit = data_type.unit if is_timestamp else "ms"
+    if unit in _UNITS_PER_MS:
+        found = found // _UNITS_PER_MS[unit]
+    elif unit != "ms":
+        present = found if valid is None else found[valid == 1]
+        limit = _INT64_MAX // _MS_PER_UNIT[unit]
+        if len(present) and not -limit <= present.min() <= present.max() <= limit:
+            raise InvalidColumn(TIMESTAMP, f"{data_type} with a value beyond 64 bits of ms", TIMESTAMPS_ALLOWED)
+        found = found * _MS_PER_UNIT[unit]
+    return found if valid is None else np.where(valid == 1, found, np.int64(default_ms))
+
+
+def _with_headers(columns: RecordColumns, array: pa.Array) -> RecordColumns:
+    """The same records with the headers of a list column; a null list is one without headers."""
+    if pa.types.is_null(array.type):
+        return columns
+    lists = _header_lists(array)
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    header_offsets = np.zeros(len(array) + 1, np.int64)
+    np.cumsum(lengths, out=header_offsets[1:])
+    entries = lists.flatten()
+    fields = dict(zip((field.name for field in entries.type), entries.flatten(), strict=True))
+    keys = fields["key"]
+    if keys.null_count:
+        first_null = int(np.argmin(keys.is_valid().to_numpy(zero_copy_only=False)))
+        row = int(np.searchsorted(header_offsets, first_null, "right")) - 1
+        raise InvalidColumn(HEADERS, f"{array.type} with a null key in row {row}", HEADERS_ALLOWED)
+    return RecordColumns.of(
+        columns.keys,
+        columns.values,
+        columns.timestamps,
+        header_offsets=header_offsets,
+        header_keys=_bytes(f"{HEADERS}.key", keys),
+        header_values=_bytes(f"{HEADERS}.value", fields["value"]),
+    )
+
+
+def _header_lists(array: pa.Array) -> pa.Array:
+    """`array` as a list of structs with the fields key and value, in any order."""
+    data_type = array.type
+    if pa.types.is_map(data_type):
+        pair = pa.struct([pa.field("key", data_type.key_type), pa.field("value", data_type.item_type)])
+        return array.cast(pa.list_(pair))
+    is_list = pa.types.is_list(data_type) or pa.types.is_large_list(data_type)
+    if not is_list or not pa.types.is_struct(data_type.value_type) or {field.name for field in data_type.value_type} != {"key", "value"}:
+        raise InvalidColumn(HEADERS, data_type, HEADERS_ALLOWED)
+    return array
+
+
+def to_arrow(columns: RecordColumns) -> pa.RecordBatch:
+    """A record batch of `SCHEMA`; the bytes are shared, offsets and validity made anew.
+
+    Header keys that are not UTF-8 have the wrong bytes replaced. OverflowError when one column has 2 GiB or more: slice first.
+    """
+    header_keys = _binary_array(columns.header_keys)
+    try:
+        keys = header_keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        keys = pa.array([key.as_py().decode(errors="replace") for key in header_keys], pa.string())
+    entries = pa.StructArray.from_arrays([keys, _binary_array(columns.header_values)], fields=list(HEADER_TYPE))
+    headers = pa.ListArray.from_arrays(pa.array(_int32(columns.header_offsets), pa.int32()), entries)
+    timestamps = pa.array(columns.timestamps, pa.int64()).cast(SCHEMA.field(TIMESTAMP).type)
+    return pa.RecordBatch.from_arrays([_binary_array(columns.keys), _binary_array(columns.values), timestamps, headers], schema=SCHEMA)
+
+
+def _binary_array(column: ByteColumn) -> pa.Array:
+    validity = None if column.valid is None else pa.py_buffer(np.packbits(column.valid, bitorder="little"))
+    return pa.Array.from_buffers(pa.binary(), column.length, [validity, pa.py_buffer(_int32(column.offsets)), pa.py_buffer(column.data)])
+
+
+def _int32(offsets: Int64s) -> npt.NDArray[np.int32]:
+    """Offsets as Arrow's binary and list types want them."""
+    if offsets[-1] >= 2**31:
+        raise OverflowError(f"a column of {offsets[-1]} bytes; one Arrow array takes less than 2^31")
+    return offsets.astype(np.int32)

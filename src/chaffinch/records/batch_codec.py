@@ -1,0 +1,215 @@
+"""Record batches of format 2: `RecordColumns` to bytes and back.
+
+Follows Kafka's `DefaultRecordBatch` and `MemoryRecordsBuilder`; the compressed part of a batch is everything after its header.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+
+from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity
+from chaffinch.records import kernels
+from chaffinch.records.batch_header import (
+    ATTRIBUTE_COMPRESSION,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_BYTES_MAX,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    BatchView,
+    TimestampType,
+    views,
+    write_crc,
+)
+from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s, gather
+from chaffinch.records.columns import RecordColumns, measure
+from chaffinch.records.compression import Compression, compress, decompress
+from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault
+
+DECOMPRESSED_BYTES_MAX = 128 << 20
+"""Default limit of what a payload may decompress to: the broker's default for `max.decompressed.bytes`."""
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+_NO_SIZES: Int64s = np.empty(0, np.int64)
+_NO_LEADER_EPOCH = -1
+_RECORD_BYTES_MIN = 7
+_SUMMARY_LENGTH = 4
+
+
+def encode(
+    columns: RecordColumns,
+    *,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    identity: ProducerIdentity = NO_PRODUCER,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    base_offset: int = 0,
+) -> bytearray:
+    """One batch with these records: offset deltas 0, 1, 2, ..., base timestamp that of the first record.
+
+    `level` is the codec's own; None is its default. ValueError without records; BatchTooLarge beyond 2 GiB.
+    """
+    attributes = int(compression) | (ATTRIBUTE_TRANSACTIONAL if is_transactional else 0)
+    return encode_with_attributes(columns, attributes, level=level, identity=identity, base_sequence=base_sequence, base_offset=base_offset)
+
+
+def encode_with_attributes(
+    columns: RecordColumns, attributes: int, *, level: int | None, identity: ProducerIdentity, base_sequence: int, base_offset: int
+) -> bytearray:
+    """As `encode`, with every attribute bit given."""
+    if not columns.count:
+        raise ValueError("a record batch holds at least one record")
+    base_timestamp = int(columns.timestamps[0])
+    compression = Compression(attributes & ATTRIBUTE_COMPRESSION)
+    size = measure(columns, base_timestamp, _NO_SIZES)
+    if HEADER_BYTES + size > BATCH_BYTES_MAX:
+        raise BatchTooLarge(HEADER_BYTES + size, BATCH_BYTES_MAX)
+    if compression is Compression.NONE:
+        out = bytearray(HEADER_BYTES + size)
+        _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), HEADER_BYTES)
+    else:
+        payload = np.empty(size, np.uint8)
+        _write_records(columns, base_timestamp, payload, 0)
+        out = bytearray(HEADER_BYTES)
+        out += compress(compression, payload.data, level)
+    HEADER.pack_into(
+        out,
+        0,
+        base_offset,
+        len(out) - LENGTH_END,
+        _NO_LEADER_EPOCH,
+        MAGIC,
+        0,
+        attributes,
+        columns.count - 1,
+        base_timestamp,
+        int(columns.timestamps.max()),
+        identity.producer_id,
+        identity.epoch,
+        base_sequence,
+        columns.count,
+    )
+    write_crc(out)
+    return out
+
+
+def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, position: int) -> None:
+    end = kernels.choose(columns.count).encode(
+        columns.key_offsets,
+        columns.key_data,
+        columns.keys.validity,
+        columns.value_offsets,
+        columns.value_data,
+        columns.values.validity,
+        columns.timestamps,
+        columns.header_offsets,
+        columns.header_key_offsets,
+        columns.header_key_data,
+        columns.header_value_offsets,
+        columns.header_value_data,
+        columns.header_values.validity,
+        base_timestamp,
+        out,
+        position,
+    )
+    assert end == len(out), f"{end} bytes written, {len(out)} measured: the columns were changed meanwhile"
+
+
+def decode(batch: BatchView | Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> RecordColumns:
+    """The records of one batch, copied; `offsets` are their places in the log, gaps of a compacted batch included.
+
+    Given bytes, the batch at their beginning. Timestamps of a LOG_APPEND_TIME batch are its max timestamp, as consumers see
+    them. Neither the CRC nor the offset deltas are checked: that is validation. Raises RecordsError and nothing else:
+    CorruptBatch names the field, the record and the byte; compression errors come from `compression`.
+    """
+    view = batch if isinstance(batch, BatchView) else first_view(batch)
+    header, payload = view.header, decompressed_payload(view, decompressed_bytes_max)
+    columns = _read_records(np.frombuffer(payload, np.uint8), header)
+    if header.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        columns.timestamps.fill(header.max_timestamp)
+    return columns
+
+
+def decode_offsets(batch: BatchView | Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> Int64s:
+    """The records' offsets alone; otherwise as `decode`."""
+    offsets = decode(batch, decompressed_bytes_max=decompressed_bytes_max).offsets
+    assert offsets is not None
+    return offsets
+
+
+def first_view(data: Buffer) -> BatchView:
+    for view in views(data):
+        return view
+    raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=0, detail="no bytes")
+
+
+def decompressed_payload(view: BatchView, bytes_max: int) -> Buffer:
+    """The records of a batch, uncompressed: the payload itself where it is not compressed."""
+    compression = view.header.compression
+    if compression is Compression.NONE:
+        return view.payload
+    return decompress(compression, view.payload, bytes_max)
+
+
+def _read_records(payload: Bytes, header: BatchHeader) -> RecordColumns:
+    count = header.count
+    if not 0 <= count <= len(payload) // _RECORD_BYTES_MIN:
+        raise CorruptBatch(Fault.RECORD_COUNT, detail=f"{count} records in {len(payload)} bytes")
+    # One allocation for what is kept per record and one for what is not.
+    offsets, timestamps = np.empty(count, np.int64), np.empty(count, np.int64)
+    key_offsets, value_offsets, header_offsets = (np.empty(count + 1, np.int64) for _ in range(3))
+    key_valid, value_valid = np.empty(count, np.uint8), np.empty(count, np.uint8)
+    key_starts, value_starts, header_starts = np.empty((3, count), np.int64)
+    summary = np.zeros(_SUMMARY_LENGTH, np.int64)
+    fault = kernels.choose(count).scan(
+        payload,
+        count,
+        header.base_offset,
+        header.base_timestamp,
+        offsets,
+        timestamps,
+        key_starts,
+        key_offsets,
+        key_valid,
+        value_starts,
+        value_offsets,
+        value_valid,
+        header_starts,
+        header_offsets,
+        summary,
+    )
+    if fault:
+        raise CorruptBatch(Fault(fault), int(summary[0]), int(summary[1]))
+    header_keys, header_values = _read_headers(payload, header_starts, header_offsets)
+    return RecordColumns.of(
+        ByteColumn(key_offsets, gather(payload, key_starts, key_offsets), key_valid if summary[2] else None),
+        ByteColumn(value_offsets, gather(payload, value_starts, value_offsets), value_valid if summary[3] else None),
+        timestamps,
+        header_offsets=header_offsets,
+        header_keys=header_keys,
+        header_values=header_values,
+        offsets=offsets,
+    )
+
+
+def _read_headers(payload: Bytes, header_starts: Int64s, header_offsets: Int64s) -> tuple[ByteColumn, ByteColumn]:
+    count = int(header_offsets[-1])
+    if not count:
+        return ByteColumn.nulls(0), ByteColumn.nulls(0)
+    key_offsets, value_offsets = np.empty(count + 1, np.int64), np.empty(count + 1, np.int64)
+    value_valid = np.empty(count, np.uint8)
+    key_starts, value_starts = np.empty((2, count), np.int64)
+    summary = np.zeros(_SUMMARY_LENGTH, np.int64)
+    fault = kernels.choose(len(header_starts)).scan_headers(
+        payload, header_starts, header_offsets, key_starts, key_offsets, value_starts, value_offsets, value_valid, summary
+    )
+    if fault:
+        raise CorruptBatch(Fault(fault), int(summary[0]), int(summary[1]))
+    keys = ByteColumn(key_offsets, gather(payload, key_starts, key_offsets), None)
+    values = ByteColumn(value_offsets, gather(payload, value_starts, value_offsets), value_valid if summary[3] else None)
+    return keys, values

@@ -1,0 +1,239 @@
+"""The 61-byte header of record batch format 2: reading it, slicing bytes into batches, patching it in place.
+
+Only headers: no record is looked at. Layout from Kafka's `DefaultRecordBatch`:
+
+    baseOffset i64 | length i32 | leaderEpoch i32 | magic i8 | crc u32 | attributes i16 | lastOffsetDelta i32 |
+    baseTimestamp i64 | maxTimestamp i64 | producerId i64 | producerEpoch i16 | baseSequence i32 | count i32
+
+`length` counts what follows it; the CRC-32C covers everything from `attributes` to the end, so base offset and leader epoch
+can be patched without computing it anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, sequence_add
+from chaffinch.records.checksum import crc32c
+from chaffinch.records.compression import Compression
+from chaffinch.records.faults import CorruptBatch, Fault
+
+HEADER = Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LENGTH_END = 12
+"""Where the `length` field ends: what it counts begins here."""
+MAGIC = 2
+MAGIC_POSITION = 16
+CRC_POSITION = 17
+CHECKED_POSITION = 21
+"""Where the bytes that the CRC covers begin: the attributes."""
+BATCH_BYTES_MAX = 2**31 - 1 + LENGTH_END
+
+ATTRIBUTE_COMPRESSION = 0b0000_0111
+ATTRIBUTE_LOG_APPEND_TIME = 0b0000_1000
+ATTRIBUTE_TRANSACTIONAL = 0b0001_0000
+ATTRIBUTE_CONTROL = 0b0010_0000
+ATTRIBUTE_DELETE_HORIZON = 0b0100_0000
+
+_MIN_LENGTH = 14
+"""Below this not even a format 0 message fits; Kafka's slicer uses the same number (`LegacyRecord.RECORD_OVERHEAD_V0`)."""
+_LENGTH = Struct(">i")
+_CRC = Struct(">I")
+_OFFSET_LENGTH_EPOCH = Struct(">qii")
+_ATTRIBUTES = Struct(">h")
+_TIMESTAMP = Struct(">q")
+_PRODUCER = Struct(">qhi")
+_MAX_TIMESTAMP_POSITION = 35
+_PRODUCER_POSITION = 43
+
+
+class TimestampType(IntEnum):
+    """Who set the timestamps of a batch: bit 3 of its attributes."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class BatchHeader(NamedTuple):
+    """The fields of a batch header as they stand in the bytes; nothing has been checked but that there are 61 of them."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # Kafka's word; hides tuple.count, which nobody asks a header for.
+
+    @property
+    def size(self) -> int:
+        """Size of the whole batch in bytes."""
+        return self.length + LENGTH_END
+
+    @property
+    def compression_id(self) -> int:
+        """The codec number, 0 to 7; 5 to 7 are no codec."""
+        return self.attributes & ATTRIBUTE_COMPRESSION
+
+    @property
+    def compression(self) -> Compression:
+        """The codec; CorruptBatch when the number is none."""
+        try:
+            return Compression(self.attributes & ATTRIBUTE_COMPRESSION)
+        except ValueError:
+            raise CorruptBatch(Fault.PAYLOAD, detail=f"codec {self.compression_id} does not exist") from None
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType.LOG_APPEND_TIME if self.attributes & ATTRIBUTE_LOG_APPEND_TIME else TimestampType.CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & ATTRIBUTE_TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & ATTRIBUTE_CONTROL)
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER.producer_id
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, wrapped at 2^31; -1 where the batch has none."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return sequence_add(self.base_sequence, self.last_offset_delta)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """One batch inside a larger buffer: not a copy."""
+
+    data: memoryview
+    header: BatchHeader
+
+    @property
+    def payload(self) -> memoryview:
+        """The records, compressed as the attributes say."""
+        return self.data[HEADER_BYTES:]
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def crc_is_valid(self) -> bool:
+        return crc32c(self.data[CHECKED_POSITION:]) == self.header.crc
+
+
+def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """The header that begins at `position`, unchecked.
+
+    Raises CorruptBatch (BATCH_CUT_SHORT) when fewer than 61 bytes are there.
+    """
+    if position < 0 or len(data) - position < HEADER_BYTES:
+        raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=position, detail=f"{len(data) - position} bytes, a header has {HEADER_BYTES}")
+    return BatchHeader._make(HEADER.unpack_from(data, position))
+
+
+def views(data: bytes | bytearray | memoryview, *, may_be_cut_short: bool = False) -> Iterator[BatchView]:
+    """The batches that `data` consists of, one after the other, without copying.
+
+    Checks what is needed to slice: length and magic; neither the CRC nor the records. Raises CorruptBatch with one of the
+    BATCH faults, in Kafka's order (length, bytes at hand, magic); a batch of format 0 or 1 is BATCH_MAGIC_OLD.
+    With `may_be_cut_short`, an incomplete batch at the end is left out instead: a fetch answer may end in one.
+    """
+    buffer = memoryview(data)
+    position = 0
+    while position < len(buffer):
+        size = _size_at(buffer, position)
+        if size is None or size > len(buffer) - position:
+            if may_be_cut_short:
+                return
+            raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=position, detail=f"{len(buffer) - position} bytes of {size or HEADER_BYTES}")
+        view = buffer[position : position + size]
+        yield BatchView(view, BatchHeader._make(HEADER.unpack_from(view)))
+        position += size
+
+
+def _size_at(buffer: memoryview, position: int) -> int | None:
+    """Size of the batch at `position`; None when its length and magic are not all there."""
+    at_hand = len(buffer) - position
+    if at_hand < LENGTH_END:
+        return None
+    length: int = _LENGTH.unpack_from(buffer, position + 8)[0]
+    if length < _MIN_LENGTH:
+        raise CorruptBatch(Fault.BATCH_LENGTH, position=position, detail=f"length {length}")
+    if at_hand <= MAGIC_POSITION:
+        return None
+    magic = buffer[position + MAGIC_POSITION]
+    if magic != MAGIC:
+        fault = Fault.BATCH_MAGIC_OLD if magic in (0, 1) else Fault.BATCH_MAGIC
+        raise CorruptBatch(fault, position=position, detail=f"magic {magic}")
+    if length + LENGTH_END < HEADER_BYTES:
+        raise CorruptBatch(Fault.BATCH_LENGTH, position=position, detail=f"length {length}")
+    return length + LENGTH_END
+
+
+def write_crc(buffer: bytearray | memoryview, position: int = 0) -> int:
+    """Compute the CRC-32C of the batch at `position`, write it there and return it."""
+    end = position + LENGTH_END + _LENGTH.unpack_from(buffer, position + 8)[0]
+    with memoryview(buffer) as view, view[position + CHECKED_POSITION : end] as checked:
+        crc = crc32c(checked)
+    _CRC.pack_into(buffer, position + CRC_POSITION, crc)
+    return crc
+
+
+def patch_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Give the batch at `position` its place in a log. Outside the CRC, so nothing else changes."""
+    length = _LENGTH.unpack_from(buffer, position + 8)[0]
+    _OFFSET_LENGTH_EPOCH.pack_into(buffer, position, base_offset, length, leader_epoch)
+
+
+def patch_producer(
+    buffer: bytearray | memoryview, position: int, identity: ProducerIdentity, base_sequence: int, *, is_transactional: bool = True
+) -> None:
+    """Write producer id, epoch, first sequence and the transactional bit into the batch at `position`; compute its CRC anew."""
+    attributes = _ATTRIBUTES.unpack_from(buffer, position + CHECKED_POSITION)[0] & ~ATTRIBUTE_TRANSACTIONAL
+    if is_transactional:
+        attributes |= ATTRIBUTE_TRANSACTIONAL
+    _ATTRIBUTES.pack_into(buffer, position + CHECKED_POSITION, attributes)
+    _PRODUCER.pack_into(buffer, position + _PRODUCER_POSITION, identity.producer_id, identity.epoch, base_sequence)
+    write_crc(buffer, position)
+
+
+def patch_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp_type: TimestampType, max_timestamp: int) -> None:
+    """Write the timestamp type and the largest timestamp of the batch at `position`; compute its CRC anew.
+
+    With LOG_APPEND_TIME, `max_timestamp` (ms) becomes the timestamp of every record, as in Kafka's `setMaxTimestamp`.
+    """
+    attributes = _ATTRIBUTES.unpack_from(buffer, position + CHECKED_POSITION)[0] & ~ATTRIBUTE_LOG_APPEND_TIME
+    if timestamp_type is TimestampType.LOG_APPEND_TIME:
+        attributes |= ATTRIBUTE_LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(buffer, position + CHECKED_POSITION, attributes)
+    _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, max_timestamp)
+    write_crc(buffer, position)
+
+
+def patch_log_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
+    """Stamp every record of the batch at `position` with the time of its arrival."""
+    patch_max_timestamp(buffer, position, TimestampType.LOG_APPEND_TIME, timestamp_ms)

@@ -1,0 +1,105 @@
+"""One nullable column of byte strings, laid out as Arrow's large_binary: offsets, bytes, validity.
+
+Layout of n values: `offsets` int64[n+1] ascending; value i is `data[offsets[i]:offsets[i+1]]`. The first offset need not be 0 and
+bytes outside the offsets belong to nobody, so a slice shares its buffers. `valid` uint8[n], 0 for null, or None when nothing is
+null; a null's bytes, if it has any, mean nothing. Immutable by convention: nobody writes into a column after it was built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.records import kernels
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Int64s: TypeAlias = npt.NDArray[np.int64]
+
+ALL_VALID: Bytes = np.empty(0, np.uint8)
+"""What the loops take for `valid` where nothing is null."""
+
+
+class ByteColumn(NamedTuple):
+    """Offsets, bytes and validity, as described above."""
+
+    offsets: Int64s
+    data: Bytes
+    valid: Bytes | None
+
+    @property
+    def length(self) -> int:
+        """How many values there are (`len()` counts the buffers)."""
+        return len(self.offsets) - 1
+
+    @property
+    def validity(self) -> Bytes:
+        """`valid` in the form the loops take."""
+        return ALL_VALID if self.valid is None else self.valid
+
+    @classmethod
+    def of(cls, values: Iterable[bytes | bytearray | memoryview | None]) -> ByteColumn:
+        """A column with copies of `values`; None is null."""
+        items = list(values)
+        present = [b"" if item is None else item for item in items]
+        valid = np.array([item is not None for item in items], np.uint8) if None in items else None
+        offsets = np.zeros(len(items) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, present), np.int64, len(items)), out=offsets[1:])
+        return cls(offsets, np.frombuffer(b"".join(present), np.uint8), valid)
+
+    @classmethod
+    def nulls(cls, count: int) -> ByteColumn:
+        """`count` nulls."""
+        return cls(np.zeros(count + 1, np.int64), np.empty(0, np.uint8), np.zeros(count, np.uint8) if count else None)
+
+    def value(self, index: int) -> bytes | None:
+        """A copy of value `index` (0 to n-1); None for null."""
+        if not 0 <= index < self.length:
+            raise IndexError(f"value {index} of {self.length}")
+        if self.valid is not None and not self.valid[index]:
+            return None
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    def slice(self, start: int, stop: int) -> ByteColumn:
+        """Values start to stop-1, sharing this column's buffers."""
+        return ByteColumn(self.offsets[start : stop + 1], self.data, None if self.valid is None else self.valid[start:stop])
+
+    def take(self, indices: Int64s) -> ByteColumn:
+        """Copies of the values at `indices`, in that order, repeats allowed. IndexError for an index outside 0 to n-1."""
+        starts = self.offsets[:-1][indices]
+        offsets = np.zeros(len(indices) + 1, np.int64)
+        np.cumsum(self.offsets[1:][indices] - starts, out=offsets[1:])
+        data = gather(self.data, starts, offsets)
+        return ByteColumn(offsets, data, None if self.valid is None else self.valid[indices])
+
+    def compact(self) -> ByteColumn:
+        """The same values with offsets from 0 and no bytes beside them; self where that is so already."""
+        first, last = int(self.offsets[0]), int(self.offsets[-1])
+        if first == 0 and last == len(self.data):
+            return self
+        return ByteColumn(self.offsets - first, self.data[first:last], self.valid)
+
+
+def gather(data: Bytes, starts: Int64s, offsets: Int64s) -> Bytes:
+    """The bytes of a column with these `offsets` (from 0) whose entry i begins at `data[starts[i]]`.
+
+    ValueError when an entry does not lie within `data`.
+    """
+    out = np.empty(max(int(offsets[-1]), 0), np.uint8)
+    bad = kernels.choose(len(starts)).gather(data, starts, offsets, out)
+    if bad >= 0:
+        raise ValueError(f"entry {bad} does not lie within the {len(data)} bytes of the data")
+    return out
+
+
+def concat(columns: Sequence[ByteColumn]) -> ByteColumn:
+    """All values of `columns`, one column after the other, copied."""
+    compact = [column.compact() for column in columns]
+    ends = np.cumsum([0, *(len(column.data) for column in compact)])
+    offsets = [np.zeros(1, np.int64), *(column.offsets[1:] + end for column, end in zip(compact, ends[:-1], strict=True))]
+    valid = None
+    if any(column.valid is not None for column in columns):
+        valid = np.concatenate([np.ones(column.length, np.uint8) if column.valid is None else column.valid for column in columns])
+    return ByteColumn(np.concatenate(offsets), np.concatenate([ALL_VALID, *(column.data for column in compact)]), valid)

@@ -1,0 +1,281 @@
+"""RecordColumns: the one form in which records live in memory, from Arrow tables to the bytes of a batch.
+
+A record is a row across columns: key and value (`ByteColumn`: offsets, bytes, validity), a timestamp, and a range of the header
+columns. There is no object per record; `key(i)`, `value(i)` and `headers(i)` make one for errors and tests. Immutable by
+convention: slices share buffers, and nobody writes into columns after they were built.
+
+`kernels` holds the loops that run over these buffers; `arrow_columns` turns Arrow data into them and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.records import kernels
+from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s
+from chaffinch.records.byte_columns import concat as concat_bytes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RecordColumns:
+    """n records. Keys and values as in `ByteColumn`; `timestamps` int64[n] in ms since 1970, -1 for none.
+
+    `header_offsets` int64[n+1]: the headers of record i are entries header_offsets[i] to header_offsets[i+1]-1 of the header key
+    and header value columns; header keys are UTF-8 and never null. `offsets` int64[n] are the records' places in a log, None
+    where they were not read from one.
+    """
+
+    key_offsets: Int64s
+    key_data: Bytes
+    key_valid: Bytes | None
+    value_offsets: Int64s
+    value_data: Bytes
+    value_valid: Bytes | None
+    timestamps: Int64s
+    header_offsets: Int64s
+    header_key_offsets: Int64s
+    header_key_data: Bytes
+    header_value_offsets: Int64s
+    header_value_data: Bytes
+    header_value_valid: Bytes | None
+    offsets: Int64s | None = None
+
+    @classmethod
+    def of(
+        cls,
+        keys: ByteColumn,
+        values: ByteColumn,
+        timestamps: Int64s,
+        *,
+        header_offsets: Int64s | None = None,
+        header_keys: ByteColumn | None = None,
+        header_values: ByteColumn | None = None,
+        offsets: Int64s | None = None,
+    ) -> RecordColumns:
+        """Columns put together; the lengths must agree (ValueError). Without `header_offsets` no record has headers."""
+        count = len(timestamps)
+        if header_offsets is None:
+            header_offsets = np.zeros(count + 1, np.int64)
+        header_keys = ByteColumn.nulls(0) if header_keys is None else header_keys
+        header_values = ByteColumn.nulls(0) if header_values is None else header_values
+        if not keys.length == values.length == len(header_offsets) - 1 == count:
+            raise ValueError(f"{keys.length} keys, {values.length} values, {count} timestamps, {len(header_offsets) - 1} header ranges")
+        if header_keys.length != header_values.length:
+            raise ValueError(f"{header_keys.length} header keys, {header_values.length} header values")
+        return cls(
+            key_offsets=keys.offsets,
+            key_data=keys.data,
+            key_valid=keys.valid,
+            value_offsets=values.offsets,
+            value_data=values.data,
+            value_valid=values.valid,
+            timestamps=timestamps,
+            header_offsets=header_offsets,
+            header_key_offsets=header_keys.offsets,
+            header_key_data=header_keys.data,
+            header_value_offsets=header_values.offsets,
+            header_value_data=header_values.data,
+            header_value_valid=header_values.valid,
+            offsets=offsets,
+        )
+
+    @classmethod
+    def from_lists(
+        cls,
+        keys: Sequence[bytes | None] | None,
+        values: Sequence[bytes | None],
+        timestamps: Sequence[int] | npt.NDArray[np.int64],
+        headers: Iterable[Headers] | None = None,
+    ) -> RecordColumns:
+        """Columns with copies of Python objects: one entry per record in each list; `keys=None` means that every key is null."""
+        key_column = ByteColumn.nulls(len(values)) if keys is None else ByteColumn.of(keys)
+        columns = cls.of(key_column, ByteColumn.of(values), np.array(timestamps, np.int64))
+        return columns if headers is None else columns.with_headers(headers)
+
+    @classmethod
+    def from_arrow(cls, data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int) -> RecordColumns:
+        """The records of an Arrow table; see `arrow_columns.from_arrow`. InvalidColumn names a column of the wrong type."""
+        from chaffinch.records import arrow_columns  # pyarrow costs 0.1 s and 30 MB; a broker never needs it.
+
+        return arrow_columns.from_arrow(data, timestamp_default_ms=timestamp_default_ms)
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """A record batch with the columns key, value, timestamp and headers; see `arrow_columns.to_arrow`."""
+        from chaffinch.records import arrow_columns
+
+        return arrow_columns.to_arrow(self)
+
+    @property
+    def count(self) -> int:
+        return len(self.timestamps)
+
+    def __len__(self) -> int:
+        return len(self.timestamps)
+
+    @property
+    def keys(self) -> ByteColumn:
+        return ByteColumn(self.key_offsets, self.key_data, self.key_valid)
+
+    @property
+    def values(self) -> ByteColumn:
+        return ByteColumn(self.value_offsets, self.value_data, self.value_valid)
+
+    @property
+    def header_keys(self) -> ByteColumn:
+        return ByteColumn(self.header_key_offsets, self.header_key_data, None)
+
+    @property
+    def header_values(self) -> ByteColumn:
+        return ByteColumn(self.header_value_offsets, self.header_value_data, self.header_value_valid)
+
+    def key(self, index: int) -> bytes | None:
+        return self.keys.value(index)
+
+    def value(self, index: int) -> bytes | None:
+        return self.values.value(index)
+
+    def headers(self, index: int) -> list[tuple[str, bytes | None]]:
+        """The headers of record `index`; bytes of a key that are not UTF-8 are replaced, as Java's client does."""
+        if not 0 <= index < self.count:
+            raise IndexError(f"record {index} of {self.count}")
+        keys, values = self.header_keys, self.header_values
+        entries = range(int(self.header_offsets[index]), int(self.header_offsets[index + 1]))
+        return [((keys.value(i) or b"").decode(errors="replace"), values.value(i)) for i in entries]
+
+    def equals(self, other: RecordColumns) -> bool:
+        """Whether the records are the same: keys, values, timestamps and headers; layout and log offsets do not count."""
+        if self.count != other.count or not np.array_equal(self.timestamps, other.timestamps):
+            return False
+        return all(
+            self.key(i) == other.key(i) and self.value(i) == other.value(i) and self.headers(i) == other.headers(i)
+            for i in range(self.count)
+        )
+
+    def slice(self, start: int, stop: int) -> RecordColumns:
+        """Records start to stop-1 (bounds as in Python, without a step), sharing these buffers."""
+        start, stop, _ = slice(start, stop).indices(self.count)
+        stop = max(start, stop)
+        first, last = int(self.header_offsets[start]), int(self.header_offsets[stop])
+        return RecordColumns.of(
+            self.keys.slice(start, stop),
+            self.values.slice(start, stop),
+            self.timestamps[start:stop],
+            header_offsets=self.header_offsets[start : stop + 1] - first,
+            header_keys=self.header_keys.slice(first, last),
+            header_values=self.header_values.slice(first, last),
+            offsets=None if self.offsets is None else self.offsets[start:stop],
+        )
+
+    def take(self, indices: npt.ArrayLike) -> RecordColumns:
+        """Copies of the records at `indices`, in that order. IndexError for an index outside 0 to n-1."""
+        rows = np.ascontiguousarray(indices, np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < self.count:
+            raise IndexError(f"indices {rows.min()} to {rows.max()} of {self.count} records")
+        header_lengths = (self.header_offsets[1:] - self.header_offsets[:-1])[rows]
+        header_offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(header_lengths, out=header_offsets[1:])
+        entries = np.arange(header_offsets[-1]) + np.repeat(self.header_offsets[:-1][rows] - header_offsets[:-1], header_lengths)
+        return RecordColumns.of(
+            self.keys.take(rows),
+            self.values.take(rows),
+            self.timestamps[rows],
+            header_offsets=header_offsets,
+            header_keys=self.header_keys.take(entries),
+            header_values=self.header_values.take(entries),
+            offsets=None if self.offsets is None else self.offsets[rows],
+        )
+
+    @staticmethod
+    def concat(parts: Sequence[RecordColumns]) -> RecordColumns:
+        """All records of `parts`, in order, copied; at least one part. Log offsets stay only where every part has them."""
+        return _concat(parts)
+
+    def with_headers(self, headers: Iterable[Headers]) -> RecordColumns:
+        """The same records with other headers, one sequence of (key, value) per record."""
+        rows = list(headers)
+        header_offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), out=header_offsets[1:])
+        return RecordColumns.of(
+            self.keys,
+            self.values,
+            self.timestamps,
+            header_offsets=header_offsets,
+            header_keys=ByteColumn.of([key.encode() for row in rows for key, _ in row]),
+            header_values=ByteColumn.of([value for row in rows for _, value in row]),
+            offsets=self.offsets,
+        )
+
+    def sizes(self) -> Int64s:
+        """Bytes that each record takes in a batch, uncompressed: an upper bound, wherever in a batch the record comes to lie."""
+        sizes = np.empty(self.count, np.int64)
+        measure(self, None, sizes)
+        return sizes
+
+    def murmur2_partitions(self, partition_count: int) -> npt.NDArray[np.int32]:
+        """The partition that Java's client gives each key: toPositive(murmur2(key)) % partition_count; -1 for a null key."""
+        if partition_count < 1:
+            raise ValueError(f"{partition_count} partitions")
+        partitions = np.empty(self.count, np.int32)
+        loops = kernels.choose(self.count)
+        bad = loops.murmur2_partitions(self.key_offsets, self.key_data, self.keys.validity, partition_count, partitions)
+        if bad >= 0:
+            raise ValueError(f"the key offsets of record {bad} do not ascend within the data")
+        return partitions
+
+
+def measure(columns: RecordColumns, base_timestamp: int | None, sizes: Int64s) -> int:
+    """Bytes that the records take in a batch with this base timestamp: the sum, and one by one in `sizes` unless that is empty.
+
+    With None, upper bounds that hold for any base timestamp and any position. ValueError for offsets that do not ascend within
+    their data: after this, `kernels` may rely on the columns.
+    """
+    total: int = kernels.choose(columns.count).measure(
+        columns.key_offsets,
+        len(columns.key_data),
+        columns.keys.validity,
+        columns.value_offsets,
+        len(columns.value_data),
+        columns.values.validity,
+        columns.timestamps,
+        columns.header_offsets,
+        columns.header_key_offsets,
+        len(columns.header_key_data),
+        columns.header_value_offsets,
+        len(columns.header_value_data),
+        columns.header_values.validity,
+        0 if base_timestamp is None else base_timestamp,
+        base_timestamp is None,
+        sizes,
+    )
+    if total < 0:
+        raise ValueError(f"the offsets of record {-total - 1} do not ascend within the data")
+    return total
+
+
+def _concat(parts: Sequence[RecordColumns]) -> RecordColumns:
+    if len(parts) == 1:
+        return parts[0]
+    header_offsets = [np.zeros(1, np.int64)]
+    for part in parts:
+        header_offsets.append(part.header_offsets[1:] - part.header_offsets[0] + header_offsets[-1][-1])
+    header_ranges = [(int(part.header_offsets[0]), int(part.header_offsets[-1])) for part in parts]
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    return RecordColumns.of(
+        concat_bytes([part.keys for part in parts]),
+        concat_bytes([part.values for part in parts]),
+        np.concatenate([part.timestamps for part in parts]),
+        header_offsets=np.concatenate(header_offsets),
+        header_keys=concat_bytes([part.header_keys.slice(*span) for part, span in zip(parts, header_ranges, strict=True)]),
+        header_values=concat_bytes([part.header_values.slice(*span) for part, span in zip(parts, header_ranges, strict=True)]),
+        offsets=np.concatenate(offsets) if len(offsets) == len(parts) else None,
+    )

@@ -1,0 +1,57 @@
+"""Control batches: the markers that end a transaction in a partition (KIP-98, Kafka's `EndTransactionMarker`).
+
+One uncompressed record. Key: version i16 0, type i16 (0 ABORT, 1 COMMIT). Value: version i16 0, coordinator epoch i32. Readers
+accept newer versions and longer keys and values.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from chaffinch.identifiers import NO_SEQUENCE, ProducerIdentity
+from chaffinch.records.batch_codec import decode, encode_with_attributes
+from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchView
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.faults import CorruptBatch, Fault
+
+_KEY = Struct(">hh")
+_VALUE = Struct(">hi")
+_VERSION = 0
+_COMMIT_BY_TYPE = {0: False, 1: True}
+_TYPE_BY_COMMIT = {is_commit: number for number, is_commit in _COMMIT_BY_TYPE.items()}
+# A control record is a few dozen bytes; one that decompresses to more is not one.
+_DECOMPRESSED_BYTES_MAX = 1 << 16
+
+
+def encode_control_batch(
+    is_commit: bool, identity: ProducerIdentity, coordinator_epoch: int, timestamp_ms: int, base_offset: int = 0
+) -> bytearray:
+    """The marker with which the coordinator commits or aborts the transaction of `identity`: 78 bytes."""
+    key, value = _KEY.pack(_VERSION, _TYPE_BY_COMMIT[is_commit]), _VALUE.pack(_VERSION, coordinator_epoch)
+    return encode_with_attributes(
+        RecordColumns.from_lists([key], [value], [timestamp_ms]),
+        ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_CONTROL,
+        level=None,
+        identity=identity,
+        base_sequence=NO_SEQUENCE,
+        base_offset=base_offset,
+    )
+
+
+def read_control(view: BatchView) -> tuple[bool | None, int]:
+    """Whether a control batch commits, and the coordinator's epoch; None and -1 for a type other than abort and commit.
+
+    Such batches must be skipped, as Kafka's consumer does. CorruptBatch (CONTROL_RECORD) when this is no control batch.
+    """
+    columns = decode(view, decompressed_bytes_max=_DECOMPRESSED_BYTES_MAX)
+    if not view.header.is_control or columns.count != 1:
+        raise CorruptBatch(Fault.CONTROL_RECORD, detail=f"{columns.count} records, control bit {int(view.header.is_control)}")
+    key, value = columns.key(0) or b"", columns.value(0) or b""
+    if len(key) < _KEY.size:
+        raise CorruptBatch(Fault.CONTROL_RECORD, 0, detail=f"key of {len(key)} bytes")
+    is_commit = _COMMIT_BY_TYPE.get(_KEY.unpack_from(key)[1])
+    if is_commit is None:
+        return None, -1
+    if len(value) < _VALUE.size:
+        raise CorruptBatch(Fault.CONTROL_RECORD, 0, detail=f"value of {len(value)} bytes")
+    return is_commit, _VALUE.unpack_from(value)[1]

@@ -1,0 +1,115 @@
+"""What can be wrong with the bytes of a batch or with a column, and the exceptions that say so.
+
+`Fault` is what the compiled loops and their plain twins report (an integer, beside a record index and a byte position);
+the exceptions are what the functions on top of them raise. Every error of `chaffinch.records` is a `RecordsError`:
+callers that read bytes from outside catch that one class and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any
+
+
+class Fault(IntEnum):
+    """Where the bytes of a batch contradict themselves. The order is the order in which a reader meets the fields."""
+
+    NONE = 0
+    BATCH_LENGTH = 1
+    BATCH_CUT_SHORT = 2
+    BATCH_MAGIC = 3
+    BATCH_MAGIC_OLD = 4
+    RECORD_COUNT = 5
+    PAYLOAD = 6
+    RECORD_LENGTH = 7
+    RECORD_CUT_SHORT = 8
+    TIMESTAMP_DELTA = 9
+    OFFSET_DELTA = 10
+    KEY_LENGTH = 11
+    VALUE_LENGTH = 12
+    HEADER_COUNT = 13
+    HEADER_KEY_LENGTH = 14
+    HEADER_VALUE_LENGTH = 15
+    RECORD_LENGTH_UNUSED = 16
+    TRAILING_BYTES = 17
+    CONTROL_RECORD = 18
+
+
+FAULT_TEXTS: dict[Fault, str] = {
+    Fault.NONE: "nothing is wrong",
+    Fault.BATCH_LENGTH: "the batch length is negative or below the size of a batch header",
+    Fault.BATCH_CUT_SHORT: "the batch length goes beyond the bytes at hand",
+    Fault.BATCH_MAGIC: "the magic byte is none of 0, 1 and 2",
+    Fault.BATCH_MAGIC_OLD: "the magic byte says format 0 or 1, and only format 2 is read here",
+    Fault.RECORD_COUNT: "the record count is negative or larger than the payload can hold",
+    Fault.PAYLOAD: "the payload does not decompress",
+    Fault.RECORD_LENGTH: "the record length is not a varint, or negative",
+    Fault.RECORD_CUT_SHORT: "the record length goes beyond the payload",
+    Fault.TIMESTAMP_DELTA: "the timestamp delta is not a varint within the record",
+    Fault.OFFSET_DELTA: "the offset delta is not a varint within the record",
+    Fault.KEY_LENGTH: "the key length is not a varint, or goes beyond the record",
+    Fault.VALUE_LENGTH: "the value length is not a varint, or goes beyond the record",
+    Fault.HEADER_COUNT: "the header count is not a varint, negative, or larger than the record can hold",
+    Fault.HEADER_KEY_LENGTH: "a header's key length is not a varint, negative, or goes beyond the record",
+    Fault.HEADER_VALUE_LENGTH: "a header's value length is not a varint, or goes beyond the record",
+    Fault.RECORD_LENGTH_UNUSED: "the record's fields end before its length says",
+    Fault.TRAILING_BYTES: "bytes follow the last record",
+    Fault.CONTROL_RECORD: "the batch is not a control batch with one well-formed record",
+}
+
+
+class RecordsError(Exception):
+    """Base of everything `chaffinch.records` raises about data. Compares by class and arguments, and pickles."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.args == other.args  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.args))
+
+
+class CorruptBatch(RecordsError):
+    """Bytes that are not a record batch.
+
+    `fault` says which field and why; `record_index` (0-based within the batch) and `position` (in bytes: within the
+    buffer for batch faults, within the decompressed payload for record faults) say where; each None where unknown.
+    """
+
+    def __init__(self, fault: Fault, record_index: int | None = None, position: int | None = None, detail: str = "") -> None:
+        super().__init__(fault, record_index, position, detail)
+        self.fault = fault
+        self.record_index = record_index
+        self.position = position
+        self.detail = detail
+
+    def __str__(self) -> str:
+        where = "" if self.record_index is None else f"record {self.record_index}, "
+        where += "" if self.position is None else f"byte {self.position}: "
+        return f"{where}{FAULT_TEXTS[self.fault]}" + (f" ({self.detail})" if self.detail else "")
+
+
+class BatchTooLarge(RecordsError):
+    """Records that no batch of format 2 can hold: its length is a 32-bit number."""
+
+    def __init__(self, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(size_bytes, size_bytes_max)
+        self.size_bytes = size_bytes
+        self.size_bytes_max = size_bytes_max
+
+    def __str__(self) -> str:
+        return f"a batch of {self.size_bytes} bytes is larger than the format allows, {self.size_bytes_max} bytes"
+
+
+class InvalidColumn(RecordsError):
+    """A column that cannot be turned into records: names it, what it is, and what is allowed."""
+
+    def __init__(self, column: str, seen: Any, allowed: Iterable[str] | str) -> None:
+        allowed_text = allowed if isinstance(allowed, str) else ", ".join(allowed)
+        super().__init__(column, str(seen), allowed_text)
+        self.column = column
+        self.seen = str(seen)
+        self.allowed = allowed_text
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} is {self.seen}; allowed: {self.allowed}"

@@ -1,0 +1,92 @@
+"""The loops over records: compiled where numba is there and loaded, the plain twin otherwise.
+
+Callers ask `choose(count)` for the loops that suit `count` records and call them; both sets give the same results for any
+input. Importing this package imports no numba: that takes 0.3 s and 60 MB, which an idle broker and a task of ten records
+do without. The compiled set comes in by `load()` (a server calls it in a thread once it is ready) or, without anybody
+asking, when the twin has worked through `LOAD_AFTER_RECORDS` records.
+
+`python -m chaffinch.records.kernels` compiles everything once and leaves it in numba's cache, beside these files where that
+folder is writable, else in the user's cache folder, else nowhere: every later process only loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+
+LOAD_AFTER_RECORDS = 1 << 60
+"""How many records the twin takes before the compiled loops are loaded unasked: its time for them is about that of loading."""
+
+LOOPS: dict[str, str] = {
+    "measure": "sizes",
+    "encode": "encode",
+    "scan": "decode",
+    "scan_headers": "decode",
+    "gather": "gather",
+    "murmur2_partitions": "murmur2",
+}
+"""Name of each loop -> the file, in this package and in `kernels_reference`, that defines it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """One set of loops; their arguments and results are described in `kernels_reference`."""
+
+    is_compiled: bool
+    measure: Callable[..., int]
+    encode: Callable[..., int]
+    scan: Callable[..., int]
+    scan_headers: Callable[..., int]
+    gather: Callable[..., int]
+    murmur2_partitions: Callable[..., int]
+
+
+class _State:
+    """What this process has loaded so far. `is_loading` keeps other threads on the twin meanwhile instead of waiting."""
+
+    compiled: Loops | None = None
+    is_loading = False
+    is_missing = False
+    records_by_twin = 0
+
+
+def _loops(package: str, *, is_compiled: bool) -> Loops:
+    functions = {name: getattr(import_module(f"{package}.{file}"), name) for name, file in LOOPS.items()}
+    return Loops(is_compiled=is_compiled, **functions)
+
+
+TWIN = _loops("chaffinch.records.kernels_reference", is_compiled=False)
+
+
+def choose(count: int) -> Loops:
+    """The loops to run over `count` records now."""
+    if _State.compiled is not None:
+        return _State.compiled
+    _State.records_by_twin += count
+    if _State.records_by_twin >= LOAD_AFTER_RECORDS and not _State.is_loading and not _State.is_missing and load():
+        return choose(count)
+    return TWIN
+
+
+def load() -> bool:
+    """Load the compiled loops, compiling what the cache does not hold; False where numba is not installed.
+
+    Takes 0.5 s from the cache, and the better part of a minute without it. Other threads go on with the twin meanwhile.
+    """
+    if _State.compiled is None and not _State.is_missing:
+        _State.is_loading = True
+        try:
+            if find_spec("numba") is None:
+                _State.is_missing = True
+            else:
+                _State.compiled = _loops(__name__, is_compiled=True)
+        finally:
+            _State.is_loading = False
+    return _State.compiled is not None
+
+
+def is_loaded() -> bool:
+    """Whether `choose` gives the compiled loops."""
+    return _State.compiled is not None
