@@ -1,0 +1,111 @@
+"""What a task tells the committing process: what it staged, what it rejected, what went wrong.
+
+Plain data, no PySpark: `sink.py` wraps a `TaskOutcome` into PySpark's own message class. Everything here is picklable and
+small; record bytes are inside only up to `INLINE_BYTES_MAX` per task, beyond that in files (decision 36).
+
+Errors of Kafka travel as a `Failure` in here and are decided in `commit()`: raised inside `write()` they would cost
+Spark's task retries and reach the user without their class (decision 43).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.snapshot import TopicSnapshot
+
+INLINE_BYTES_MAX = 1 << 20
+"""Staged bytes that a task hands over inside its message; Spark moves messages of this size at about 200 MB/s."""
+REJECTIONS_NAMED_MAX = 10
+"""Rejected rows that a task describes one by one; of the others it keeps the count per error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBytes:
+    """Bytes that a task left behind: `data` itself, or `byte_count` bytes at `position` of `file` (a path below the staging location)."""
+
+    data: bytes | None = None
+    file: str | None = None
+    position: int = 0
+    byte_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBatch:
+    """One encoded record batch: transactional bit set, no producer id, epoch or sequence yet."""
+
+    topic_partition: TopicPartition
+    record_count: int
+    bytes: StagedBytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """One row that may not be written: where it is, where it was to go, and why."""
+
+    row: int
+    """0-based, within the task (a task-found one) or within the batch (a broker-found one)."""
+    topic_partition: TopicPartition
+    code: ErrorCode
+    message: str
+
+    def __str__(self) -> str:
+        return f"row {self.row} for {self.topic_partition}: {self.code.name}: {self.message}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a task could not stage its rows. `name`: Kafka's error name or ours; `text`: one line for the user."""
+
+    group: Group
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContextFacts:
+    """What only a task can see of the query it belongs to; Spark tells neither planner nor committer.
+
+    `run_id` changes with every start of a query, `query_id` never. All are None outside a stream.
+    """
+
+    task: int
+    query_id: str | None = None
+    run_id: str | None = None
+    batch_id: int | None = None
+    master: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOutcome:
+    """The whole message of one task attempt; Spark hands over the winner's only."""
+
+    context: TaskContextFacts
+    row_count: int = 0
+    batches: tuple[StagedBatch, ...] = ()
+    """For the target topics, in the order of the rows per partition."""
+    dead_batches: tuple[StagedBatch, ...] = ()
+    """For the dead letter topic."""
+    dead_rows: tuple[StagedBytes, ...] = ()
+    """Arrow IPC streams with the schema of `dead_letters.ROWS_SCHEMA`, for the Parquet file."""
+    rejected_by_code: Mapping[str, int] = field(default_factory=dict)
+    rejections: tuple[Rejection, ...] = ()
+    """The first `REJECTIONS_NAMED_MAX` of them."""
+    snapshots: tuple[TopicSnapshot, ...] = ()
+    """What the task took for true about its topics: the committer refuses a batch whose tasks disagree (decision 40)."""
+    failure: Failure | None = None
+
+    @property
+    def rejected_count(self) -> int:
+        return sum(self.rejected_by_code.values())
+
+    @property
+    def byte_count(self) -> int:
+        return sum(batch.bytes.byte_count for batch in (*self.batches, *self.dead_batches))
+
+    def files(self) -> set[str]:
+        """Paths of all files that this task staged into."""
+        staged = [batch.bytes for batch in (*self.batches, *self.dead_batches)] + list(self.dead_rows)
+        return {part.file for part in staged if part.file is not None}

@@ -1,0 +1,52 @@
+"""Builds a SparkSession that finds Java and the right Python.
+
+Spark starts its Python workers by the name in ``PYSPARK_PYTHON``; without it, the first ``python3`` on the path is
+taken, which is rarely the interpreter that has Chaffinch installed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DEFAULTS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Seen in errors: the Python traceback of a worker without Spark's own frames around it.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+}
+
+
+def session(app_name: str = "chaffinch", *, master: str | None = None, config: Mapping[str, object] | None = None) -> SparkSession:
+    """A SparkSession on ``master`` (default: ``local[*]``, or what ``spark-submit`` set), with ``config`` on top of our few defaults.
+
+    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process, the latter two unless set already.
+    The format ``chaffinch`` is known in it by name. Errors: JavaNotFound, with what to install.
+    """
+    from chaffinch.spark.java import use_java
+
+    use_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    # Spark binds to the name of the host; a machine whose name does not resolve would stop here for no reason of ours.
+    local = master is None or master.startswith("local")
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None or "spark.master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+        builder = builder.master(master or "local[*]")
+    for key, value in {**_DEFAULTS, **(config or {})}.items():
+        builder = builder.config(key, _spelled(value))
+    return builder.getOrCreate()
+
+
+def _spelled(value: object) -> str:
+    """Spark's spelling of a configuration value: true and false in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

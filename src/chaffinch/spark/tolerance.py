@@ -1,0 +1,109 @@
+"""How many bad rows a batch may have: `errors.tolerance` and its cap (decision 44). Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.marker import Refusal
+from chaffinch.spark.operations import DeadLetters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """`tolerates`: bad rows become dead letters. At most one of the caps is set; a share is of the batch's rows, 0.05 for 5 %."""
+
+    tolerates: bool
+    count_max: int | None = None
+    share_max: float | None = None
+
+    @classmethod
+    def parse(cls, tolerance: str, cap: str | None) -> Tolerance:
+        """From `errors.tolerance` (`none`, `all`) and `errors.tolerance.max` (`100`, `5%`). Errors: ValueError with what is allowed."""
+        tolerates = tolerance == "all"
+        if cap is None:
+            return cls(tolerates=tolerates)
+        if not tolerates:
+            raise ValueError("errors.tolerance.max needs errors.tolerance=all; without it the first bad row fails the batch")
+        text = cap.strip()
+        try:
+            if text.endswith("%"):
+                share = float(text[:-1]) / 100
+                if 0 <= share <= 1:
+                    return cls(tolerates=True, share_max=share)
+            elif (count := int(text)) >= 0:
+                return cls(tolerates=True, count_max=count)
+        except ValueError:
+            pass
+        raise ValueError(f"errors.tolerance.max={cap!r} is neither a count (100) nor a share between 0% and 100% (5%)")
+
+    def is_exceeded(self, rejected_count: int, row_count: int) -> bool:
+        if not self.tolerates:
+            return rejected_count > 0
+        if self.count_max is not None:
+            return rejected_count > self.count_max
+        return self.share_max is not None and rejected_count > self.share_max * row_count
+
+    def __str__(self) -> str:
+        if not self.tolerates:
+            return "errors.tolerance=none"
+        return f"errors.tolerance.max={self.count_max if self.share_max is None else f'{self.share_max:.4%}'}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """All rejected rows of a batch: those the tasks found, and those the broker found in the attempt under way."""
+
+    row_count: int
+    task_found: Counter[str]
+    named: list[Rejection]
+    broker_found: Counter[str] = field(default_factory=Counter)
+    broker_named: list[Rejection] = field(default_factory=list)
+    dead_batches: list[StagedBatch] = field(default_factory=list)
+    dead_rows: list[StagedBytes] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, outcomes: Iterable[TaskOutcome]) -> Tally:
+        tally = cls(row_count=0, task_found=Counter(), named=[])
+        for outcome in outcomes:
+            tally.row_count += outcome.row_count
+            tally.task_found.update(outcome.rejected_by_code)
+            tally.named.extend(outcome.rejections)
+        return tally
+
+    @property
+    def rejected_count(self) -> int:
+        return self.task_found.total() + self.broker_found.total()
+
+    def forget_broker_found(self) -> None:
+        """A new attempt pushes every batch again: what the broker refused before, it refuses again."""
+        self.broker_found.clear()
+        self.broker_named.clear()
+        self.dead_batches.clear()
+        self.dead_rows.clear()
+
+    def add_broker_found(self, culprits: Iterable[Rejection]) -> None:
+        for culprit in culprits:
+            self.broker_found[culprit.code.name] += 1
+            if len(self.broker_named) < REJECTIONS_NAMED_MAX:
+                self.broker_named.append(culprit)
+
+    def keep(self, made: DeadLetters) -> None:
+        self.dead_batches.extend(made.batches)
+        self.dead_rows.extend(made.rows)
+
+    def refusal(self, tolerance: Tolerance) -> Refusal | None:
+        """The error for a batch with more bad rows than tolerated: how many of how many, by error, and the first ten in full."""
+        if not tolerance.is_exceeded(self.rejected_count, self.row_count):
+            return None
+        by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_found).most_common())
+        named = [*self.named, *self.broker_named][:REJECTIONS_NAMED_MAX]
+        advice = "nothing was written" if tolerance.tolerates else "set errors.tolerance=all and a dead letter place to write the others"
+        text = (
+            f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows fewer; {advice}; "
+            f"the first {len(named)}: " + "; ".join(str(rejection) for rejection in named)
+        )
+        return Refusal(Group.INVALID_CONFIGURATION, "ROWS_REJECTED", text)
