@@ -43,7 +43,7 @@ class AlreadyLocked(StorageError):
     """Another holder has the lock; `holder` is what it wrote about itself (a process id), or None when it wrote nothing."""
 
     def __init__(self, path: str, holder: str | None) -> None:
-        super().__init__(path, "lock", f"held by process {holder}" if holder else "held by another process")
+        super().__init__(path, "lock", f"it is in use by process {holder}" if holder else "it is in use by another process")
         self.holder = holder
 
 

@@ -1,0 +1,94 @@
+"""Walking the record batches of one file from front to back: what recovery and replay have in common.
+
+A file that a crash left behind is valid batches, then perhaps one torn write. The scan yields the former and stops at the first byte
+that is not a whole batch with the right CRC and the right offset. Whether that is a torn end or damage in the middle is decided by what
+follows: `batch_after` looks for a later batch that is whole. A torn write is the last one, so nothing whole can follow it.
+"""
+
+from collections.abc import Iterator
+
+from chaffinch.records.batch_header import HEADER, HEADER_BYTES, LENGTH_END, MAGIC, MAGIC_POSITION, BatchHeader, BatchView
+from chaffinch.storage.files import File
+
+CHUNK_BYTES = 4 << 20  # Large enough to make a read cheap beside the CRC, small enough for the processor's cache.
+
+
+class BatchScan:
+    """One pass over `file` from `position`, where the batch of offset `offset` is expected, to `end` (default: the file's end).
+
+    Iterating yields (position, batch); the view is void after the next step. Afterwards `position` and `offset` say where the pass stopped,
+    `damage` why it stopped before the end (None: it did not). `allows_gaps`: offsets may be missing, as compaction leaves them.
+    """
+
+    def __init__(self, file: File, position: int, offset: int, *, end: int | None = None, allows_gaps: bool = False) -> None:
+        self.position = position
+        self.offset = offset
+        self.damage: str | None = None
+        self._file = file
+        self._end = file.size if end is None else end
+        self._allows_gaps = allows_gaps
+
+    def __iter__(self) -> Iterator[tuple[int, BatchView]]:
+        chunk, start = memoryview(b""), self.position
+        while self.position < self._end:
+            at = self.position - start
+            needed = HEADER_BYTES
+            if len(chunk) - at >= needed:
+                header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+                self.damage = self._fault(header)
+                if self.damage is not None:
+                    return
+                needed = header.length + LENGTH_END
+                if len(chunk) - at >= needed:
+                    view = BatchView(chunk[at : at + needed], header)
+                    if not view.crc_is_valid():
+                        self.damage = f"the batch of offset {header.base_offset} does not have the CRC that it claims"
+                        return
+                    position, self.position = self.position, self.position + needed
+                    self.offset = header.last_offset + 1
+                    yield position, view
+                    continue
+            if self._end - self.position < needed:
+                self.damage = f"the batch of offset {self.offset} ends after {self._end - self.position} bytes"
+                return
+            start = self.position
+            chunk = memoryview(self._file.read(start, min(max(needed, CHUNK_BYTES), self._end - start)))
+
+    def _fault(self, header: BatchHeader) -> str | None:
+        """What is wrong with the header beside its CRC; None = nothing. Everything that decides how much is read comes first."""
+        if header.magic != MAGIC:
+            return f"magic {header.magic} where a batch of format {MAGIC} must begin"
+        if header.length + LENGTH_END < HEADER_BYTES or header.last_offset_delta < 0:
+            return f"a batch of length {header.length} with {header.last_offset_delta + 1} offsets"
+        if header.base_offset == self.offset or (self._allows_gaps and header.base_offset > self.offset):
+            return None
+        return f"the batch of offset {header.base_offset} stands where offset {self.offset} must be"
+
+
+def batch_after(file: File, position: int, offset: int) -> int | None:
+    """Position of some whole batch that begins after `position` and holds an offset above `offset`; None = there is none.
+
+    Tries every byte, as after damage no length can be trusted. The offset keeps batches apart that are part of a record's value:
+    producers number theirs from 0.
+    """
+    start, end = position + 1, file.size
+    while end - start >= HEADER_BYTES:
+        chunk = file.read(start, CHUNK_BYTES)
+        at = chunk.find(MAGIC, MAGIC_POSITION)
+        while at >= 0 and at - MAGIC_POSITION + HEADER_BYTES <= len(chunk):
+            header = BatchHeader._make(HEADER.unpack_from(chunk, at - MAGIC_POSITION))
+            found = start + at - MAGIC_POSITION
+            if _is_plausible(header, offset, end - found) and BatchView(memoryview(file.read(found, header.size)), header).crc_is_valid():
+                return found
+            at = chunk.find(MAGIC, at + 1)
+        start += max(1, len(chunk) - HEADER_BYTES + 1)
+    return None
+
+
+def _is_plausible(header: BatchHeader, offset: int, at_hand: int) -> bool:
+    return (
+        HEADER_BYTES <= header.size <= at_hand
+        and offset < header.base_offset < offset + 2**32
+        and header.last_offset_delta >= 0
+        and header.last_offset_delta + 1 >= header.count >= 0
+    )

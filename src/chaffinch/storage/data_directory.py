@@ -1,0 +1,110 @@
+"""A broker's data directory: is it ours, of a format we know, undamaged, and not in use?
+
+`chaffinch.meta` is three lines: format version, cluster id, CRC-32C of these two. It is the first file that is written into an empty
+directory, so a directory with other files and without it belongs to somebody else and is left alone.
+"""
+
+from dataclasses import dataclass
+
+from chaffinch.records.checksum import crc32c
+from chaffinch.storage.files import AlreadyLocked, FileSystem, Lock, StorageError
+
+META_NAME = "chaffinch.meta"
+NEW_META_NAME = META_NAME + ".new"
+LOCK_NAME = ".lock"
+FORMAT_VERSION = 1
+META_BYTES_MAX = 4096
+NOT_FOREIGN = frozenset({LOCK_NAME, NEW_META_NAME, "lost+found"})
+
+
+class DataDirectoryError(StorageError):
+    """The directory cannot be used as it is. Nothing in it was changed, but for the lock file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataDirectory:
+    """An opened and locked directory. `is_new`: it was empty."""
+
+    cluster_id: str
+    format_version: int
+    is_new: bool
+    lock: Lock
+
+    @classmethod
+    def open(cls, file_system: FileSystem, *, cluster_id: str) -> "DataDirectory":
+        """Lock the root of `file_system` and read what it is; an empty one becomes ours under `cluster_id`, which is else not used.
+
+        Raises AlreadyLocked (with the holder's process id), DataDirectoryError (foreign, damaged, of a newer format), StorageError
+        (not writable).
+        """
+        file_system.make_directory("")
+        foreign = _foreign_names(file_system)
+        if foreign:
+            shown = ", ".join(foreign[:3]) + (", ..." if len(foreign) > 3 else "")
+            raise DataDirectoryError(
+                file_system.describe(""), "use", f"it is not empty ({shown}) and has no {META_NAME}: not a Chaffinch data directory"
+            )
+        lock = _locked(file_system)
+        try:
+            is_new = not file_system.exists(META_NAME)
+            if is_new:
+                _create(file_system, cluster_id)
+            version, cluster_id = _read(file_system)
+            return cls(cluster_id=cluster_id, format_version=version, is_new=is_new, lock=lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    def close(self) -> None:
+        self.lock.release()
+
+
+def _foreign_names(file_system: FileSystem) -> list[str]:
+    names = file_system.list("")
+    return [] if META_NAME in names else [name for name in names if name not in NOT_FOREIGN]
+
+
+def _locked(file_system: FileSystem) -> Lock:
+    try:
+        return file_system.lock(LOCK_NAME)
+    except AlreadyLocked as error:
+        raise AlreadyLocked(file_system.describe(""), error.holder) from error
+
+
+def _create(file_system: FileSystem, cluster_id: str) -> None:
+    if file_system.exists(NEW_META_NAME):
+        file_system.remove(NEW_META_NAME)
+    file = file_system.open(NEW_META_NAME)
+    try:
+        text = _body(FORMAT_VERSION, cluster_id)
+        file.append((text, b"crc32c=%08x\n" % crc32c(text)))
+        file.sync()
+    finally:
+        file.close()
+    file_system.rename(NEW_META_NAME, META_NAME)
+    file_system.sync_directory("")
+
+
+def _body(version: int, cluster_id: str) -> bytes:
+    return f"format.version={version}\ncluster.id={cluster_id}\n".encode()
+
+
+def _read(file_system: FileSystem) -> tuple[int, str]:
+    path = file_system.describe(META_NAME)
+    file = file_system.open(META_NAME, create=False)
+    try:
+        data = file.read(0, META_BYTES_MAX)
+    finally:
+        file.close()
+    body, separator, crc = data.rpartition(b"crc32c=")
+    if not separator or crc.strip() != b"%08x" % crc32c(body):
+        raise DataDirectoryError(path, "use", "the file is damaged: its CRC is not that of its contents")
+    fields = dict(line.split("=", 1) for line in body.decode().splitlines())
+    version = int(fields["format.version"])
+    if version > FORMAT_VERSION:
+        raise DataDirectoryError(
+            path,
+            "use",
+            f"the directory has format version {version}, this Chaffinch knows versions up to {FORMAT_VERSION}: use a newer one",
+        )
+    return version, fields["cluster.id"]

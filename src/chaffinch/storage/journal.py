@@ -1,0 +1,191 @@
+"""Keyed records in a log, replayed at start: topics, configurations, offsets, transactions (decision 34).
+
+One file of record batches of format 2. Each `put` is one batch, so that it is there whole or not at all after a crash; a null value
+takes its key away. Everything is kept in memory. When the file is mostly overwritten values it is written anew: beside the old one,
+synced, renamed over it, directory synced. At every instant one of the two is complete under the journal's name.
+
+A torn last batch is cut off at the start. Any other damage is an error that names the file and the byte.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+
+from chaffinch.identifiers import NO_TIMESTAMP
+from chaffinch.records.batch import BatchView, decode, encode
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.faults import RecordsError
+from chaffinch.storage.batch_scan import BatchScan, batch_after
+from chaffinch.storage.files import CorruptLog, File, FileSystem, StorageError
+from chaffinch.storage.recovery import Cut
+
+LOGGER = logging.getLogger(__name__)
+SUFFIX = ".journal"
+NEW_SUFFIX = ".journal.new"
+REWRITE_BYTES_MIN = 1 << 20
+"""A smaller file is never written anew: it costs nothing to replay."""
+GARBAGE_RATIO = 4
+"""The file is written anew when it is this many times larger than what it says."""
+REWRITE_BATCH_BYTES = 1 << 20
+ENTRY_BYTES = 16
+"""About what an entry takes in a batch beside its key and value."""
+
+Entries = Mapping[bytes, bytes | None]
+
+
+class Journal:
+    """A durable mapping of bytes to bytes. One owner, one thread. After an error of `put` nothing has changed."""
+
+    def __init__(self, file_system: FileSystem, directory: str, name: str, rewrite_bytes_min: int) -> None:
+        self.name = name
+        self.cut: Cut | None = None
+        self._file_system = file_system
+        self._directory = directory
+        self._path = f"{directory}/{name}{SUFFIX}" if directory else f"{name}{SUFFIX}"
+        self._new_path = f"{directory}/{name}{NEW_SUFFIX}" if directory else f"{name}{NEW_SUFFIX}"
+        self._rewrite_bytes_min = rewrite_bytes_min
+        self._rewrite_bytes_next = rewrite_bytes_min
+        self._items: dict[bytes, bytes] = {}
+        self._live_bytes = 0
+        self._next_offset = 0
+        self._has_unsynced_name = True
+        self._file: File
+
+    @classmethod
+    def open(
+        cls, file_system: FileSystem, directory: str, name: str, *, must_exist: bool = False, rewrite_bytes_min: int = REWRITE_BYTES_MIN
+    ) -> "Journal":
+        """Open or create `<directory>/<name>.journal` and replay it.
+
+        `must_exist`: a missing file is an error and not a new beginning. Raises CorruptLog on damage, StorageError.
+        """
+        journal = cls(file_system, directory, name, rewrite_bytes_min)
+        file_system.make_directory(directory)
+        if file_system.exists(journal._new_path):  # A rewrite that did not get as far as its rename: the old file is complete.
+            file_system.remove(journal._new_path)
+        if must_exist and not file_system.exists(journal._path):
+            raise StorageError(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
+        journal._file = file_system.open(journal._path)
+        journal._replay()
+        return journal
+
+    def items(self) -> dict[bytes, bytes]:
+        """A copy of what is stored."""
+        return dict(self._items)
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._items.get(key)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+        return self._file.size
+
+    def put(self, entries: Entries, *, now_ms: int = NO_TIMESTAMP) -> None:
+        """Store all of `entries` or none; None takes a key away. Not synced: see `sync`."""
+        if not entries:
+            return
+        batch = _encode(entries, self._next_offset, now_ms)
+        self._file.append((batch,))
+        self._next_offset += len(entries)
+        for key, value in entries.items():
+            self._set(key, value)
+        if self._file.size >= max(self._rewrite_bytes_next, GARBAGE_RATIO * self._live_bytes):
+            self._rewrite_if_possible(now_ms)
+
+    def sync(self) -> None:
+        """Return once every `put` so far survives a loss of power."""
+        self._file.sync()
+        if self._has_unsynced_name:
+            self._file_system.sync_directory(self._directory)
+            if self._directory:
+                self._file_system.sync_directory(self._directory.rpartition("/")[0])
+            self._has_unsynced_name = False
+
+    def close(self) -> None:
+        self.sync()
+        self._file.close()
+
+    def _replay(self) -> None:
+        scan = BatchScan(self._file, 0, 0)
+        for position, view in scan:
+            self._replay_batch(position, view)
+        self._next_offset = scan.offset
+        if scan.damage is None:
+            return
+        found = batch_after(self._file, scan.position, scan.offset)
+        if found is not None:
+            raise CorruptLog(self._file.path, scan.position, f"{scan.damage}, and a whole batch follows at byte {found}")
+        self.cut = Cut(path=self._file.path, position=scan.position, bytes_cut=self._file.size - scan.position, reason=scan.damage)
+        LOGGER.warning("%s", self.cut)
+        self._file.truncate(scan.position)
+
+    def _replay_batch(self, position: int, view: BatchView) -> None:
+        try:
+            columns = decode(view)
+        except RecordsError as error:
+            raise CorruptLog(self._file.path, position, f"the CRC is right, but {error}") from error
+        for index in range(columns.count):
+            key = columns.key(index)
+            if key is None:
+                raise CorruptLog(self._file.path, position, f"record {index} has no key: this is not a journal")
+            self._set(key, columns.value(index))
+
+    def _set(self, key: bytes, value: bytes | None) -> None:
+        old = self._items.pop(key, None)
+        if old is not None:
+            self._live_bytes -= len(key) + len(old) + ENTRY_BYTES
+        if value is not None:
+            self._items[key] = value
+            self._live_bytes += len(key) + len(value) + ENTRY_BYTES
+
+    def _rewrite_if_possible(self, now_ms: int) -> None:
+        """A failure leaves the old file, which holds everything, and is tried again when the file has doubled."""
+        try:
+            self._rewrite(now_ms)
+        except StorageError as error:
+            LOGGER.warning("journal %s stays as it is, %d bytes: %s", self._path, self._file.size, error)
+            with suppress(StorageError):
+                self._file_system.remove(self._new_path)
+            self._rewrite_bytes_next = 2 * self._file.size
+        else:
+            self._rewrite_bytes_next = self._rewrite_bytes_min
+
+    def _rewrite(self, now_ms: int) -> None:
+        new = self._file_system.open(self._new_path)
+        next_offset = 0
+        try:
+            for entries in _in_batches(self._items):
+                new.append((_encode(entries, next_offset, now_ms),))
+                next_offset += len(entries)
+            new.sync()
+        finally:
+            new.close()
+        self._file_system.rename(self._new_path, self._path)
+        # From here on the new file is the journal, even if the directory cannot be synced now: `sync` tries that again.
+        self._has_unsynced_name = True
+        self._file.close()
+        self._file = self._file_system.open(self._path, create=False)
+        self._next_offset = next_offset
+        self.sync()
+
+
+def _encode(entries: Entries, base_offset: int, now_ms: int) -> bytearray:
+    columns = RecordColumns.from_lists(list(entries), list(entries.values()), [now_ms] * len(entries))
+    return encode(columns, base_offset=base_offset)
+
+
+def _in_batches(items: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes | None]]:
+    batch: dict[bytes, bytes | None] = {}
+    size = 0
+    for key, value in items.items():
+        batch[key] = value
+        size += len(key) + len(value) + ENTRY_BYTES
+        if size >= REWRITE_BATCH_BYTES:
+            yield batch
+            batch, size = {}, 0
+    if batch:
+        yield batch

@@ -1,0 +1,72 @@
+"""A sparse index of one segment: for every few kilobytes, which offset begins at which byte, and the largest timestamp before it.
+
+Entry, 16 bytes: offset - base offset i32 | position i32 | largest timestamp of all earlier batches of the segment i64.
+In memory while the segment is in use; the file follows at checkpoints and is rebuilt from the log where it is missing or short.
+"""
+
+from array import array
+from bisect import bisect_left, bisect_right
+from struct import Struct
+
+ENTRY = Struct(">iiq")
+SPAN_MAX = 2**31 - 1
+"""Largest distance of an offset or byte from the segment's first: entries hold 32-bit numbers."""
+
+
+class OffsetIndex:
+    """Positions and offsets only ever grow. The first batch of a segment always has an entry."""
+
+    __slots__ = ("_interval_bytes", "_max_timestamps", "_next_position", "_offsets", "_positions", "base_offset")
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self.base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._offsets = array("q")
+        self._positions = array("q")
+        self._max_timestamps = array("q")
+        self._next_position = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, offset: int, position: int, max_timestamp_before: int) -> None:
+        """A batch begins at `position`; kept when the last entry is far enough away."""
+        if position >= self._next_position:
+            self._offsets.append(offset)
+            self._positions.append(position)
+            self._max_timestamps.append(max_timestamp_before)
+            self._next_position = position + self._interval_bytes
+
+    def floor(self, offset: int) -> tuple[int, int]:
+        """(offset, position) of the last entry at or before `offset`; the segment's beginning when there is none."""
+        index = bisect_right(self._offsets, offset) - 1
+        return (self._offsets[index], self._positions[index]) if index >= 0 else (self.base_offset, 0)
+
+    def floor_position(self, position: int) -> int:
+        """The last indexed position at or before `position`."""
+        index = bisect_right(self._positions, position) - 1
+        return self._positions[index] if index >= 0 else 0
+
+    def floor_entry(self, position: int) -> tuple[int, int]:
+        """(offset, position) of the last entry at or before `position`."""
+        index = bisect_right(self._positions, position) - 1
+        return (self._offsets[index], self._positions[index]) if index >= 0 else (self.base_offset, 0)
+
+    def floor_timestamp(self, timestamp: int) -> tuple[int, int]:
+        """(offset, position) before which every timestamp is smaller than `timestamp`."""
+        index = bisect_left(self._max_timestamps, timestamp) - 1
+        return (self._offsets[index], self._positions[index]) if index >= 0 else (self.base_offset, 0)
+
+    def encode(self, start: int) -> bytes:
+        """The entries from number `start` on."""
+        base = self.base_offset
+        relative = [offset - base for offset in self._offsets[start:]]
+        return b"".join(map(ENTRY.pack, relative, self._positions[start:], self._max_timestamps[start:]))
+
+    def load(self, data: bytes) -> None:
+        """Replace the entries by those of `data`, which is known to be what `encode` gave."""
+        rows = list(ENTRY.iter_unpack(data))
+        self._offsets = array("q", [row[0] + self.base_offset for row in rows])
+        self._positions = array("q", [row[1] for row in rows])
+        self._max_timestamps = array("q", [row[2] for row in rows])
+        self._next_position = self._positions[-1] + self._interval_bytes if rows else 0

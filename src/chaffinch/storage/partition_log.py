@@ -1,0 +1,334 @@
+"""One partition's log: append, read, look up; its producers, its transactions, and how far readers may see.
+
+Called by the broker's core, from one thread. Checks nothing about records: the caller validates first (decision 7), then asks
+`find_duplicate` and `check_producer`, then appends. Nothing is synced by an append; under `flush.policy=always` the caller calls `sync`
+before it answers, once for many appends (decision 35).
+
+Strategy: a batch is written by one system call with its offset patched into the buffer that the network lent; everything else is memory,
+and follows on disk at checkpoints. An append that fails leaves the log as it was.
+"""
+
+import logging
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
+from chaffinch.records.batch import BatchHeader, BatchView, TimestampType, decode, patch_offset, read_header
+from chaffinch.records.control_batch import encode_control_batch
+from chaffinch.storage import snapshot
+from chaffinch.storage.files import BytesLike, FileSystem, StorageError
+from chaffinch.storage.log_config import LogConfig
+from chaffinch.storage.offset_index import SPAN_MAX
+from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerRefusal, ProducerSequences
+from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
+from chaffinch.storage.segment import Segment
+from chaffinch.storage.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from chaffinch.records.validation import Origin
+
+__all__ = ["AppendResult", "LogConfig", "OffsetOutOfRange", "PartitionLog", "ProducerRefusal"]
+
+LOGGER = logging.getLogger(__name__)
+SNAPSHOTS_KEPT = 2
+NO_LEADER_EPOCH = -1
+
+
+class AppendResult(NamedTuple):
+    """Where a batch stands. `log_append_time_ms` is -1 where the producer set the timestamps."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+
+
+class OffsetOutOfRange(Exception):
+    """A read below the log's start or beyond its end."""
+
+    def __init__(self, topic_partition: TopicPartition, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        super().__init__(topic_partition, offset, log_start_offset, log_end_offset)
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+    def __str__(self) -> str:
+        return f"offset {self.offset} of {self.topic_partition} is not between {self.log_start_offset} and {self.log_end_offset}"
+
+
+class PartitionLog:
+    """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read."""
+
+    def __init__(
+        self, file_system: FileSystem, directory: str, topic_partition: TopicPartition, config: LogConfig, recovered: RecoveredLog
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.config = config
+        self.directory = directory
+        self.cuts = recovered.cuts
+        self.recovery_bytes_read = recovered.bytes_read
+        self.log_start_offset = recovered.log_start_offset
+        self.log_end_offset = recovered.log_end_offset
+        self._file_system = file_system
+        self._segments = recovered.segments
+        self._base_offsets = [segment.base_offset for segment in recovered.segments]
+        self._producers = recovered.producers
+        self._snapshot_names = recovered.snapshot_names
+        self._saved = recovered.snapshot
+        self._bytes_since_checkpoint = 0
+        self._has_unsynced_names = True
+        self._has_unsynced_bytes = bool(recovered.segments)
+        self._high_watermark: int | None = None
+        self._undecided: list[CompletedTransaction] = []  # Ended, but the marker is not yet below the high watermark.
+
+    @classmethod
+    def open(
+        cls,
+        file_system: FileSystem,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig | None = None,
+        now_ms: int = 0,
+    ) -> "PartitionLog":
+        """Open or create the log in `directory` and recover it. `now_ms` is when its producers count as last seen.
+
+        Raises CorruptLog where acknowledged records are damaged, StorageError where the disk fails. What was cut off is in `cuts`.
+        """
+        config = config or LogConfig()
+        file_system.make_directory(directory)
+        return cls(file_system, directory, topic_partition, config, recover(file_system, directory, config, now_ms))
+
+    # Appending.
+
+    def find_duplicate(self, header: BatchHeader) -> AppendResult | None:
+        """Where the very batch was stored before, if it is one of its producer's last five here."""
+        stored = self._producers.find_duplicate(header)
+        if stored is None:
+            return None
+        return AppendResult(stored.base_offset, stored.last_offset, stored.log_append_time_ms, self.log_start_offset)
+
+    def check_producer(self, header: BatchHeader, origin: "Origin") -> ProducerRefusal | None:
+        """Whether epoch, sequence and transaction of a batch allow it to be appended; (code, message) if not.
+
+        Of a replicated batch nothing is asked: its leader has."""
+        if header.producer_id < 0 or origin.name == "REPLICATION":
+            return None
+        return self._producers.check(header)
+
+    def check_marker(self, identity: ProducerIdentity, coordinator_epoch: int) -> ProducerRefusal | None:
+        """Whether `append_marker` may be called; (code, message) if not."""
+        return self._producers.check_marker(identity, coordinator_epoch)
+
+    def append(
+        self, batch: BatchView | BytesLike, *, now_ms: int, leader_epoch: int = NO_LEADER_EPOCH, origin: "Origin | None" = None
+    ) -> AppendResult:
+        """Store one checked batch of data at the end. Its base offset and leader epoch are overwritten where it lies (a read-only buffer
+        is copied first). Raises StorageError, after which the log is unchanged."""
+        if isinstance(batch, BatchView):
+            data, header = batch.data, batch.header
+        else:
+            data, header = memoryview(batch), read_header(batch)
+        if header.is_control:
+            raise ValueError(
+                f"a control batch was given to append for {self.topic_partition} by {origin}; markers go through append_marker"
+            )
+        base_offset = self.log_end_offset
+        self._store(data, header, base_offset, leader_epoch)
+        if header.producer_id >= 0:
+            self._producers.append(header, base_offset, now_ms)
+        self._checkpoint_if_due(len(data))
+        log_append_time_ms = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else NO_TIMESTAMP
+        return AppendResult(base_offset, self.log_end_offset - 1, log_append_time_ms, self.log_start_offset)
+
+    def append_marker(
+        self, is_commit: bool, identity: ProducerIdentity, coordinator_epoch: int, now_ms: int, *, leader_epoch: int = NO_LEADER_EPOCH
+    ) -> AppendResult:
+        """End the transaction of `identity` here; see `check_marker`. One offset is used. Raises StorageError."""
+        offset = self.log_end_offset
+        data = encode_control_batch(is_commit, identity, coordinator_epoch, now_ms)
+        self._store(memoryview(data), read_header(data), offset, leader_epoch)
+        completed = self._producers.complete(
+            identity, is_commit=is_commit, coordinator_epoch=coordinator_epoch, offset=offset, now_ms=now_ms
+        )
+        note_completed(self._segments[-1], completed, self._producers)
+        if completed is not None and self._high_watermark is not None:
+            self._undecided.append(completed)
+        self._checkpoint_if_due(len(data))
+        return AppendResult(offset, offset, NO_TIMESTAMP, self.log_start_offset)
+
+    def _store(self, data: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int) -> None:
+        if data.readonly:
+            data = memoryview(bytearray(data))
+        patch_offset(data, 0, base_offset, leader_epoch)
+        segment = self._segments[-1] if self._segments else self._new_segment()
+        if segment.size and (
+            segment.size + len(data) > self.config.segment_bytes or base_offset + header.last_offset_delta - segment.base_offset > SPAN_MAX
+        ):
+            segment = self._roll()
+        self._has_unsynced_bytes = True
+        segment.append(data, header, base_offset)
+        self.log_end_offset = segment.end_offset
+
+    def _new_segment(self) -> Segment:
+        segment = Segment(self._file_system, self.directory, self.log_end_offset, self.config)
+        self._has_unsynced_names = True
+        self._segments.append(segment)
+        self._base_offsets.append(segment.base_offset)
+        return segment
+
+    def _roll(self) -> Segment:
+        """Seal the last segment. It is synced first, so that of all segments only the last can have a torn end."""
+        self.sync()
+        self._checkpoint()
+        return self._new_segment()
+
+    # Reading.
+
+    def read(self, offset: int, bytes_max: int, upper_bound_offset: int | None = None, at_least_one: bool = True) -> list[BytesLike]:
+        """Whole batches from the one that holds `offset`, at most `bytes_max` bytes of them and none that begins at `upper_bound_offset`
+        (default: the log's end) or later. `at_least_one`: the first batch comes even if it is larger. The first batch may begin before
+        `offset`. All from one segment. Raises OffsetOutOfRange; empty at the upper bound.
+        """
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.log_end_offset)
+        end = self.log_end_offset if upper_bound_offset is None else min(upper_bound_offset, self.log_end_offset)
+        if offset >= end:
+            return []
+        index = max(0, bisect_right(self._base_offsets, offset) - 1)
+        return self._segments[index].read(offset, bytes_max, end, at_least_one=at_least_one)
+
+    def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record whose timestamp (ms) is `timestamp` or later; None if there is none."""
+        for segment in self._segments:
+            if segment.max_timestamp >= timestamp:
+                for position, header in segment.headers(segment.index.floor_timestamp(timestamp)[1]):
+                    if header.max_timestamp >= timestamp and header.last_offset >= self.log_start_offset:
+                        found = self._first_in_batch(segment, position, header, timestamp)
+                        if found is not None:
+                            return found
+        return None
+
+    def _first_in_batch(self, segment: Segment, position: int, header: BatchHeader, timestamp: int) -> tuple[int, int] | None:
+        columns = decode(BatchView(memoryview(segment.log.read(position, header.size)), header))
+        assert columns.offsets is not None, "decode gives every record its offset"
+        for offset, found in zip(columns.offsets.tolist(), columns.timestamps.tolist(), strict=True):
+            if found >= timestamp and offset >= self.log_start_offset:
+                return offset, found
+        return None
+
+    # How far readers may see.
+
+    @property
+    def high_watermark(self) -> int:
+        """Offsets below it are on every in-sync replica: the log's end, unless somebody said otherwise."""
+        return self.log_end_offset if self._high_watermark is None else self._high_watermark
+
+    @high_watermark.setter
+    def high_watermark(self, offset: int | None) -> None:
+        """None: follow the log's end again."""
+        if offset is not None and not self.log_start_offset <= offset <= self.log_end_offset:
+            raise ValueError(
+                f"high watermark {offset} of {self.topic_partition} is not within its log, which ends at {self.log_end_offset}"
+            )
+        self._high_watermark = offset
+        self._undecided = [completed for completed in self._undecided if completed.last_offset >= self.high_watermark]
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided: where the oldest open one begins, or the high watermark."""
+        stable = self.high_watermark
+        first_ongoing = self._producers.first_ongoing_offset
+        if first_ongoing is not None and first_ongoing < stable:
+            stable = first_ongoing
+        for completed in self._undecided:
+            stable = min(stable, completed.first_offset)
+        return stable
+
+    def aborted_transactions(self, fetch_offset: int, upper_bound_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of aborted transactions with records in `[fetch_offset, upper_bound_offset)`, for a Fetch answer."""
+        found: list[tuple[int, int]] = []
+        for segment in self._segments[max(0, bisect_right(self._base_offsets, fetch_offset) - 1) :]:
+            for entry in segment.aborted.ending_from(fetch_offset):
+                if entry.first_offset < upper_bound_offset:
+                    found.append((entry.producer_id, entry.first_offset))
+                if entry.last_stable_offset >= upper_bound_offset:
+                    return found
+        return found
+
+    def has_ongoing_transaction(self, producer_id: int) -> bool:
+        return self._producers.has_ongoing(producer_id)
+
+    def ongoing_transactions(self) -> list[OngoingTransaction]:
+        """Oldest first."""
+        return list(self._producers.ongoing())
+
+    def forget_idle_producers(self, now_ms: int, idle_ms_max: int) -> int:
+        """`producer.id.expiration.ms`: returns how many were forgotten."""
+        return self._producers.forget_idle(now_ms, idle_ms_max)
+
+    @property
+    def producers(self) -> ProducerSequences:
+        """To look at, not to change."""
+        return self._producers
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size for segment in self._segments)
+
+    # Durability.
+
+    def sync(self) -> None:
+        """Return once everything appended so far survives a loss of power. Raises StorageError: then it may not."""
+        if self._has_unsynced_bytes:
+            self._segments[-1].log.sync()
+            self._has_unsynced_bytes = False
+        if self._has_unsynced_names:
+            self._file_system.sync_directory(self.directory)
+            parent = self.directory.rpartition("/")[0]
+            self._file_system.sync_directory(parent)
+            self._has_unsynced_names = False
+
+    def _checkpoint_if_due(self, size: int) -> None:
+        self._bytes_since_checkpoint += size
+        if self._bytes_since_checkpoint >= self.config.checkpoint_bytes:
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        """Save what spares the next start some reading. A failure is no reason to refuse records: it is tried again later."""
+        self._bytes_since_checkpoint = 0
+        try:
+            self._save_snapshot()
+        except StorageError as error:
+            LOGGER.warning("no checkpoint of %s at offset %d: %s", self.topic_partition, self.log_end_offset, error)
+
+    def _save_snapshot(self) -> None:
+        self._saved = Snapshot(
+            incarnation=self._file_system.incarnation,
+            is_durable=not self._has_unsynced_bytes and not self._has_unsynced_names,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            segments=[*(segment.mark() for segment in self._segments[:-1]), self._segments[-1].save()],
+            producers=self._producers.to_rows(),
+        )
+        name = snapshot.write(self._file_system, self.directory, self._saved)
+        if name not in self._snapshot_names:
+            self._snapshot_names.append(name)
+        while len(self._snapshot_names) > SNAPSHOTS_KEPT:
+            self._file_system.remove(f"{self.directory}/{self._snapshot_names[0]}")
+            del self._snapshot_names[0]
+
+    def close(self) -> None:
+        """Sync, leave a snapshot so that the next start reads nothing, and let go of the files."""
+        if self._segments:
+            self.sync()
+            if self._saved is None or self._saved.log_end_offset != self.log_end_offset or not self._saved.is_durable:
+                self._checkpoint()
+        for segment in self._segments:
+            segment.close()
+
+    def delete(self) -> None:
+        """Close without saving and remove the directory."""
+        for segment in self._segments:
+            segment.close()
+        self._file_system.remove_tree(self.directory)

@@ -1,0 +1,239 @@
+"""What a partition knows of its producers: epochs, the last batches, open transactions.
+
+Follows Kafka's `ProducerStateManager` and `ProducerAppendInfo` (KIP-98): the last five batches of a producer are remembered, so that a
+batch sent again is recognised; a producer nobody knows may begin at any sequence; a marker with a higher epoch forgets the batches.
+Nothing here checks records, and nothing is written: the log is the truth, and this is rebuilt from it.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, sequence_add
+from chaffinch.records.batch_header import BatchHeader, TimestampType
+
+BATCHES_KEPT = 5
+"""As many as a producer may have in flight (`max.in.flight.requests.per.connection` of an idempotent producer)."""
+NO_EPOCH = -1
+
+
+class StoredBatch(NamedTuple):
+    """What a repeated batch is compared with, and answered from. `log_append_time_ms` is -1 where the producer set the time."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+
+
+class ProducerRefusal(NamedTuple):
+    """Why a batch may not be appended."""
+
+    code: ErrorCode
+    message: str
+
+
+class OngoingTransaction(NamedTuple):
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_used_ms: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction whose marker has come. `last_offset` is the marker's."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_commit: bool
+
+
+class ProducerState:
+    """One producer. `batches` in order of their offsets; `first_offset` of its open transaction, or -1."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "last_used_ms")
+
+    def __init__(self, epoch: int, last_used_ms: int) -> None:
+        self.epoch = epoch
+        self.coordinator_epoch = NO_EPOCH
+        self.last_used_ms = last_used_ms
+        self.first_offset = NO_OFFSET
+        self.batches: list[StoredBatch] = []
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 when no batch of this epoch is known, so that 0 comes next."""
+        return self.batches[-1].last_sequence if self.batches else -1
+
+    def take_epoch(self, epoch: int) -> None:
+        """Another epoch numbers its batches anew."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+
+class ProducerSequences:
+    """All producers of one partition. `check` and `find_duplicate` only look; `append` and `complete` follow a write."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, ProducerState] = {}
+        self._ongoing: dict[int, int] = {}  # Producer id -> first offset; in order of the offsets, since transactions begin in that order.
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._states
+
+    @property
+    def first_ongoing_offset(self) -> int | None:
+        """Where the oldest open transaction begins."""
+        return next(iter(self._ongoing.values()), None)
+
+    def has_ongoing(self, producer_id: int) -> bool:
+        return producer_id in self._ongoing
+
+    def ongoing(self) -> Iterator[OngoingTransaction]:
+        """Open transactions, oldest first."""
+        for producer_id, first_offset in self._ongoing.items():
+            state = self._states[producer_id]
+            yield OngoingTransaction(producer_id, state.epoch, first_offset, state.last_used_ms)
+
+    def find_duplicate(self, header: BatchHeader) -> StoredBatch | None:
+        """The stored batch with the same producer, epoch, first and last sequence, if it is one of the last five."""
+        state = self._states.get(header.producer_id)
+        if state is None or state.epoch != header.producer_epoch:
+            return None
+        first_sequence, last_sequence = header.base_sequence, header.last_sequence
+        for batch in state.batches:
+            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+                return batch
+        return None
+
+    def check(self, header: BatchHeader) -> ProducerRefusal | None:
+        """Whether a batch of a client may follow what is stored; None = it may. The order of the checks is Kafka's."""
+        state = self._states.get(header.producer_id)
+        if state is None:
+            return None
+        if header.producer_epoch < state.epoch:
+            return self._fenced(header, state)
+        expected = 0 if header.producer_epoch != state.epoch else sequence_add(state.last_sequence, 1)
+        if header.base_sequence != expected and state.epoch != NO_EPOCH:
+            return ProducerRefusal(
+                codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{_name(header)} sent sequence {header.base_sequence} where {expected} must follow "
+                f"(epoch {state.epoch} is stored up to sequence {state.last_sequence})",
+            )
+        if state.first_offset != NO_OFFSET and not header.is_transactional:
+            return ProducerRefusal(
+                codes.INVALID_TXN_STATE,
+                f"{_name(header)} sent a batch outside its transaction, which is open since offset {state.first_offset}",
+            )
+        return None
+
+    def check_marker(self, identity: ProducerIdentity, coordinator_epoch: int) -> ProducerRefusal | None:
+        """Whether a coordinator may end the transaction of `identity` here."""
+        state = self._states.get(identity.producer_id)
+        if state is None:
+            return None
+        if identity.epoch < state.epoch:
+            return ProducerRefusal(
+                codes.INVALID_PRODUCER_EPOCH,
+                f"marker for producer {identity.producer_id} has epoch {identity.epoch}, epoch {state.epoch} is stored",
+            )
+        if coordinator_epoch < state.coordinator_epoch:
+            return ProducerRefusal(
+                codes.TRANSACTION_COORDINATOR_FENCED,
+                f"marker for producer {identity.producer_id} comes from coordinator epoch {coordinator_epoch}, "
+                f"epoch {state.coordinator_epoch} is stored",
+            )
+        return None
+
+    def append(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """A batch of data with a producer id was written at `base_offset`; `header.base_offset` is not looked at."""
+        state = self._states.get(header.producer_id)
+        if state is None:
+            state = self._states[header.producer_id] = ProducerState(header.producer_epoch, now_ms)
+        state.take_epoch(header.producer_epoch)
+        state.last_used_ms = now_ms
+        batches = state.batches
+        if len(batches) == BATCHES_KEPT:
+            del batches[0]
+        is_log_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+        batches.append(
+            StoredBatch(
+                header.base_sequence,
+                header.last_sequence,
+                base_offset,
+                base_offset + header.last_offset_delta,
+                header.max_timestamp if is_log_append_time else NO_TIMESTAMP,
+            )
+        )
+        if header.is_transactional and state.first_offset == NO_OFFSET:
+            state.first_offset = base_offset
+            self._ongoing[header.producer_id] = base_offset
+
+    def complete(
+        self, identity: ProducerIdentity, *, is_commit: bool, coordinator_epoch: int, offset: int, now_ms: int
+    ) -> CompletedTransaction | None:
+        """A marker was written at `offset`. None when there was nothing here to end."""
+        state = self._states.get(identity.producer_id)
+        if state is None:
+            state = self._states[identity.producer_id] = ProducerState(identity.epoch, now_ms)
+        state.take_epoch(identity.epoch)
+        state.coordinator_epoch = coordinator_epoch
+        state.last_used_ms = now_ms
+        first_offset, state.first_offset = state.first_offset, NO_OFFSET
+        if self._ongoing.pop(identity.producer_id, None) is None:
+            return None
+        return CompletedTransaction(identity.producer_id, first_offset, offset, is_commit)
+
+    def forget_idle(self, now_ms: int, idle_ms_max: int) -> int:
+        """Drop producers without an open transaction that were last seen `idle_ms_max` ago or earlier; returns how many."""
+        idle = [
+            producer_id
+            for producer_id, state in self._states.items()
+            if state.first_offset == NO_OFFSET and now_ms - state.last_used_ms >= idle_ms_max
+        ]
+        for producer_id in idle:
+            del self._states[producer_id]
+        return len(idle)
+
+    def to_rows(self) -> list[list[Any]]:
+        """For a snapshot: one row of plain numbers per producer."""
+        return [
+            [
+                producer_id,
+                state.epoch,
+                state.coordinator_epoch,
+                state.last_used_ms,
+                state.first_offset,
+                [list(batch) for batch in state.batches],
+            ]
+            for producer_id, state in self._states.items()
+        ]
+
+    @classmethod
+    def from_rows(cls, rows: list[list[Any]]) -> "ProducerSequences":
+        """The inverse of `to_rows`."""
+        sequences = cls()
+        for producer_id, epoch, coordinator_epoch, last_used_ms, first_offset, batches in rows:
+            state = sequences._states[producer_id] = ProducerState(epoch, last_used_ms)
+            state.coordinator_epoch = coordinator_epoch
+            state.first_offset = first_offset
+            state.batches = [StoredBatch(*batch) for batch in batches]
+        ongoing = ((state.first_offset, producer_id) for producer_id, state in sequences._states.items() if state.first_offset != NO_OFFSET)
+        sequences._ongoing = {producer_id: first_offset for first_offset, producer_id in sorted(ongoing)}
+        return sequences
+
+    def _fenced(self, header: BatchHeader, state: ProducerState) -> ProducerRefusal:
+        return ProducerRefusal(
+            codes.INVALID_PRODUCER_EPOCH, f"{_name(header)} is fenced: epoch {state.epoch} of the same producer has written here since"
+        )
+
+
+def _name(header: BatchHeader) -> str:
+    return f"producer {header.producer_id} epoch {header.producer_epoch}"

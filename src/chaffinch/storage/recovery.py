@@ -1,0 +1,219 @@
+"""Opening a partition's log after whatever ended the last process.
+
+1. Take the newest snapshot that may be trusted. What it vouches for must still be there: a file missing or short is an error.
+2. Check the CRCs of the last stretch it vouches for (`verify_bytes_max`): damage there is an error too.
+3. Read what was written since, batch by batch: CRC, offsets in order, producers, aborted transactions. Without a snapshot that is all.
+4. Where that stops before the end, it was either a torn write, which nothing whole can follow: it is cut off, and said so in the log.
+   Or something whole does follow: then acknowledged records are damaged, and an error names file and byte. Nothing is dropped for it.
+
+Offsets must follow each other without a gap, over all segments.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from chaffinch.records.batch_header import BatchView
+from chaffinch.records.control_batch import read_control
+from chaffinch.records.faults import CorruptBatch
+from chaffinch.storage import snapshot
+from chaffinch.storage.aborted_transactions import AbortedTransaction
+from chaffinch.storage.batch_scan import BatchScan, batch_after
+from chaffinch.storage.files import CorruptLog, FileSystem
+from chaffinch.storage.log_config import LogConfig
+from chaffinch.storage.producer_sequences import CompletedTransaction, ProducerSequences
+from chaffinch.storage.segment import LOG_SUFFIX, NAME_DIGITS, Segment, SegmentMark
+from chaffinch.storage.snapshot import Snapshot
+
+LOGGER = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """A torn end that was cut off: `bytes_cut` bytes of the file from byte `position` on."""
+
+    path: str
+    position: int
+    bytes_cut: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"cut {self.bytes_cut} bytes of an unfinished write off {self.path} at byte {self.position}: {self.reason}"
+
+
+@dataclass(slots=True, kw_only=True)
+class RecoveredLog:
+    """`bytes_read`: how much had to be read to get here. `snapshot_names`: the snapshot files that are there, oldest first."""
+
+    segments: list[Segment]
+    producers: ProducerSequences
+    log_start_offset: int
+    log_end_offset: int
+    cuts: list[Cut]
+    bytes_read: int
+    snapshot_names: list[str]
+    snapshot: Snapshot | None
+
+
+def note_completed(segment: Segment, completed: CompletedTransaction | None, producers: ProducerSequences) -> None:
+    """After a marker: an abort of a transaction with data here goes to the segment's list, with the last stable offset of this moment."""
+    if completed is None or completed.is_commit:
+        return
+    first_ongoing = producers.first_ongoing_offset
+    stable = completed.last_offset + 1 if first_ongoing is None else first_ongoing
+    segment.add_aborted(AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable))
+
+
+def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: int) -> RecoveredLog:
+    """Bring the log in `directory` into a state in which it can be appended to. Raises CorruptLog and StorageError."""
+    names = file_system.list(directory)
+    for name in names:
+        if name.endswith(snapshot.NEW_SUFFIX):
+            file_system.remove(f"{directory}/{name}")
+    bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG_SUFFIX) and name[:NAME_DIGITS].isdigit()]
+    return _Recovery(file_system, directory, config, now_ms, bases, names).run()
+
+
+class _Recovery:
+    def __init__(self, file_system: FileSystem, directory: str, config: LogConfig, now_ms: int, bases: list[int], names: list[str]) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._bases = bases
+        self._snapshot_names = [name for name in names if name.endswith(snapshot.SUFFIX)]
+        self._segments: list[Segment] = []
+        self._producers = ProducerSequences()
+        self._cuts: list[Cut] = []
+        self._bytes_read = 0
+
+    def run(self) -> RecoveredLog:
+        taken = self._take_snapshot()
+        if taken is not None:
+            self._verify_end(taken.segments)
+            self._producers = ProducerSequences.from_rows(taken.producers)
+        self._read_on()
+        start = taken.log_start_offset if taken else self._segments[0].base_offset if self._segments else 0
+        end = self._segments[-1].end_offset if self._segments else start
+        return RecoveredLog(
+            segments=self._segments,
+            producers=self._producers,
+            log_start_offset=start,
+            log_end_offset=end,
+            cuts=self._cuts,
+            bytes_read=self._bytes_read,
+            snapshot_names=self._snapshot_names,
+            snapshot=taken,
+        )
+
+    def _take_snapshot(self) -> Snapshot | None:
+        for name in reversed(self._snapshot_names):
+            found = snapshot.read(self._file_system, f"{self._directory}/{name}")
+            if found is not None and found.is_trusted(self._file_system.incarnation) and self._restore(found.segments):
+                return found
+        return None
+
+    def _restore(self, marks: Iterable[SegmentMark]) -> bool:
+        """The segments that a snapshot vouches for; False when its derived files are gone, so that it is of no use."""
+        marks = list(marks)
+        segments = []
+        for mark in marks:
+            path = f"{self._directory}/{mark.base_offset:0{NAME_DIGITS}d}{LOG_SUFFIX}"
+            if mark.base_offset not in self._bases:
+                raise CorruptLog(self._file_system.describe(path), 0, f"the file is missing; it held {mark.size} bytes of records")
+            segment = Segment(self._file_system, self._directory, mark.base_offset, self._config, create=False)
+            segments.append(segment)
+            if segment.size < mark.size or (segment.size > mark.size and mark is not marks[-1]):
+                reason = f"the file ends here; it held {mark.size} bytes of records"
+                raise CorruptLog(segment.log.path, min(segment.size, mark.size), reason if segment.size < mark.size else "bytes were added")
+            if not segment.restore(mark):
+                return False
+        self._segments = segments
+        return True
+
+    def _verify_end(self, marks: list[SegmentMark]) -> None:
+        left = self._config.verify_bytes_max
+        for segment, mark in zip(reversed(self._segments), reversed(marks), strict=True):
+            if left <= 0:
+                return
+            offset, position = segment.index.floor_entry(max(0, mark.size - left))
+            scan = BatchScan(segment.log, position, offset, end=mark.size)
+            for _ in scan:
+                pass
+            if scan.damage is not None:
+                raise CorruptLog(segment.log.path, scan.position, f"{scan.damage}; it was whole before")
+            left -= mark.size - position
+            self._bytes_read += mark.size - position
+
+    def _read_on(self) -> None:
+        """Everything behind the snapshot: the rest of its last segment, and later ones."""
+        if self._segments:
+            last = self._segments[-1]
+            bases = [base for base in self._bases if base > last.base_offset]
+            if not self._read_segment(last, bases):
+                return
+        else:
+            bases = self._bases
+        for number, base in enumerate(bases):
+            segment = Segment(self._file_system, self._directory, base, self._config, create=False)
+            if self._segments and base != self._segments[-1].end_offset:
+                end = self._segments[-1]
+                self._cut(end, end.size, f"offset {end.end_offset} comes next, but the next file begins at {base}", bases[number:])
+                return
+            self._segments.append(segment)
+            if not self._read_segment(segment, bases[number + 1 :]):
+                return
+
+    def _read_segment(self, segment: Segment, later: list[int]) -> bool:
+        """Read `segment` from where it is known; False when the log ends here, whatever files there were."""
+        start = segment.known_size
+        scan = BatchScan(segment.log, start, segment.end_offset)
+        for position, view in scan:
+            segment.extend(view.header, view.header.base_offset, position)
+            if view.header.has_producer_id:
+                self._note_producer(segment, position, view)
+        self._bytes_read += scan.position - start
+        if scan.damage is None:
+            return True
+        self._cut(segment, scan.position, scan.damage, later)
+        return False
+
+    def _note_producer(self, segment: Segment, position: int, view: BatchView) -> None:
+        header = view.header
+        if not header.is_control:
+            self._producers.append(header, header.base_offset, self._now_ms)
+            return
+        try:
+            is_commit, coordinator_epoch = read_control(view)
+        except CorruptBatch as error:
+            raise CorruptLog(segment.log.path, position, f"the marker of offset {header.base_offset} cannot be read: {error}") from error
+        if is_commit is not None:
+            completed = self._producers.complete(
+                header.identity,
+                is_commit=is_commit,
+                coordinator_epoch=coordinator_epoch,
+                offset=header.base_offset,
+                now_ms=self._now_ms,
+            )
+            note_completed(segment, completed, self._producers)
+
+    def _cut(self, segment: Segment, position: int, damage: str, later: list[int]) -> None:
+        """End the log at `position` of `segment`, if nothing whole comes after that."""
+        followers = [Segment(self._file_system, self._directory, base, self._config, create=False) for base in later]
+        found = batch_after(segment.log, position, segment.end_offset)
+        if found is not None:
+            raise CorruptLog(segment.log.path, position, f"{damage}, and a whole batch follows at byte {found}")
+        for follower in followers:
+            found = batch_after(follower.log, -1, segment.end_offset)
+            if found is not None:
+                raise CorruptLog(segment.log.path, position, f"{damage}, and a whole batch follows at byte {found} of {follower.log.path}")
+        if segment.size > position:
+            self._report(Cut(path=segment.log.path, position=position, bytes_cut=segment.size - position, reason=damage))
+            segment.log.truncate(position)
+        for follower in followers:
+            self._report(Cut(path=follower.log.path, position=0, bytes_cut=follower.size, reason=damage))
+            follower.remove()
+
+    def _report(self, cut: Cut) -> None:
+        LOGGER.warning("%s", cut)
+        self._cuts.append(cut)

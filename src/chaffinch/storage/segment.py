@@ -1,0 +1,212 @@
+"""One stretch of a partition's log: a file of record batches, its offset index, and its aborted transactions.
+
+The log file is the truth. The other two are derived from it: they grow in memory, follow on disk when `save` is called, and are
+made anew from the log where their bytes are not those that were saved.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from chaffinch.identifiers import NO_TIMESTAMP
+from chaffinch.records.batch_header import HEADER, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader
+from chaffinch.records.checksum import crc32c
+from chaffinch.storage import aborted_transactions, offset_index
+from chaffinch.storage.aborted_transactions import AbortedTransaction, AbortedTransactions
+from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem
+from chaffinch.storage.log_config import LogConfig
+from chaffinch.storage.offset_index import OffsetIndex
+
+LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX = ".log", ".index", ".txnindex"
+NAME_DIGITS = 20
+WALK_BYTES = 8192
+"""How much is read at once while walking headers: the distance of two index entries fits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentMark:
+    """What was known of a segment when a snapshot was taken. Sizes in bytes; the CRCs are those of the derived files' entries."""
+
+    base_offset: int
+    end_offset: int
+    size: int
+    max_timestamp: int
+    index_entries: int
+    index_crc: int
+    aborted_entries: int
+    aborted_crc: int
+
+
+class Segment:
+    """Offsets from `base_offset` up to, not including, `end_offset`."""
+
+    def __init__(self, file_system: FileSystem, directory: str, base_offset: int, config: LogConfig, *, create: bool = True) -> None:
+        self.base_offset = base_offset
+        self.end_offset = base_offset
+        self.max_timestamp = NO_TIMESTAMP
+        self.stem = f"{directory}/{base_offset:0{NAME_DIGITS}d}"
+        self.known_size = 0  # How much of the log file the fields here take account of; equal to its size but during recovery.
+        self.log: File = file_system.open(self.stem + LOG_SUFFIX, create=create)
+        self.index = OffsetIndex(base_offset, config.index_interval_bytes)
+        self.aborted = AbortedTransactions()
+        self._file_system = file_system
+        self._config = config
+        self._saved_index = (0, 0)  # Entries in the file, and the CRC of their bytes.
+        self._saved_aborted = (0, 0)
+
+    @property
+    def size(self) -> int:
+        return self.log.size
+
+    def append(self, batch: BytesLike, header: BatchHeader, base_offset: int) -> None:
+        """Write a batch that was given `base_offset`; on StorageError nothing has changed."""
+        self.extend(header, base_offset, self.log.append((batch,)))
+
+    def extend(self, header: BatchHeader, base_offset: int, position: int) -> None:
+        """Take note of a batch that stands in the log."""
+        self.index.add(base_offset, position, self.max_timestamp)
+        self.known_size = position + header.length + LENGTH_END
+        self.end_offset = base_offset + header.last_offset_delta + 1
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+
+    def add_aborted(self, entry: AbortedTransaction) -> None:
+        self.aborted.add(entry)
+
+    def read(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> list[BytesLike]:
+        """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `PartitionLog.read`."""
+        end = self.size if end_offset >= self.end_offset else self._position_of(end_offset)
+        start = self._position_of(offset)
+        if start >= end:
+            return []
+        data = self.log.read(start, min(bytes_max, end - start))
+        if start + len(data) == end:
+            return [data]
+        cut = self._last_boundary(start, data)
+        if cut:
+            return [memoryview(data)[:cut]]
+        if not at_least_one:
+            return []
+        size = self._header_at(start).size
+        return [data + self.log.read(start + len(data), size - len(data))]
+
+    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches from `position` on."""
+        chunk, start, end = b"", position, self.size
+        while position < end:
+            if position - start + HEADER_BYTES > len(chunk):
+                start, chunk = position, self.log.read(position, min(WALK_BYTES, end - position))
+            header = self._checked(chunk, position - start, position)
+            yield position, header
+            position += header.size
+
+    def _position_of(self, offset: int) -> int:
+        """Where the batch that holds `offset` begins, or the first after it; the end of the file if there is none."""
+        indexed, position = self.index.floor(offset)
+        if indexed == offset:
+            return position
+        for at, header in self.headers(position):
+            if header.last_offset >= offset:
+                return at
+        return self.size
+
+    def _last_boundary(self, start: int, data: bytes) -> int:
+        """Size of the whole batches in `data`, which was read at `start` and ends anywhere."""
+        at = max(0, self.index.floor_position(start + len(data)) - start)
+        while len(data) - at >= HEADER_BYTES:
+            size = self._checked(data, at, start + at).size
+            if size > len(data) - at:
+                break
+            at += size
+        return at
+
+    def _header_at(self, position: int) -> BatchHeader:
+        return self._checked(self.log.read(position, HEADER_BYTES), 0, position)
+
+    def _checked(self, data: bytes, at: int, position: int) -> BatchHeader:
+        if len(data) - at >= HEADER_BYTES:
+            header = BatchHeader._make(HEADER.unpack_from(data, at))
+            if header.magic == MAGIC and header.size >= HEADER_BYTES and header.last_offset_delta >= 0:
+                return header
+        raise CorruptLog(self.log.path, position, "no record batch begins here, though one was written")
+
+    def save(self) -> SegmentMark:
+        """Bring the derived files up to date; returns what a snapshot must say to find them again."""
+        self._saved_index = self._save(INDEX_SUFFIX, self.index, offset_index.ENTRY.size, self._saved_index)
+        self._saved_aborted = self._save(ABORTED_SUFFIX, self.aborted, aborted_transactions.ENTRY.size, self._saved_aborted)
+        return self.mark()
+
+    def _save(self, suffix: str, entries: OffsetIndex | AbortedTransactions, entry_bytes: int, saved: tuple[int, int]) -> tuple[int, int]:
+        count, crc = saved
+        if len(entries) == count:
+            return saved
+        file = self._file_system.open(self.stem + suffix)
+        try:
+            if file.size < count * entry_bytes:
+                count, crc = 0, 0
+            if file.size > count * entry_bytes:
+                file.truncate(count * entry_bytes)
+            data = entries.encode(count)
+            file.append((data,))
+        finally:
+            file.close()
+        return len(entries), crc32c(data, crc)
+
+    def mark(self) -> SegmentMark:
+        """What was saved last, and the log as it is now."""
+        return SegmentMark(
+            base_offset=self.base_offset,
+            end_offset=self.end_offset,
+            size=self.size,
+            max_timestamp=self.max_timestamp,
+            index_entries=self._saved_index[0],
+            index_crc=self._saved_index[1],
+            aborted_entries=self._saved_aborted[0],
+            aborted_crc=self._saved_aborted[1],
+        )
+
+    def restore(self, mark: SegmentMark) -> bool:
+        """Go back to what a snapshot says. False when the aborted transactions it speaks of are not there: they cannot be told from
+        this segment alone. The index can, and is made anew if it must be."""
+        aborted = self._load(ABORTED_SUFFIX, mark.aborted_entries * aborted_transactions.ENTRY.size, mark.aborted_crc)
+        if aborted is None:
+            return False
+        self.aborted.load(aborted)
+        self._saved_aborted = (mark.aborted_entries, mark.aborted_crc)
+        index = self._load(INDEX_SUFFIX, mark.index_entries * offset_index.ENTRY.size, mark.index_crc)
+        if index is None:
+            self._index_anew(mark)
+        else:
+            self.index.load(index)
+            self._saved_index = (mark.index_entries, mark.index_crc)
+        self.known_size = mark.size
+        self.end_offset = mark.end_offset
+        self.max_timestamp = mark.max_timestamp
+        return True
+
+    def _load(self, suffix: str, size: int, crc: int) -> bytes | None:
+        if size == 0:
+            return b""
+        if not self._file_system.exists(self.stem + suffix):
+            return None
+        file = self._file_system.open(self.stem + suffix, create=False)
+        try:
+            data = file.read(0, size)
+        finally:
+            file.close()
+        return data if len(data) == size and crc32c(data) == crc else None
+
+    def _index_anew(self, mark: SegmentMark) -> None:
+        for position, header in self.headers(0):
+            if position >= mark.size:
+                break
+            self.extend(header, header.base_offset, position)
+
+    def close(self) -> None:
+        self.log.close()
+
+    def remove(self) -> None:
+        """Delete all its files."""
+        self.log.close()
+        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX):
+            if self._file_system.exists(self.stem + suffix):
+                self._file_system.remove(self.stem + suffix)
