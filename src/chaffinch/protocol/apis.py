@@ -36,6 +36,9 @@ class Api:
     served: range
     used: range
 
+    def __repr__(self) -> str:
+        return f"<{self.name} ({self.key})>"
+
     @property
     def flexible_since(self) -> int:
         """First version with compact lengths, tagged fields, request header 2 and response header 1 (KIP-482)."""
@@ -51,13 +54,13 @@ def _row(request: type[Message], response: type[Message], served: tuple[int, int
 APIS: dict[int, Api] = {
     api.key: api
     for api in (
-        _row(ProduceRequest, ProduceResponse, served=(3, 12), used=(3, 12)),
+        _row(ProduceRequest, ProduceResponse, served=(3, 12), used=(3, 11)),
         _row(FetchRequest, FetchResponse, served=(4, 12), used=(4, 12)),
         _row(ListOffsetsRequest, ListOffsetsResponse, served=(1, 10), used=(1, 8)),
         _row(MetadataRequest, MetadataResponse, served=(0, 13), used=(4, 13)),
         _row(OffsetCommitRequest, OffsetCommitResponse, served=(2, 9), used=(2, 9)),
         _row(OffsetFetchRequest, OffsetFetchResponse, served=(1, 9), used=(1, 9)),
-        _row(FindCoordinatorRequest, FindCoordinatorResponse, served=(0, 6), used=(1, 5)),
+        _row(FindCoordinatorRequest, FindCoordinatorResponse, served=(0, 6), used=(1, 6)),
         _row(ApiVersionsRequest, ApiVersionsResponse, served=(0, 4), used=(0, 4)),
         _row(CreateTopicsRequest, CreateTopicsResponse, served=(2, 7), used=(2, 7)),
         _row(DeleteTopicsRequest, DeleteTopicsResponse, served=(1, 6), used=(1, 6)),

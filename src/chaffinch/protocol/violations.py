@@ -5,9 +5,22 @@ Expected failures (a broker's error code) are not here: they are plain ints insi
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from chaffinch.protocol.client_connection import ReceivedResponse
+    from chaffinch.protocol.server_connection import ReceivedRequest
+
 
 class ProtocolViolation(Exception):
-    """The peer sent bytes that are no Kafka protocol; the connection must be closed, as Kafka does."""
+    """The peer sent bytes that are no Kafka protocol; the connection must be closed, as Kafka does.
+
+    Several frames may come with one read: `frames`, and after parsing `requests` or `responses`, hold the good ones before the bad one.
+    """
+
+    frames: tuple[memoryview, ...] = ()
+    requests: tuple[ReceivedRequest, ...] = ()
+    responses: tuple[ReceivedResponse, ...] = ()
 
 
 class MalformedMessage(ProtocolViolation):

@@ -1,0 +1,217 @@
+"""The client's end of one connection, without I/O: requests in, bytes out; bytes in, responses out, matched by correlation id.
+
+The first request is `api_versions_request()`; its response fills `versions`, from which every later request takes its version.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from chaffinch.protocol.apis import APIS, Api, api_of
+from chaffinch.protocol.frames import BufferPool, FrameAssembler, FrameBudget
+from chaffinch.protocol.headers import (
+    API_VERSIONS_KEY,
+    finish_frame,
+    read_correlation_id,
+    read_response_tags,
+    request_head,
+)
+from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.produce import ProduceRequest
+from chaffinch.protocol.primitives import Buffer
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.violations import CorrelationIdMismatch, ProtocolViolation
+
+RESPONSE_BYTES_MAX: Final = 1 << 30
+"""Largest response a client takes: far above `fetch.max.bytes`, far below what a broken peer could announce."""
+
+UNSUPPORTED_VERSION: Final = 35
+FEATURE_PREFIX: Final = "chaffinch."
+FEATURE_NUMBERING: Final = "chaffinch.error.numbering"
+"""Announced by a broker whose error numbers are those printed in the KIPs."""
+
+_CORRELATION_ID_MAX: Final = 0x7FFF_FFFF
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ReceivedResponse:
+    """A response and what it answers. Not frozen, as ReceivedRequest."""
+
+    correlation_id: int
+    api: Api
+    version: int
+    message: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiVersionTable:
+    """What a broker announced: versions by API key, and features as name -> (first, last)."""
+
+    ranges: dict[int, tuple[int, int]]
+    features: dict[str, tuple[int, int]]
+    finalized_features: dict[str, int]
+
+    @classmethod
+    def of(cls, response: ApiVersionsResponse) -> ApiVersionTable:
+        """From a successful response."""
+        return cls(
+            ranges={row.api_key: (row.min_version, row.max_version) for row in response.api_keys},
+            features={row.name: (row.min_version, row.max_version) for row in response.supported_features},
+            finalized_features={row.name: row.max_version_level for row in response.finalized_features},
+        )
+
+    def choose(self, api: Api, version_max: int | None = None) -> int:
+        """The highest version that both sides know, not above `version_max`.
+
+        Raises UnsupportedVersionException when there is none.
+        """
+        first, last = self.ranges.get(api.key, (0, -1))
+        used = api.used
+        highest = min(last, used[-1] if used else -1, last if version_max is None else version_max)
+        if highest < first or highest not in used:
+            raise _unsupported(api, f"versions {first} to {last}" if last >= first else "nothing of it")
+        return highest
+
+    def has(self, api: Api) -> bool:
+        """Whether both sides have a version of the API in common."""
+        first, last = self.ranges.get(api.key, (0, -1))
+        return bool(api.used) and max(first, api.used[0]) <= min(last, api.used[-1])
+
+
+class ClientConnection:
+    """One connection to a broker. `versions` is None until the broker has answered ApiVersions."""
+
+    def __init__(
+        self,
+        client_id: str | None,
+        software_name: str = "chaffinch",
+        software_version: str = "0",
+        *,
+        frame_bytes_max: int = RESPONSE_BYTES_MAX,
+        budget: FrameBudget | None = None,
+        pool: BufferPool | None = None,
+    ) -> None:
+        self.client_id = client_id
+        self.software_name = software_name
+        self.software_version = software_version
+        self.versions: ApiVersionTable | None = None
+        self._frames = FrameAssembler(frame_bytes_max, budget=budget, pool=pool)
+        self._open: deque[tuple[int, Api, int]] = deque()
+        self._correlation_id_next = 0
+        self._api_versions_max = APIS[API_VERSIONS_KEY].used[-1]
+
+    @property
+    def open_count(self) -> int:
+        """Requests that wait for their response."""
+        return len(self._open)
+
+    @property
+    def is_chaffinch(self) -> bool:
+        """Whether the broker announced a feature of Chaffinch's."""
+        return self.versions is not None and any(name.startswith(FEATURE_PREFIX) for name in self.versions.features)
+
+    @property
+    def error_numbering(self) -> Literal["apache", "kip"]:
+        """How the broker numbers its error codes."""
+        return "kip" if self.versions is not None and FEATURE_NUMBERING in self.versions.features else "apache"
+
+    def api_versions_request(self) -> ApiVersionsRequest:
+        """The first request to send; also the next one after a broker answered it with UNSUPPORTED_VERSION (35)."""
+        return ApiVersionsRequest(client_software_name=self.software_name, client_software_version=self.software_version)
+
+    def encode_request(self, message: Message, version: int | None = None) -> tuple[int, list[Buffer]]:
+        """(correlation id, buffers to write). Without `version`, the highest that both sides know.
+
+        A produce with `acks` 0 has no response. Raises UnencodableMessage, and UnsupportedVersionException when the broker lacks the API.
+        """
+        api = api_of(message)
+        if version is None:
+            version = self.version_of(api)
+        correlation_id = self._correlation_id_next
+        head = request_head(api.key, version, correlation_id, self.client_id, version >= api.flexible_since)
+        parts = finish_frame(message.encode_after(head, version))
+        self._correlation_id_next = 0 if correlation_id == _CORRELATION_ID_MAX else correlation_id + 1
+        if not (isinstance(message, ProduceRequest) and message.acks == 0):
+            self._open.append((correlation_id, api, version))
+        return correlation_id, parts
+
+    def version_of(self, api: Api) -> int:
+        """The version that `encode_request` would choose."""
+        if api.key == API_VERSIONS_KEY:
+            return self._api_versions_max
+        if self.versions is None:
+            raise _unsupported(api, "nothing yet: ask for its ApiVersions first")
+        return self.versions.choose(api)
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:
+        """Where the transport is to write the next bytes."""
+        return self._frames.get_buffer(size_hint)
+
+    def buffer_updated(self, count: int) -> list[ReceivedResponse]:
+        """The responses that `count` more bytes completed. `records` in them are views of the receive buffer.
+
+        Raises ProtocolViolation, or CorrelationIdMismatch which is one; its `responses` hold those that came before.
+        """
+        responses: list[ReceivedResponse] = []
+        try:
+            for frame in self._frames.buffer_updated(count):
+                responses.append(self._response(frame))
+        except ProtocolViolation as violation:
+            try:
+                for frame in violation.frames:
+                    responses.append(self._response(frame))
+            except ProtocolViolation as earlier:
+                violation = earlier
+            violation.responses = tuple(responses)
+            raise violation from None
+        return responses
+
+    def receive(self, data: Buffer) -> list[ReceivedResponse]:
+        """The same for bytes that are already somewhere else (they are copied): for tests and simulated networks."""
+        responses: list[ReceivedResponse] = []
+        view = memoryview(data)
+        while view:
+            buffer = self.get_buffer()
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            responses += self.buffer_updated(count)
+            view = view[count:]
+        return responses
+
+    def close(self) -> None:
+        """The connection is gone: forget what is unfinished."""
+        self._frames.close()
+        self._open.clear()
+
+    def _response(self, frame: memoryview) -> ReceivedResponse:
+        correlation_id = read_correlation_id(frame)
+        if not self._open or self._open[0][0] != correlation_id:
+            raise CorrelationIdMismatch(self._open[0][0] if self._open else None, correlation_id)
+        _, api, version = self._open.popleft()
+        position = read_response_tags(frame, api.key, version >= api.flexible_since)
+        if api.key == API_VERSIONS_KEY:
+            return self._api_versions(frame, position, correlation_id, api, version)
+        message = api.response.decode_from(frame, position, version)[0]
+        return ReceivedResponse(correlation_id=correlation_id, api=api, version=version, message=message)
+
+    def _api_versions(self, frame: memoryview, position: int, correlation_id: int, api: Api, version: int) -> ReceivedResponse:
+        """A broker that does not know our version answers in version 0; then its own range, if given, decides the next attempt."""
+        if bytes(frame[position : position + 2]) == UNSUPPORTED_VERSION.to_bytes(2, "big"):
+            version = 0
+        message = ApiVersionsResponse.decode_from(frame, position, version)[0]
+        table = ApiVersionTable.of(message)
+        if message.error_code == 0:
+            self.versions = table
+        elif message.error_code == UNSUPPORTED_VERSION:
+            self._api_versions_max = max(0, min(table.ranges.get(API_VERSIONS_KEY, (0, 0))[1], self._api_versions_max - 1))
+        return ReceivedResponse(correlation_id=correlation_id, api=api, version=version, message=message)
+
+
+def _unsupported(api: Api, announced: str) -> Exception:
+    # Imported here: the tree of exceptions is only needed when something is wrong.
+    from chaffinch.errors.exceptions import UnsupportedVersionException
+
+    ours = f"{api.used[0]} to {api.used[-1]}" if api.used else "none"
+    return UnsupportedVersionException(message=f"{api.name}: the broker offers {announced}, this client uses versions {ours}")

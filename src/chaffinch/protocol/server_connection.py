@@ -1,0 +1,161 @@
+"""The broker's end of one connection, without I/O: bytes in, requests out; responses in, bytes out.
+
+The shell lends `get_buffer()` to its transport, calls `buffer_updated(n)`, hands the requests to the broker and writes what
+`encode_response` returns. On ProtocolViolation it closes the connection, as Kafka does; Kafka's clients reconnect.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from chaffinch.protocol.apis import APIS, Api
+from chaffinch.protocol.frames import FRAME_BYTES_MAX, BufferPool, FrameAssembler, FrameBudget
+from chaffinch.protocol.headers import API_VERSIONS_KEY, finish_frame, read_client_id, read_request_prefix, response_head
+from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.produce import ProduceRequest
+from chaffinch.protocol.primitives import Buffer
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.violations import ProtocolViolation
+
+UNSUPPORTED_VERSION: Final = 35
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ReceivedRequest:
+    """A request with what its response needs. Not frozen, only because building a frozen one takes four times as long; do not change it.
+
+    `unsupported_version` is the ApiVersions version asked for when it is not served: `version` is 0 then, the broker answers as ever
+    and `encode_response` adds the error. `expects_response` is False for a produce with `acks` 0.
+    """
+
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str | None
+    message: Message
+    unsupported_version: int | None = None
+    expects_response: bool = True
+
+
+class ServerConnection:
+    """One client's connection. `client_software_name` and `client_software_version` are what its ApiVersions request said (KIP-511),
+    empty before and from clients older than that."""
+
+    def __init__(
+        self, frame_bytes_max: int = FRAME_BYTES_MAX, *, budget: FrameBudget | None = None, pool: BufferPool | None = None
+    ) -> None:
+        self.client_software_name = ""
+        self.client_software_version = ""
+        self._frames = FrameAssembler(frame_bytes_max, budget=budget, pool=pool)
+        self._open: deque[ReceivedRequest] = deque()
+        self._held: dict[int, list[Buffer]] = {}  # Responses that wait for earlier ones, by the request's identity.
+
+    @property
+    def open_count(self) -> int:
+        """Requests that wait for their response."""
+        return len(self._open)
+
+    def get_buffer(self, size_hint: int = -1) -> memoryview:
+        """Where the transport is to write the next bytes."""
+        return self._frames.get_buffer(size_hint)
+
+    def buffer_updated(self, count: int) -> list[ReceivedRequest]:
+        """The requests that `count` more bytes completed. `records` in them are views of the receive buffer.
+
+        Raises ProtocolViolation for what cannot be read and for APIs or versions that are not served; its `requests` hold
+        those that came before.
+        """
+        requests: list[ReceivedRequest] = []
+        try:
+            for frame in self._frames.buffer_updated(count):
+                requests.append(self._request(frame))
+        except ProtocolViolation as violation:
+            try:
+                for frame in violation.frames:
+                    requests.append(self._request(frame))
+            except ProtocolViolation as earlier:
+                violation = earlier
+            violation.requests = tuple(requests)
+            raise violation from None
+        return requests
+
+    def receive(self, data: Buffer) -> list[ReceivedRequest]:
+        """The same for bytes that are already somewhere else (they are copied): for tests and simulated networks."""
+        requests: list[ReceivedRequest] = []
+        view = memoryview(data)
+        while view:
+            buffer = self.get_buffer()
+            count = min(len(buffer), len(view))
+            buffer[:count] = view[:count]
+            requests += self.buffer_updated(count)
+            view = view[count:]
+        return requests
+
+    def encode_response(self, request: ReceivedRequest, message: Message) -> list[Buffer]:
+        """What to write now: responses leave in the order of their requests, as clients expect (Kafka works on one at a time).
+
+        Empty while an earlier request has no response yet; then this response leaves together with that one.
+        """
+        if request.unsupported_version is not None and isinstance(message, ApiVersionsResponse):
+            message = message.replace(error_code=UNSUPPORTED_VERSION)
+        api, version = request.api, request.version
+        head = response_head(api.key, request.correlation_id, version >= api.flexible_since)
+        parts = finish_frame(message.encode_after(head, version))
+        if self._open and self._open[0] is request and not self._held:
+            self._open.popleft()
+            return parts
+        return self._in_order(request, parts)
+
+    def skip_response(self, request: ReceivedRequest) -> list[Buffer]:
+        """Say that `request` will never be answered; returns the responses that waited for it."""
+        return self._in_order(request, [])
+
+    def close(self) -> None:
+        """The connection is gone: forget what is unfinished."""
+        self._frames.close()
+        self._open.clear()
+        self._held.clear()
+
+    def _in_order(self, request: ReceivedRequest, parts: list[Buffer]) -> list[Buffer]:
+        if not any(known is request for known in self._open):
+            return parts
+        self._held[id(request)] = parts
+        ready: list[Buffer] = []
+        while self._open and id(self._open[0]) in self._held:
+            ready += self._held.pop(id(self._open.popleft()))
+        return ready
+
+    def _request(self, frame: memoryview) -> ReceivedRequest:
+        key, version, correlation_id = read_request_prefix(frame)
+        api = APIS.get(key)
+        if api is None or not api.served:
+            raise ProtocolViolation(f"API key {key} is not served (version {version}, correlation id {correlation_id})")
+        if version not in api.served and key != API_VERSIONS_KEY:
+            raise ProtocolViolation(f"{api.name} v{version} is not served, only versions {api.served[0]} to {api.served[-1]}")
+        client_id, position = read_client_id(frame, version >= api.flexible_since)
+        if version in api.served:
+            message = api.request.decode_from(frame, position, version)[0]
+            request = ReceivedRequest(api=api, version=version, correlation_id=correlation_id, client_id=client_id, message=message)
+        else:
+            request = ReceivedRequest(
+                api=api,
+                version=0,
+                correlation_id=correlation_id,
+                client_id=client_id,
+                message=ApiVersionsRequest(),
+                unsupported_version=version,
+            )
+        self._note(request)
+        return request
+
+    def _note(self, request: ReceivedRequest) -> None:
+        message = request.message
+        if isinstance(message, ProduceRequest):
+            request.expects_response = message.acks != 0
+        elif isinstance(message, ApiVersionsRequest) and message.client_software_name:
+            self.client_software_name = message.client_software_name
+            self.client_software_version = message.client_software_version
+        if request.expects_response:
+            self._open.append(request)
