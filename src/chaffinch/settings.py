@@ -52,7 +52,7 @@ class Option:
         """The value in the option's own type (a list is a tuple). ConfigException, naming option, value and what is allowed, else."""
         try:
             parsed = _PARSERS[self.kind](value)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise self._refusal(value, _KIND_TEXTS[self.kind]) from None
         chosen = parsed if self.kind == "list" else (parsed,)
         if self.choices and not set(chosen) <= set(self.choices):
@@ -129,10 +129,11 @@ class OptionTable:
                 ignored[self._ignored_by_key[key]] = value
             else:
                 raise ConfigException(f"unknown option {name!r}: the nearest known one is {self.nearest(name)!r}")
+        values = {option.name: given.get(option.name, option.default) for option in self.options}
         for option in self.options:
-            if option.required and option.name not in given and option.default is None:
+            if option.required and values[option.name] in (None, "", ()):
                 raise ConfigException(f"option {option.name} is missing: {option.documentation}")
-        return Settings({option.name: given.get(option.name, option.default) for option in self.options}, given, ignored)
+        return Settings(values, given, ignored)
 
     def nearest(self, name: str) -> str:
         """The known name most like the one given."""
@@ -145,7 +146,8 @@ class OptionTable:
         rows = ["| option | type | default | allowed | meaning |", "|---|---|---|---|---|"]
         for option in self.options:
             default = "(required)" if option.required and option.default is None else _shown(option.default)
-            rows.append(f"| `{option.name}` | {option.kind} | {default} | {option.allowed} | {option.documentation} |")
+            cells = [f"`{option.name}`", option.kind, default, option.allowed, option.documentation]
+            rows.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
         return "\n".join(rows) + "\n"
 
     def _dotted(self, key: str) -> str:

@@ -42,8 +42,8 @@ def errors(
         if code is None:
             console.print(overview(rows))
         else:
-            for index, row in enumerate(rows):
-                console.print(*[""] * min(index, 1), details(row), sep="\n")
+            for row in rows:
+                console.print(details(row), "")
 
 
 def find(text: str) -> list[ErrorCode]:

@@ -47,9 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             _root_app()(args=given or ["--help"], prog_name="chaffinch")
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == "chaffinch":
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "chaffinch"):
             raise
-        _end(f"{error.name} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
+        _end(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
     except Exception as error:
         # Imported here, not above: help and start-up do not need the class tree.
         from chaffinch.errors import ConfigException, KafkaException

@@ -278,7 +278,7 @@ def by_number(number: int, numbering: Numbering = "apache", *, has_culprits: boo
 
 
 def by_name(name: str) -> ErrorCode:
-    """The row of a name or an alias. KeyError, naming the nearest, for any other text; `UNKNOWN_<n>` is made anew."""
+    """The row of a name or an alias. KeyError, naming the nearest, for any other text."""
     code = _BY_NAME.get(ALIASES.get(name, name))
     if code is None:
         raise KeyError(f"no error code is named {name!r}; the nearest is {nearest_names(name)[0]}")

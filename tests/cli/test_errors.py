@@ -1,0 +1,93 @@
+"""`chaffinch errors`: the table for people, for machines, and as the documentation's page."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chaffinch.cli.main import main
+from chaffinch.errors import codes
+
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["errors", *arguments])
+    captured = capsys.readouterr()
+    return ended.value.code or 0, captured.out, captured.err
+
+
+def test_the_whole_table_has_one_line_per_row(capsys):
+    status, out, err = run(capsys)
+    lines = out.splitlines()
+    assert (status, err, len(lines)) == (0, "", 1 + len(codes.ALL))
+    assert lines[0].split() == ["number", "name", "class", "group", "stored", "what", "to", "do"]
+    assert [line.split()[0] for line in lines[1:]] == [str(row.number) for row in codes.ALL]
+    fenced = next(line for line in lines if "PRODUCER_FENCED" in line)
+    assert fenced.split()[:5] == ["90", "PRODUCER_FENCED", "ProducerFencedException", "ApplicationRecoverable", "no"]
+    assert fenced.rstrip().endswith("close this producer and start a new one")
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ("32", ["INVALID_TIMESTAMP"]),
+        ("-1", ["UNKNOWN_SERVER_ERROR"]),
+        ("87", ["INVALID_RECORD", "INVALID_COMPACTION_KEY"]),
+        ("85", ["NO_REASSIGNMENT_IN_PROGRESS", "INVALID_RECORD"]),
+        ("45", ["OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_COMPACTION_KEY"]),
+        ("INVALID_RECORD", ["INVALID_RECORD"]),
+        ("invalid_record", ["INVALID_RECORD"]),
+        ("InvalidRecordException", ["INVALID_RECORD"]),
+        ("INCONSISTENT_REPLICA_CONFIGURATION", ["INCONSISTENT_REPLICATION_FACTOR"]),
+    ],
+)
+def test_one_error_by_number_name_class_or_alias(capsys, asked, names):
+    status, out, _ = run(capsys, asked)
+    assert status == 0
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("name ")] == names
+    assert codes.by_name(names[0]).text in out
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ("INVALID_RECROD", "no error is called 'INVALID_RECROD'; the nearest is INVALID_RECORD"),
+        ("200", "no error has the number 200; they run from -1 to 133"),
+    ],
+)
+def test_an_unknown_one_is_a_usage_error_that_names_the_nearest(capsys, asked, text):
+    assert run(capsys, asked) == (2, "", f"chaffinch: {text}\n")
+
+
+def test_json_for_all(capsys):
+    _, out, _ = run(capsys, "--json")
+    objects = json.loads(out)
+    assert [entry["name"] for entry in objects] == [row.name for row in codes.ALL]
+
+
+def test_json_for_one_is_a_list_too(capsys):
+    _, out, _ = run(capsys, "INVALID_TXN_STATE", "--json")
+    assert json.loads(out) == [
+        {
+            "number": 48,
+            "number_kip": 48,
+            "name": "INVALID_TXN_STATE",
+            "class": "InvalidTxnStateException",
+            "group": "TransactionAbortable",
+            "group_produce": "TransactionAbortable",
+            "group_transaction": "ApplicationRecoverable",
+            "retriable": False,
+            "refreshes_metadata": False,
+            "stored": "no",
+            "text": codes.INVALID_TXN_STATE.text,
+            "advice": "abort the transaction and go on with the same producer",
+        }
+    ]
+
+
+def test_the_page_is_fresh(capsys):
+    """When this fails: `chaffinch errors --markdown > docs/errors.md`."""
+    _, out, _ = run(capsys, "--markdown")
+    assert PAGE.read_text() == out

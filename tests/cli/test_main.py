@@ -1,0 +1,94 @@
+"""The command's entry: lazy, with clear ends. What a sub-command does is tested beside it."""
+
+import subprocess
+import sys
+
+import pytest
+
+import chaffinch
+from chaffinch.cli import main as cli
+from chaffinch.errors import ConfigException, InvalidTopicException
+
+HEAVY = {"numba", "pyarrow", "numpy", "cramjam", "pyspark", "uvloop"}
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    captured = capsys.readouterr()
+    return ended.value.code or 0, captured.out, captured.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"]])
+def test_help_lists_every_sub_command(capsys, arguments):
+    status, out, err = run(capsys, *arguments)
+    assert (status, err) == (0, "")
+    for name, command in cli.COMMANDS.items():
+        assert name in out
+        assert command.help.rstrip(".") in out
+
+
+def test_version(capsys):
+    assert run(capsys, "--version") == (0, f"chaffinch {chaffinch.__version__}\n", "")
+
+
+def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys):
+    status, out, err = run(capsys, "brokr")
+    assert (status, out) == (2, "")
+    assert "brokr" in err
+    assert "broker" in err.replace("brokr", "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["errors", "87"]])
+def test_nothing_heavy_is_loaded_for_it(arguments):
+    code = (
+        "import sys; from chaffinch.cli.main import main\n"
+        f"try: main({arguments!r})\n"
+        "finally: print(sorted(name for name in sys.modules if '.' not in name or name.startswith('chaffinch.cli')), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stderr.replace("'", "").strip("[]\n").split(", "))
+    assert not loaded & HEAVY
+    others = {command.target.partition(":")[0] for name, command in cli.COMMANDS.items() if name != arguments[0]}
+    assert not loaded & others
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_missing_extras_are_said_in_one_line(capsys, monkeypatch, missing):
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("typer", "rich") or name == "chaffinch.cli.errors"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    assert run(capsys, "errors", "87") == (2, "", f"chaffinch: {missing} is not installed: pip install 'chaffinch[broker]'\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ConfigException("option linger.ms cannot be -1"), 2, "option linger.ms cannot be -1"),
+        (InvalidTopicException("a/b", api="CreateTopics"), 1, "CreateTopics: INVALID_TOPIC_EXCEPTION (17): a/b"),
+    ],
+)
+def test_our_own_errors_end_in_one_line_and_a_status(capsys, monkeypatch, error, status, text):
+    def broken():
+        raise error
+
+    monkeypatch.setattr("chaffinch.cli.errors.app", broken, raising=True)
+    ended, out, err = run(capsys, "errors")
+    assert (ended, out) == (status, "")
+    assert err.startswith(f"chaffinch: {text}")
+    assert len(err.splitlines()) == 1
+
+
+def test_other_errors_are_not_hidden(monkeypatch):
+    def broken():
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("chaffinch.cli.errors.app", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["errors"])
+
+
+def test_a_missing_module_of_our_own_is_a_defect_not_a_missing_extra(monkeypatch):
+    monkeypatch.setitem(cli.COMMANDS, "gone", cli.Command("chaffinch.cli.gone:gone", "Gone."))
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["gone"])

@@ -1,0 +1,62 @@
+"""Identifiers: how they print, compare and wrap."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.identifiers import (
+    EPOCH_MAX,
+    NO_PRODUCER,
+    SEQUENCE_MODULUS,
+    OffsetAndMetadata,
+    ProducerIdentity,
+    TopicPartition,
+    sequence_add,
+)
+
+LAST = 2**31 - 1
+
+
+def test_a_partition_prints_as_kafka_names_its_directory():
+    assert str(TopicPartition("orders", 0)) == "orders-0"
+    assert f"{TopicPartition('a-b', 11)}" == "a-b-11"
+
+
+@pytest.mark.parametrize("value", [TopicPartition("orders", 1), ProducerIdentity(7, 0), OffsetAndMetadata(5, "why"), NO_PRODUCER])
+def test_identifiers_are_values(value):
+    copied = pickle.loads(pickle.dumps(value))
+    assert copied == value
+    assert {value: 1}[copied] == 1
+    with pytest.raises(AttributeError):
+        value.topic = "other"
+
+
+def test_partitions_sort_by_topic_then_index():
+    assert sorted([TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 2)]) == [("a", 2), ("a", 10), ("b", 0)]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "count", "expected"),
+    [
+        (0, 1, 1),
+        (LAST, 0, LAST),
+        (LAST, 1, 0),  # KIP-98: after the largest int32 comes zero, not a negative number.
+        (LAST - 1, 5, 3),
+        (0, -1, LAST),
+        (2, -5, LAST - 2),
+    ],
+)
+def test_sequences_wrap(sequence, count, expected):
+    assert sequence_add(sequence, count) == expected
+
+
+@given(st.integers(0, LAST), st.integers(-LAST, LAST))
+def test_adding_and_taking_back_is_nothing(sequence, count):
+    assert sequence_add(sequence_add(sequence, count), -count) == sequence
+    assert 0 <= sequence_add(sequence, count) < SEQUENCE_MODULUS
+
+
+def test_the_largest_epoch_fits_the_wire():
+    assert EPOCH_MAX.bit_length() == 15

@@ -1,0 +1,193 @@
+"""Settings: one table per part, parsed the same way wherever options come from."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.errors import ConfigException, Group
+from chaffinch.settings import Option, OptionTable
+
+TABLE = OptionTable(
+    [
+        Option("bootstrap.servers", "list", None, "First addresses.", required=True),
+        Option("linger.ms", "int", 5, "How long a batch waits.", minimum=0, maximum=10_000),
+        Option("acks", "string", "all", "Who must have it.", choices=("all", "-1", "0", "1")),
+        Option("compression.ratio", "float", 0.5, "A share.", minimum=0.0, maximum=1.0),
+        Option("enable.idempotence", "bool", True, "Write once."),
+        Option("cleanup.policy", "list", ("delete",), "What is dropped.", choices=("delete", "compact")),
+        Option("transactional.id", "string", None, "Who writes."),
+        Option("ssl.keystore.password", "string", None, "A secret.", choices=("right",)),
+        Option("partitioner", "any", None, "A callable."),
+    ],
+    without_effect={"client.dns.lookup"},
+)
+SERVERS = {"bootstrap.servers": "a:1"}
+
+
+def parse(mapping=None, **keywords):
+    return TABLE.parse({**SERVERS, **(mapping or {})}, **keywords)
+
+
+class TestNames:
+    def test_dots_and_underscores_are_the_same_option(self):
+        assert (
+            TABLE.parse({"bootstrap.servers": "a:1"}) == TABLE.parse(bootstrap_servers="a:1") == TABLE.parse({"bootstrap_servers": "a:1"})
+        )
+
+    def test_settings_have_every_option_under_its_dotted_name(self):
+        assert list(parse()) == [option.name for option in TABLE.options]
+        assert parse()["linger.ms"] == 5
+        with pytest.raises(KeyError):
+            parse()["linger_ms"]
+
+    def test_what_was_given_is_told_from_defaults(self):
+        assert parse(linger_ms=5).given == {"bootstrap.servers", "linger.ms"}
+
+    def test_none_means_not_given(self):
+        settings = parse({"linger.ms": None}, acks=None)
+        assert settings["linger.ms"] == 5
+        assert settings["acks"] == "all"
+        assert settings.given == {"bootstrap.servers"}
+
+    @pytest.mark.parametrize(
+        ("wrong", "nearest"),
+        [
+            ("liger.ms", "linger.ms"),
+            ("linger", "linger.ms"),
+            ("ack", "acks"),
+            ("bootstrap.server", "bootstrap.servers"),
+            ("enable_idempotent", "enable.idempotence"),
+            ("client.dns.lookups", "client.dns.lookup"),
+        ],
+    )
+    def test_an_unknown_name_gets_the_nearest_known_one(self, wrong, nearest):
+        with pytest.raises(ConfigException) as caught:
+            parse({wrong: 1})
+        assert str(caught.value) == f"unknown option {wrong!r}: the nearest known one is {nearest!r}"
+        assert caught.value.group is Group.INVALID_CONFIGURATION
+
+    def test_the_same_option_twice_is_refused_even_with_equal_values(self):
+        with pytest.raises(ConfigException, match=r"option linger.ms is given twice, as 'linger.ms' and as 'linger_ms'"):
+            TABLE.parse({"linger.ms": 1}, linger_ms=1)
+
+    def test_a_name_without_effect_is_accepted_and_collected(self):
+        settings = parse(client_dns_lookup="use_all_dns_ips")
+        assert dict(settings.ignored) == {"client.dns.lookup": "use_all_dns_ips"}
+        assert "client.dns.lookup" not in settings
+
+    def test_a_missing_required_option_says_what_it_is(self):
+        with pytest.raises(ConfigException, match=r"option bootstrap.servers is missing: First addresses\."):
+            TABLE.parse({})
+
+    def test_an_empty_list_is_no_value_for_a_required_option(self):
+        with pytest.raises(ConfigException, match=r"bootstrap\.servers is missing"):
+            TABLE.parse({"bootstrap.servers": ""})
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("name", "given", "parsed"),
+        [
+            ("linger.ms", "100", 100),
+            ("linger.ms", " 7 ", 7),
+            ("linger.ms", 0, 0),
+            ("linger.ms", 10_000, 10_000),
+            ("acks", 1, "1"),
+            ("acks", "all", "all"),
+            ("compression.ratio", "0.25", 0.25),
+            ("compression.ratio", 1, 1.0),
+            ("enable.idempotence", "true", True),
+            ("enable.idempotence", "False", False),
+            ("enable.idempotence", False, False),
+            ("bootstrap.servers", "a:1, b:2,", ("a:1", "b:2")),
+            ("bootstrap.servers", ["a:1", "b:2"], ("a:1", "b:2")),
+            ("cleanup.policy", "compact,delete", ("compact", "delete")),
+            ("transactional.id", "", ""),
+            ("partitioner", print, print),
+        ],
+    )
+    def test_parsed(self, name, given, parsed):
+        value = TABLE.parse({**SERVERS, name: given})[name]
+        assert value == parsed
+        assert type(value) is type(parsed)
+
+    @pytest.mark.parametrize(
+        ("name", "given", "text"),
+        [
+            ("linger.ms", -1, "option linger.ms cannot be -1: it must be at least 0 and at most 10000"),
+            ("linger.ms", 10_001, "option linger.ms cannot be 10001: it must be at least 0 and at most 10000"),
+            ("linger.ms", "soon", "option linger.ms cannot be 'soon': it must be a whole number"),
+            ("linger.ms", 1.5, "option linger.ms cannot be 1.5: it must be a whole number"),
+            ("linger.ms", True, "option linger.ms cannot be True: it must be a whole number"),
+            ("acks", "some", "option acks cannot be 'some': it must be one of all, -1, 0, 1"),
+            ("acks", 2, "option acks cannot be 2: it must be one of all, -1, 0, 1"),
+            ("compression.ratio", "nan", "option compression.ratio cannot be 'nan': it must be a number"),
+            ("compression.ratio", 1.5, "option compression.ratio cannot be 1.5: it must be at least 0.0 and at most 1.0"),
+            ("enable.idempotence", "yes", "option enable.idempotence cannot be 'yes': it must be true or false"),
+            ("enable.idempotence", 1, "option enable.idempotence cannot be 1: it must be true or false"),
+            ("cleanup.policy", "compact,shred", "option cleanup.policy cannot be 'compact,shred': it must be one of delete, compact"),
+            ("bootstrap.servers", [1], "option bootstrap.servers cannot be [1]: it must be a list of strings, or one string with commas"),
+            ("transactional.id", b"x", "option transactional.id cannot be b'x': it must be a string"),
+        ],
+    )
+    def test_refused(self, name, given, text):
+        with pytest.raises(ConfigException) as caught:
+            TABLE.parse({**SERVERS, name: given})
+        assert str(caught.value) == text
+
+    def test_a_secret_is_in_no_message(self):
+        with pytest.raises(ConfigException) as caught:
+            parse(ssl_keystore_password="hunter2")
+        assert "hunter2" not in str(caught.value)
+        assert "right" not in repr(parse(ssl_keystore_password="right"))
+
+    @given(
+        st.dictionaries(
+            st.sampled_from([option.name for option in TABLE.options]) | st.text(max_size=20),
+            st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.text()),
+        )
+    )
+    def test_any_mapping_parses_or_raises_config_exception(self, mapping):
+        try:
+            settings = TABLE.parse(mapping)
+        except ConfigException:
+            return
+        assert set(settings) == {option.name for option in TABLE.options}
+
+
+class TestSettings:
+    def test_immutable(self):
+        settings = parse()
+        with pytest.raises(TypeError):
+            settings["linger.ms"] = 1
+        with pytest.raises(TypeError):
+            settings.ignored["x"] = 1
+
+    def test_pickles(self):
+        settings = parse(linger_ms=7, client_dns_lookup="x")
+        copied = pickle.loads(pickle.dumps(settings))
+        assert (copied, copied.given, dict(copied.ignored)) == (settings, settings.given, dict(settings.ignored))
+
+
+class TestTables:
+    def test_documentation(self):
+        lines = TABLE.table_markdown().splitlines()
+        assert lines[0] == "| option | type | default | allowed | meaning |"
+        assert lines[2] == "| `bootstrap.servers` | list | (required) | | First addresses. |"
+        assert lines[3] == "| `linger.ms` | int | `5` | at least 0 and at most 10000 | How long a batch waits. |"
+        assert "| `enable.idempotence` | bool | `true` | | Write once. |" in lines
+        assert len(lines) == 2 + len(TABLE.options)
+
+    @pytest.mark.parametrize("default", ["7", 11, -1, True])
+    def test_a_default_that_its_own_parser_would_not_give_is_a_mistake(self, default):
+        with pytest.raises((AssertionError, ConfigException)):
+            Option("x", "int", default, "", minimum=0, maximum=10)
+
+    def test_an_option_twice_or_with_and_without_effect_is_a_mistake(self):
+        option = Option("a.b", "int", 1, "")
+        with pytest.raises(AssertionError, match="twice"):
+            OptionTable([option, Option("a_b", "int", 1, "")])
+        with pytest.raises(AssertionError, match="has an effect and has none"):
+            OptionTable([option], {"a.b"})
