@@ -1,0 +1,97 @@
+"""Where brokers listen, and what came of trying them: addresses, `bootstrap.servers`, and the wait before trying one again.
+
+Free of I/O: whoever owns the sockets reports successes and failures here and asks before it tries again.
+Source of the waits: `reconnect.backoff.ms` and `reconnect.backoff.max.ms` of Apache Kafka's clients (ClusterConnectionStates.java).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.errors import ConfigException
+
+PORT_MAX: Final = 65535
+
+
+class Address(NamedTuple):
+    """One listener. `str()` gives `host:port`, with brackets around an IPv6 host."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[Address, ...]:
+    """The addresses in `host:port,host:port` or in a sequence of `host:port`. ConfigException names the part that is wrong."""
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = tuple(_parse(part.strip()) for part in parts if part.strip())
+    if not addresses:
+        raise ConfigException("option bootstrap.servers is empty: it must be host:port, several with commas between them")
+    return addresses
+
+
+def _parse(text: str) -> Address:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+        raise ConfigException(f"option bootstrap.servers cannot contain {text!r}: each server must be host:port, with a port of 1 to 65535")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return Address(host, int(port))
+
+
+class Attempts:
+    """What came of connecting to each address: failures in a row, the last reason, and when it may be tried again."""
+
+    __slots__ = ("_backoff", "_dice", "_failures", "_reasons", "_tried_since_ms", "_wait_until_ms")
+
+    def __init__(self, backoff: Backoff, dice: Dice) -> None:
+        self._backoff = backoff
+        self._dice = dice
+        self._failures: dict[Address, int] = {}
+        self._reasons: dict[Address, str] = {}
+        self._wait_until_ms: dict[Address, int] = {}
+        self._tried_since_ms: dict[Address, int] = {}
+
+    def succeeded(self, address: Address) -> None:
+        """The address answered: forget its failures."""
+        for facts in (self._failures, self._reasons, self._wait_until_ms, self._tried_since_ms):
+            facts.pop(address, None)
+
+    def failed(self, address: Address, reason: str, now_ms: int) -> None:
+        """The address refused, was lost, or did not answer."""
+        failures = self._failures.get(address, 0) + 1
+        self._failures[address] = failures
+        self._reasons[address] = reason
+        self._wait_until_ms[address] = now_ms + self._backoff.wait_ms(failures, self._dice)
+        self._tried_since_ms.setdefault(address, now_ms)
+
+    def may_try(self, address: Address, now_ms: int) -> bool:
+        """Whether the wait after the last failure is over."""
+        return self._wait_until_ms.get(address, now_ms) <= now_ms
+
+    def retry_at_ms(self, address: Address, now_ms: int) -> int:
+        """When the address may be tried again; `now_ms` if at once."""
+        return max(now_ms, self._wait_until_ms.get(address, now_ms))
+
+    def failures(self, address: Address) -> int:
+        """Failures in a row; 0 after a success."""
+        return self._failures.get(address, 0)
+
+    def pick(self, candidates: Sequence[Address], now_ms: int) -> Address | None:
+        """The address with the fewest failures that may be tried now, the first of several; None when all have to wait."""
+        ready = [address for address in candidates if self.may_try(address, now_ms)]
+        return min(ready, key=self.failures) if ready else None
+
+    def next_retry_ms(self, candidates: Iterable[Address], now_ms: int) -> int | None:
+        """When the first of these addresses may be tried again; None without addresses."""
+        return min((self.retry_at_ms(address, now_ms) for address in candidates), default=None)
+
+    def describe(self, candidates: Iterable[Address], waited_ms: int) -> str:
+        """One line for an error: which addresses, how long they were tried, and the last reason of each."""
+        addresses = list(dict.fromkeys(candidates))
+        reasons = [f"{address} ({self._reasons.get(address, 'no answer yet')})" for address in addresses]
+        return f"no broker reachable at {', '.join(reasons)}; tried for {waited_ms} ms"

@@ -1,0 +1,52 @@
+"""The error codes in an answer, wherever its API puts them: found by the fields' names, which Kafka keeps alike.
+
+For answers with few entries (management and transaction requests, single partitions); the produce path reads its own fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from chaffinch.errors import ErrorCode, codes, exception_for
+from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.schema import Message
+
+CODE_FIELDS: Final = frozenset({"error_code", "partition_error_code"})
+MESSAGE_FIELDS: Final = ("error_message",)
+RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
+
+
+def codes_in(answer: Message) -> Iterator[tuple[ErrorCode, str | None]]:
+    """Every code other than NONE in an answer, each with the broker's own words for it, outermost first."""
+    message = next((getattr(answer, name, None) for name in MESSAGE_FIELDS if hasattr(answer, name)), None)
+    for field in answer.FIELDS:
+        value = getattr(answer, field.name)
+        if field.name in CODE_FIELDS:
+            if value:
+                yield codes.by_number(value, message=message), message
+        elif isinstance(value, Message):
+            yield from codes_in(value)
+        elif isinstance(value, list):
+            for element in value:
+                if not isinstance(element, Message):
+                    break
+                yield from codes_in(element)
+
+
+def raise_for(answer: Message) -> None:
+    """Raise the exception of the first code other than NONE in an answer, if there is one."""
+    for code, message in codes_in(answer):
+        raise exception_for(code, message=message, api=api_of(answer).name)
+
+
+def worst_handling(answer: Message) -> Handling:
+    """COMPLETE without an error; RETRY or REFRESH_AND_RETRY when every code is retriable; else what the first other code asks."""
+    found = [handling_of(code, TRANSACTION) for code, _ in codes_in(answer)]
+    final = [handling for handling in found if handling not in RETRIED]
+    if final:
+        return final[0]
+    if Handling.REFRESH_AND_RETRY in found:
+        return Handling.REFRESH_AND_RETRY
+    return found[0] if found else Handling.COMPLETE

@@ -1,0 +1,126 @@
+"""What is known of a cluster: its nodes, topics, partitions and their leaders, learnt from Metadata answers.
+
+A plain object without I/O; whoever asks for metadata feeds the answers in. Follows MetadataCache.java and KIP-320: of two answers
+about the same topic, the one with the older leader epoch loses, so that a broker that lags behind does not move leaders back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from chaffinch.client.addresses import Address
+from chaffinch.errors import ErrorCode, codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+NO_NODE = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """One partition: the node that leads it (-1: none now), the epoch of that leadership, and how many replicas it has."""
+
+    leader_id: int
+    leader_epoch: int
+    replica_count: int
+    in_sync_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicState:
+    """One topic as last heard. `code` is NONE, or why the topic cannot be used (then it has no partitions)."""
+
+    name: str
+    topic_id: UUID
+    partitions: dict[int, PartitionState] = field(default_factory=dict)
+    code: ErrorCode = codes.NONE
+    heard_ms: int = 0
+
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
+
+class ClusterState:
+    """The cluster as last heard. Before the first answer it has no nodes and no topics."""
+
+    __slots__ = ("_topics", "cluster_id", "controller_id", "nodes", "updated_ms", "version")
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Address] = {}
+        self.controller_id = NO_NODE
+        self.cluster_id: str | None = None
+        self.updated_ms: int | None = None
+        self.version = 0
+        """Counts the answers taken in."""
+        self._topics: dict[str, TopicState] = {}
+
+    def update(self, response: MetadataResponse, now_ms: int) -> None:
+        """Take in an answer. Topics that it does not mention stay as they are: it may have been asked for a few only."""
+        if response.brokers:
+            self.nodes = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
+        self.controller_id = response.controller_id
+        self.cluster_id = response.cluster_id or self.cluster_id
+        self.updated_ms = now_ms
+        self.version += 1
+        for topic in response.topics:
+            if topic.name is not None:
+                self._topics[topic.name] = self._merged(topic, topic.name, now_ms)
+
+    def _merged(self, topic: MetadataResponseTopic, name: str, now_ms: int) -> TopicState:
+        code = codes.by_number(topic.error_code)
+        known = self._topics.get(name)
+        if code.is_retriable and known is not None and known.partitions and code is not codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return TopicState(name=name, topic_id=known.topic_id, partitions=known.partitions, heard_ms=now_ms)
+        before = known.partitions if known is not None and known.topic_id == topic.topic_id else {}
+        partitions = {p.partition_index: _newer(p, before.get(p.partition_index)) for p in topic.partitions}
+        return TopicState(name=name, topic_id=topic.topic_id, partitions=partitions, code=code, heard_ms=now_ms)
+
+    def forget(self, topic: str) -> None:
+        """Drop what is known of a topic."""
+        self._topics.pop(topic, None)
+
+    def topic(self, name: str) -> TopicState | None:
+        """The topic as last heard; None when nothing was heard yet."""
+        return self._topics.get(name)
+
+    def topics(self) -> list[str]:
+        """Names of the topics that were heard of and can be used."""
+        return [name for name, state in self._topics.items() if state.code is codes.NONE]
+
+    def topic_id(self, name: str) -> UUID | None:
+        """The topic's id; None when nothing was heard of it."""
+        state = self._topics.get(name)
+        return None if state is None else state.topic_id
+
+    def partition_count(self, name: str) -> int | None:
+        """How many partitions the topic has; None when it is not known, or cannot be used."""
+        state = self._topics.get(name)
+        return state.partition_count if state is not None and state.partitions else None
+
+    def partition(self, topic_partition: TopicPartition) -> PartitionState | None:
+        """The partition as last heard."""
+        state = self._topics.get(topic_partition.topic)
+        return None if state is None else state.partitions.get(topic_partition.partition)
+
+    def leader_of(self, topic_partition: TopicPartition) -> int | None:
+        """The id of the node that leads the partition; None when none does, or none is known, or its address is not."""
+        state = self.partition(topic_partition)
+        return state.leader_id if state is not None and state.leader_id in self.nodes else None
+
+    def address_of(self, node_id: int) -> Address | None:
+        """Where the node listens."""
+        return self.nodes.get(node_id)
+
+
+def _newer(heard: MetadataResponsePartition, before: PartitionState | None) -> PartitionState:
+    if before is not None and 0 <= heard.leader_epoch < before.leader_epoch:
+        return before
+    has_leader = heard.leader_id >= 0 and codes.by_number(heard.error_code) is not codes.LEADER_NOT_AVAILABLE
+    return PartitionState(
+        leader_id=heard.leader_id if has_leader else NO_NODE,
+        leader_epoch=heard.leader_epoch,
+        replica_count=len(heard.replica_nodes),
+        in_sync_count=len(heard.isr_nodes),
+    )

@@ -1,0 +1,258 @@
+"""One connection to one broker, without its socket: negotiation, requests in flight with their deadlines, bytes in and out.
+
+The first request on a connection asks for the broker's API versions (KIP-511, with the software name `chaffinch`); what was handed
+over before the answer waits. Requests are answered in order, so one without an answer in time means that the connection is stuck:
+it is given up, as Java's NetworkClient does, and every request in flight fails with it.
+
+A failed request says whether any of its bytes had been handed to the network. Only then may the broker have acted on it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chaffinch import __version__
+from chaffinch.client.addresses import Address
+from chaffinch.errors import UnsupportedVersionException
+from chaffinch.errors.codes import Numbering
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.client_connection import ClientConnection, ReceivedResponse
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
+
+# sendmsg takes at most IOV_MAX buffers, 1024 on Linux; fewer do as well.
+BUFFERS_PER_WRITE_MAX: Final = 256
+# A broker that accepts connections but never answers ApiVersions is given up after the request time-out, like any request.
+NEGOTIATION_TOKEN: Final = object()
+# ApiVersions is asked in our version, in the broker's, and at last in version 0.
+NEGOTIATIONS_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """The broker answered a request. `numbering`: how this broker numbers its error codes."""
+
+    address: Address
+    token: Any  # Whatever the caller handed over with the request.
+    message: Any  # One of the response classes of protocol/messages; which one follows from the request.
+    numbering: Numbering = "apache"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A request that has no answer (Produce with acks=0) has been handed to the network whole."""
+
+    address: Address
+    token: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A request that will get no answer. `was_sent`: bytes of it had been handed to the network, so the broker may have acted on it."""
+
+    address: Address
+    token: Any
+    reason: str
+    was_sent: bool
+    is_timeout: bool = False
+    is_unsupported: bool = False
+    """The broker lives, but knows no version of this API that we speak: trying again is no use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """The connection is open and its versions are negotiated."""
+
+    address: Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disconnected:
+    """The connection is gone, or was never made; its requests have failed in events before this one."""
+
+    address: Address
+    reason: str
+
+
+ConnectionEvent = Answered | Written | Failed | Connected | Disconnected
+
+
+@dataclass(slots=True)
+class _Request:
+    token: Any
+    message: Message
+    deadline_ms: int
+    expects_answer: bool
+    version_max: int | None
+    starts_at: int = -1
+    """Where its first byte lies in the stream of bytes written; -1 while it waits."""
+    ends_at: int = -1
+
+
+class BrokerConnection:
+    """The sans-IO half of a connection. Its owner calls `opened`, moves bytes, and at last `lost`; each call returns what happened."""
+
+    def __init__(self, address: Address, *, client_id: str, request_timeout_ms: int) -> None:
+        self.address = address
+        self.request_timeout_ms = request_timeout_ms
+        self.is_negotiated = False
+        self.violation: str | None = None
+        """Set when the peer broke the protocol: the connection is of no use any more."""
+        self._protocol = ClientConnection(client_id, software_version=__version__)
+        self._waiting: deque[_Request] = deque()
+        self._in_flight: dict[int, _Request] = {}
+        self._unanswered: deque[_Request] = deque()
+        self._outgoing: deque[memoryview] = deque()
+        self._queued_bytes = 0
+        self._sent_bytes = 0
+        self._negotiations = 0
+
+    @property
+    def numbering(self) -> Numbering:
+        """How this broker numbers its error codes: what it announced as a feature."""
+        return self._protocol.error_numbering
+
+    @property
+    def in_flight_count(self) -> int:
+        """Requests handed over and not done yet, those included that wait for the negotiation."""
+        return len(self._waiting) + len(self._in_flight) + len(self._unanswered)
+
+    @property
+    def wants_write(self) -> bool:
+        return bool(self._outgoing)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the first request in flight is too late; None when none is."""
+        deadlines = [
+            request.deadline_ms for requests in (self._in_flight.values(), self._waiting, self._unanswered) for request in requests
+        ]
+        return min(deadlines, default=None)
+
+    def opened(self, now_ms: int) -> None:
+        """The socket is connected: ask for the versions first."""
+        self._negotiations += 1
+        request = self._protocol.api_versions_request()
+        self._encode(_Request(NEGOTIATION_TOKEN, request, now_ms + self.request_timeout_ms, True, None))
+
+    def send(
+        self,
+        message: Message,
+        token: Any,
+        now_ms: int,
+        *,
+        timeout_ms: int | None = None,
+        version_max: int | None = None,
+        expects_answer: bool = True,
+    ) -> list[ConnectionEvent]:
+        """Hand over a request; it waits for the negotiation if need be. A request that cannot be encoded fails at once."""
+        deadline_ms = now_ms + (self.request_timeout_ms if timeout_ms is None else timeout_ms)
+        request = _Request(token, message, deadline_ms, expects_answer, version_max)
+        if not self.is_negotiated:
+            self._waiting.append(request)
+            return []
+        return self._encode(request)
+
+    def _encode(self, request: _Request) -> list[ConnectionEvent]:
+        try:
+            correlation_id, buffers = self._protocol.encode_request(request.message, self._version(request))
+        except (UnencodableMessage, UnsupportedVersionException) as error:
+            return [Failed(address=self.address, token=request.token, reason=str(error), was_sent=False, is_unsupported=True)]
+        request.starts_at = self._queued_bytes
+        for buffer in buffers:
+            if len(buffer):
+                self._outgoing.append(memoryview(buffer))
+                self._queued_bytes += len(buffer)
+        request.ends_at = self._queued_bytes
+        if request.expects_answer:
+            self._in_flight[correlation_id] = request
+        else:
+            self._unanswered.append(request)
+        return []
+
+    def _version(self, request: _Request) -> int | None:
+        versions = self._protocol.versions
+        if request.version_max is None or versions is None:
+            return None
+        return versions.choose(api_of(request.message), request.version_max)
+
+    def buffers(self) -> list[memoryview]:
+        """The next bytes to write, in order; tell `written` how many of them were."""
+        if len(self._outgoing) <= BUFFERS_PER_WRITE_MAX:
+            return list(self._outgoing)
+        return [self._outgoing[i] for i in range(BUFFERS_PER_WRITE_MAX)]
+
+    def written(self, count: int) -> list[ConnectionEvent]:
+        """`count` bytes of `buffers()` went out. Requests without an answer are done when they are out whole."""
+        self._sent_bytes += count
+        while count:
+            first = self._outgoing[0]
+            if first.nbytes > count:
+                self._outgoing[0] = first[count:]
+                break
+            count -= first.nbytes
+            self._outgoing.popleft()
+        events: list[ConnectionEvent] = []
+        while self._unanswered and self._unanswered[0].ends_at <= self._sent_bytes:
+            events.append(Written(address=self.address, token=self._unanswered.popleft().token))
+        return events
+
+    def get_buffer(self) -> memoryview:
+        """Where the next bytes received belong; tell `received` how many they were."""
+        return self._protocol.get_buffer()
+
+    def received(self, count: int, now_ms: int) -> list[ConnectionEvent]:
+        """`count` bytes have come. If `violation` is set afterwards, the peer does not speak Kafka: close the connection."""
+        try:
+            responses: Sequence[ReceivedResponse] = self._protocol.buffer_updated(count)
+        except ProtocolViolation as violation:
+            responses = violation.responses
+            self.violation = f"the answer is no Kafka protocol: {violation}"
+        events: list[ConnectionEvent] = []
+        for response in responses:
+            request = self._in_flight.pop(response.correlation_id)
+            if request.token is not NEGOTIATION_TOKEN:
+                events.append(Answered(address=self.address, token=request.token, message=response.message, numbering=self.numbering))
+            elif self._protocol.versions is not None:
+                events.extend(self._negotiated())
+            elif self._negotiations < NEGOTIATIONS_MAX:
+                self.opened(now_ms)  # The broker does not know our version of ApiVersions and has said which it knows.
+            else:
+                self.violation = f"the broker refuses ApiVersions: {response.message}"
+        return events
+
+    def _negotiated(self) -> list[ConnectionEvent]:
+        self.is_negotiated = True
+        events: list[ConnectionEvent] = [Connected(address=self.address)]
+        while self._waiting:
+            events.extend(self._encode(self._waiting.popleft()))
+        return events
+
+    def is_stuck(self, now_ms: int) -> bool:
+        """Whether a request has been in flight longer than its time-out: the connection is to be given up."""
+        deadline_ms = self.deadline_ms
+        return deadline_ms is not None and deadline_ms <= now_ms
+
+    def lost(self, reason: str, *, now_ms: int | None = None) -> list[ConnectionEvent]:
+        """The connection is gone: all its requests fail, in the order in which they were handed over."""
+        requests = [*self._in_flight.values(), *self._unanswered, *self._waiting]
+        self._in_flight.clear()
+        self._unanswered.clear()
+        self._waiting.clear()
+        self._outgoing.clear()
+        self._protocol.close()
+        events: list[ConnectionEvent] = [
+            Failed(
+                address=self.address,
+                token=request.token,
+                reason=reason,
+                was_sent=0 <= request.starts_at < self._sent_bytes,
+                is_timeout=now_ms is not None and request.deadline_ms <= now_ms,
+            )
+            for request in requests
+            if request.token is not NEGOTIATION_TOKEN
+        ]
+        return [*events, Disconnected(address=self.address, reason=reason)]

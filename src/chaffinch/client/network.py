@@ -1,0 +1,231 @@
+"""The sockets of a client: one selector, one connection per address, driven by the one thread that calls `poll`.
+
+The shell around `connections.py`: it moves bytes, and knows nothing of Kafka. Received bytes go straight into the buffers that the
+protocol lends; requests leave as lists of buffers in one system call, without being joined.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, Failed
+from chaffinch.protocol.schema import Message
+from chaffinch.runtime import sockets
+from chaffinch.runtime.clock import Clock, SystemClock
+from chaffinch.runtime.sockets import SocketFailed, Waker
+
+REQUEST_TIMEOUT_MS: Final = 30_000
+CONNECT_TIMEOUT_MS: Final = 10_000
+# How often one connection may read before the others get their turn.
+READS_PER_TURN_MAX: Final = 16
+
+
+@dataclass(slots=True)
+class _Transport:
+    """A connection and its socket. `alternatives`: further socket addresses of the name, to try if this one fails."""
+
+    connection: BrokerConnection
+    opened: socket.socket
+    connect_deadline_ms: int
+    alternatives: list[tuple[int, Any]] = field(default_factory=list)
+    is_open: bool = False
+    events_wanted: int = 0
+
+
+class Network:
+    """Connections by address, made when first used. Everything but `wakeup` belongs to one thread."""
+
+    def __init__(
+        self,
+        *,
+        client_id: str,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._client_id = client_id
+        self._request_timeout_ms = request_timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._clock = clock or SystemClock()
+        self._transports: dict[Address, _Transport] = {}
+        self._selector = selectors.DefaultSelector()
+        self._waker = Waker()
+        self._selector.register(self._waker.fileno(), selectors.EVENT_READ, None)
+        self._events: list[ConnectionEvent] = []
+        self._is_closed = False
+
+    def send(
+        self,
+        address: Address,
+        message: Message,
+        token: Any,
+        *,
+        timeout_ms: int | None = None,
+        version_max: int | None = None,
+        expects_answer: bool = True,
+    ) -> None:
+        """Hand over a request. `token` comes back with its outcome from `poll`, exactly once, whatever happens."""
+        try:
+            transport = self._transports.get(address) or self._connect(address)
+        except SocketFailed as failure:
+            self._events.append(Failed(address=address, token=token, reason=str(failure), was_sent=False))
+            self._events.append(Disconnected(address=address, reason=str(failure)))
+            return
+        self._events += transport.connection.send(
+            message, token, self._clock.now_ms(), timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer
+        )
+        if transport.is_open:
+            self._guarded(transport, self._write)
+
+    def poll(self, timeout_ms: int | None) -> list[ConnectionEvent]:
+        """Move bytes and wait up to `timeout_ms` (None: for ever) until something has happened; what did."""
+        wait_ms = 0 if self._events else self._wait_ms(timeout_ms)
+        for key, mask in self._selector.select(None if wait_ms is None else wait_ms / 1000):
+            transport: _Transport | None = key.data
+            if transport is None:
+                self._waker.drain()
+                continue
+            self._guarded(transport, self._advance if transport.is_open else self._finish_connecting, mask)
+        self._give_up_stuck()
+        events, self._events = self._events, []
+        return events
+
+    def wakeup(self) -> None:
+        """Let `poll` return soon; from any thread."""
+        self._waker.wake()
+
+    def in_flight_count(self, address: Address) -> int:
+        """Requests handed over to this address and not done yet."""
+        transport = self._transports.get(address)
+        return 0 if transport is None else transport.connection.in_flight_count
+
+    def is_connected(self, address: Address) -> bool:
+        """Whether a connection to this address is open and its versions are negotiated."""
+        transport = self._transports.get(address)
+        return transport is not None and transport.connection.is_negotiated
+
+    def disconnect(self, address: Address, reason: str) -> None:
+        """Close the connection to an address, if there is one; its requests fail in the next `poll`."""
+        transport = self._transports.get(address)
+        if transport is not None:
+            self._lose(transport, reason)
+
+    def close(self) -> None:
+        """Close everything. Requests still in flight are forgotten: who closes has settled them before."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for transport in self._transports.values():
+            sockets.close_quietly(transport.opened)
+        self._transports.clear()
+        self._selector.close()
+        self._waker.close()
+
+    def _wait_ms(self, timeout_ms: int | None) -> int | None:
+        now_ms = self._clock.now_ms()
+        deadlines = [deadline for t in self._transports.values() if (deadline := t.connection.deadline_ms) is not None]
+        deadlines += [t.connect_deadline_ms for t in self._transports.values() if not t.is_open]
+        waits = [max(0, deadline - now_ms) for deadline in deadlines]
+        if timeout_ms is not None:
+            waits.append(max(0, timeout_ms))
+        return min(waits, default=None)
+
+    def _connect(self, address: Address) -> _Transport:
+        now_ms = self._clock.now_ms()
+        connection = BrokerConnection(address, client_id=self._client_id, request_timeout_ms=self._request_timeout_ms)
+        opened, alternatives = _open_first(sockets.resolve(address.host, address.port))
+        transport = _Transport(connection, opened, now_ms + self._connect_timeout_ms, alternatives)
+        self._transports[address] = transport
+        self._register(transport)
+        return transport
+
+    def _register(self, transport: _Transport) -> None:
+        transport.events_wanted = selectors.EVENT_WRITE
+        self._selector.register(transport.opened, selectors.EVENT_WRITE, transport)
+
+    def _want(self, transport: _Transport, events: int) -> None:
+        if transport.events_wanted != events:
+            transport.events_wanted = events
+            self._selector.modify(transport.opened, events, transport)
+
+    def _guarded(self, transport: _Transport, step: Callable[..., None], *arguments: Any) -> None:
+        """Run one step of a connection; its failure is an event, not an exception."""
+        try:
+            step(transport, *arguments)
+        except SocketFailed as failure:
+            self._lose(transport, str(failure))
+        else:
+            if transport.connection.violation is not None:
+                self._lose(transport, transport.connection.violation)
+
+    def _finish_connecting(self, transport: _Transport, _mask: int) -> None:
+        try:
+            sockets.connect_outcome(transport.opened)
+        except SocketFailed:
+            if not transport.alternatives:
+                raise
+            self._selector.unregister(transport.opened)
+            sockets.close_quietly(transport.opened)
+            transport.opened, transport.alternatives = _open_first(transport.alternatives)
+            self._register(transport)
+            return
+        transport.is_open = True
+        transport.connection.opened(self._clock.now_ms())
+        self._write(transport)
+
+    def _advance(self, transport: _Transport, mask: int) -> None:
+        if mask & selectors.EVENT_READ:
+            self._read(transport)
+        self._write(transport)
+
+    def _read(self, transport: _Transport) -> None:
+        for _ in range(READS_PER_TURN_MAX):
+            buffer = transport.connection.get_buffer()
+            count = sockets.receive_some(transport.opened, buffer)
+            if count is None:
+                return
+            self._events += transport.connection.received(count, self._clock.now_ms())
+            if count < len(buffer) or transport.connection.violation is not None:
+                return
+
+    def _write(self, transport: _Transport) -> None:
+        connection = transport.connection
+        while connection.wants_write:
+            count = sockets.send_some(transport.opened, connection.buffers())
+            if not count:
+                break
+            self._events += connection.written(count)
+        self._want(transport, selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_write else 0))
+
+    def _give_up_stuck(self) -> None:
+        now_ms = self._clock.now_ms()
+        for transport in list(self._transports.values()):
+            if not transport.is_open and transport.connect_deadline_ms <= now_ms:
+                self._lose(transport, f"no connection after {self._connect_timeout_ms} ms")
+            elif transport.connection.is_stuck(now_ms):
+                self._lose(transport, "no answer within the request time-out")
+
+    def _lose(self, transport: _Transport, reason: str) -> None:
+        if self._transports.pop(transport.connection.address, None) is None:
+            return
+        with contextlib.suppress(KeyError, ValueError):  # Never registered, or its number is gone with the socket.
+            self._selector.unregister(transport.opened)
+        sockets.close_quietly(transport.opened)
+        self._events += transport.connection.lost(reason, now_ms=self._clock.now_ms())
+
+
+def _open_first(candidates: list[tuple[int, Any]]) -> tuple[socket.socket, list[tuple[int, Any]]]:
+    """A socket connecting to the first candidate that does not refuse at once, and the candidates after it."""
+    failure = SocketFailed("name not known: it has no address")
+    for index, (family, address) in enumerate(candidates):
+        try:
+            return sockets.open_connecting(family, address), candidates[index + 1 :]
+        except SocketFailed as refused:
+            failure = refused
+    raise failure

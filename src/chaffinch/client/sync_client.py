@@ -1,0 +1,326 @@
+"""A blocking client for what needs no state machine of its own: one request, one answer; and batches pushed in a window.
+
+It knows the cluster, looks up leaders and coordinators, tries again what is worth trying again, and gives up with an error that says
+what was asked of whom and for how long. Safe to use from several threads, one request at a time. Times are in ms.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from chaffinch.client import answers, coordinators
+from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
+from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.cluster import ClusterState
+from chaffinch.client.connections import Answered, Connected, ConnectionEvent, Disconnected, Failed, Written
+from chaffinch.client.coordinators import CoordinatorKind, Coordinators
+from chaffinch.client.network import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, Network
+from chaffinch.client.pipeline import Deadline, Exchange, Pipeline, failure_of
+from chaffinch.errors import (
+    IllegalStateException,
+    UnsupportedVersionException,
+    codes,
+    exception_for,
+)
+from chaffinch.errors.handling import Handling
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.protocol.schema import Message
+from chaffinch.runtime.clock import Clock, SystemClock
+
+# As Kafka's clients: default.api.timeout.ms, retry.backoff.ms, retry.backoff.max.ms, reconnect.backoff(.max).ms.
+TIMEOUT_MS: Final = 60_000
+RETRY_BACKOFF: Final = Backoff(initial_ms=100, max_ms=1_000)
+RECONNECT_BACKOFF: Final = Backoff(initial_ms=50, max_ms=1_000)
+# Requests in flight per pipeline: enough to keep a broker busy while the next batch is being made.
+WINDOW_REQUESTS: Final = 5
+POLL_MS_MAX: Final = 1_000
+
+Target = int | Address | Literal["any", "controller"]
+
+
+class SyncClient:
+    """Requests to a cluster, each waited for. Close it, or use it with `with`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        client_id: str = "chaffinch",
+        timeout_ms: int = TIMEOUT_MS,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        retry_backoff: Backoff = RETRY_BACKOFF,
+        reconnect_backoff: Backoff = RECONNECT_BACKOFF,
+        clock: Clock | None = None,
+        dice: Dice | None = None,
+    ) -> None:
+        self.cluster = ClusterState()
+        self._bootstrap = parse_bootstrap_servers(bootstrap_servers)
+        self._clock = clock or SystemClock()
+        self._dice = dice or random.Random()
+        self._timeout_ms = timeout_ms
+        self._retry_backoff = retry_backoff
+        self._attempts = Attempts(reconnect_backoff, self._dice)
+        self._coordinators = Coordinators()
+        self._network = Network(
+            client_id=client_id, request_timeout_ms=request_timeout_ms, connect_timeout_ms=connect_timeout_ms, clock=self._clock
+        )
+        self.lock = threading.RLock()
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Calling it again has no effect."""
+        with self.lock:
+            self._is_closed = True
+            self._network.close()
+
+    def request(self, message: Message, node: Target = "any", *, timeout_ms: int | None = None, retries: bool = True) -> Any:
+        """Send one request and return its answer, whatever codes are in it.
+
+        `node`: a node id, an address, any broker, or the controller. A lost connection is tried again until `timeout_ms` is over,
+        unless `retries` is False: then NetworkException says with `stored` whether the broker may have acted on it. TimeoutException
+        when time is over, with the last reason as its cause; UnsupportedVersionException when the broker has no version of the API.
+        """
+        deadline = self.deadline(timeout_ms, f"{api_of(message).name} request to {_named(node)}")
+        with self.lock:
+            return self._until_answered(lambda: self._address(node, deadline), message, deadline, retries=retries).message
+
+    def leader_request(self, topic_partition: TopicPartition, message: Message, *, timeout_ms: int | None = None) -> Any:
+        """Send one request to the leader of a partition; retriable codes in the answer are tried again with fresh metadata.
+
+        An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
+        """
+        deadline = self.deadline(timeout_ms, f"{api_of(message).name} request to the leader of {topic_partition}")
+
+        def find() -> Address | None:
+            return self._leader_address(topic_partition, deadline)
+
+        def forget() -> None:
+            self._refresh([topic_partition.topic], deadline)
+
+        with self.lock:
+            return self._until_settled(find, forget, message, deadline)
+
+    def coordinator_request(self, key: str, kind: CoordinatorKind, message: Message, *, timeout_ms: int | None = None) -> Any:
+        """Send one request to the coordinator of a group or transactional id; retriable codes are tried again, the coordinator looked up.
+
+        An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
+        """
+        deadline = self.deadline(timeout_ms, f"{api_of(message).name} request to the coordinator of {kind} {key!r}")
+        with self.lock:
+            return self._until_settled(
+                lambda: self._coordinator_address(key, kind, deadline), lambda: self._coordinators.forget(key, kind), message, deadline
+            )
+
+    def refresh_metadata(self, topics: Iterable[str] | None = None, *, timeout_ms: int | None = None) -> ClusterState:
+        """Ask for metadata of `topics` (None: of all) and return what is known then. A topic that does not exist has its code there."""
+        names = None if topics is None else list(topics)
+        with self.lock:
+            self._refresh(names, self.deadline(timeout_ms, "metadata request"))
+        return self.cluster
+
+    def leader(self, topic_partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
+        """The id of the node that leads a partition, waiting for one. The exception of the topic's code if the topic cannot be used;
+        UnknownTopicOrPartitionException for an index beyond the topic's partitions."""
+        deadline = self.deadline(timeout_ms, f"looking for the leader of {topic_partition}")
+        with self.lock:
+            self._leader_address(topic_partition, deadline)
+            leader = self.cluster.leader_of(topic_partition)
+        assert leader is not None, "a leader with an address has an id"
+        return leader
+
+    def coordinator(self, key: str, kind: CoordinatorKind = "group", *, timeout_ms: int | None = None) -> Address:
+        """Where the coordinator of a group or transactional id listens; usable as `node` of `request`."""
+        deadline = self.deadline(timeout_ms, f"looking for the coordinator of {kind} {key!r}")
+        with self.lock:
+            return self._coordinator_address(key, kind, deadline)
+
+    def pipeline(self, node: Target, *, window: int = WINDOW_REQUESTS, timeout_ms: int | None = None) -> Pipeline:
+        """A window of requests in flight to one broker; see `Pipeline`."""
+        deadline = self.deadline(timeout_ms, f"opening a pipeline to {_named(node)}")
+        with self.lock:
+            return Pipeline(self, self._until_found(lambda: self._address(node, deadline), deadline), window)
+
+    # What follows is called with the lock held.
+
+    def deadline(self, timeout_ms: int | None, what: str) -> Deadline:
+        return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what)
+
+    def start(self, message: Message, address: Address) -> Exchange:
+        """Hand over a request without waiting for its answer."""
+        if self._is_closed:
+            raise IllegalStateException("the client is closed")
+        exchange = Exchange(message, address)
+        self._network.send(address, message, exchange)
+        return exchange
+
+    def pump(self, wait_ms: int) -> None:
+        """Move bytes, waiting up to `wait_ms` until something happens; outcomes go to their exchanges."""
+        if self._is_closed:
+            raise IllegalStateException("the client is closed")
+        for event in self._network.poll(min(wait_ms, POLL_MS_MAX)):
+            self._take_in(event)
+
+    def _take_in(self, event: ConnectionEvent) -> None:
+        match event:
+            case Answered() | Failed() | Written():
+                event.token.outcome = event
+            case Connected():
+                self._attempts.succeeded(event.address)
+            case Disconnected():
+                self._attempts.failed(event.address, event.reason, self._clock.now_ms())
+                self._coordinators.forget_address(event.address)
+
+    def _pause(self, pause_ms: int, deadline: Deadline) -> None:
+        """Wait, but go on moving bytes."""
+        until_ms = min(self._clock.now_ms() + pause_ms, deadline.at_ms)
+        while (left_ms := until_ms - self._clock.now_ms()) > 0:
+            self.pump(left_ms)
+
+    def _until_found(self, find: Callable[[], Address | None], deadline: Deadline) -> Address:
+        while (address := find()) is None:
+            if deadline.is_over:
+                raise self._unreachable(deadline)
+            retry_ms = self._attempts.next_retry_ms([*self.cluster.nodes.values(), *self._bootstrap], self._clock.now_ms())
+            self._pause(max(1, (retry_ms or 0) - self._clock.now_ms()), deadline)
+        return address
+
+    def _unreachable(self, deadline: Deadline) -> TimeoutException:
+        known = [*self._bootstrap, *self.cluster.nodes.values()]
+        if deadline.last_error is None or any(self._attempts.failures(address) for address in known):
+            return deadline.error(self._attempts.describe(known, deadline.waited_ms))
+        return deadline.error(f"the last error was {getattr(deadline.last_error, 'name', deadline.last_error)}")
+
+    def _until_answered(
+        self, find: Callable[[], Address | None], message: Message, deadline: Deadline, *, retries: bool = True
+    ) -> Answered:
+        while True:
+            address = self._until_found(find, deadline)
+            if deadline.last_error is not None and deadline.is_over:
+                raise self._unreachable(deadline)
+            exchange = self.start(message, address)
+            while exchange.outcome is None and not deadline.is_over:
+                self.pump(deadline.left_ms)
+            if isinstance(exchange.outcome, Answered):
+                return exchange.outcome
+            if exchange.outcome is None:
+                self._network.disconnect(address, "no answer within the caller's time-out")
+                self.pump(0)
+            deadline.last_error = error = failure_of(exchange)
+            if not retries or isinstance(error, UnsupportedVersionException):
+                raise error
+            if deadline.is_over:
+                raise self._unreachable(deadline)
+
+    def _until_settled(
+        self, find: Callable[[], Address | None], forget: Callable[[], None], message: Message, deadline: Deadline
+    ) -> Message:
+        failures = 0
+        while True:
+            answer: Message = self._until_answered(find, message, deadline).message
+            handling = answers.worst_handling(answer)
+            if handling not in answers.RETRIED:
+                return answer
+            failures += 1
+            code, text = next(iter(answers.codes_in(answer)))
+            deadline.last_error = exception_for(code, message=text, api=api_of(message).name)
+            if deadline.is_over:
+                raise deadline.error(f"the last answer was {code.name}")
+            if handling is Handling.REFRESH_AND_RETRY:
+                forget()
+            self._pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+
+    def _refresh(self, topics: list[str] | None, deadline: Deadline) -> None:
+        wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+        self.cluster.update(self._until_answered(lambda: self._address("any", deadline), request, deadline).message, self._clock.now_ms())
+
+    def _address(self, node: Target, deadline: Deadline) -> Address | None:
+        """Where to send now; None while every candidate waits after a failure."""
+        now_ms = self._clock.now_ms()
+        if isinstance(node, Address):
+            return self._attempts.pick([node], now_ms)
+        if node == "any":
+            candidates = list(self.cluster.nodes.values())
+            return self._attempts.pick([*candidates, *self._bootstrap], now_ms)
+        node_id = self.cluster.controller_id if node == "controller" else node
+        address = self.cluster.address_of(node_id)
+        if address is None or not self._attempts.may_try(address, now_ms):
+            self._refresh([], deadline)
+            node_id = self.cluster.controller_id if node == "controller" else node
+            address = self.cluster.address_of(node_id)
+        if address is None:
+            known = ", ".join(map(str, sorted(self.cluster.nodes))) or "none"
+            raise exception_for(codes.BROKER_NOT_AVAILABLE, message=f"{_named(node)} is not in the cluster; its nodes are: {known}")
+        return self._attempts.pick([address], self._clock.now_ms())
+
+    def _leader_address(self, topic_partition: TopicPartition, deadline: Deadline) -> Address:
+        failures = 0
+        while True:
+            leader = self.cluster.leader_of(topic_partition)
+            address = None if leader is None else self.cluster.address_of(leader)
+            if address is not None and self._attempts.failures(address) == 0:
+                return address
+            self._refresh([topic_partition.topic], deadline)
+            if failures:
+                self._raise_for_topic(topic_partition)
+            leader = self.cluster.leader_of(topic_partition)
+            address = None if leader is None else self.cluster.address_of(leader)
+            if address is not None and self._attempts.may_try(address, self._clock.now_ms()):
+                return address
+            if deadline.is_over:
+                reason = f"its leader {address} cannot be reached" if address else "it has no leader"
+                raise deadline.error(reason)
+            failures += 1
+            self._pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+
+    def _raise_for_topic(self, topic_partition: TopicPartition) -> None:
+        """A topic that is unknown twice in a row, or cannot be used, is an error, not something to wait for."""
+        state = self.cluster.topic(topic_partition.topic)
+        if state is None or (state.code is not codes.NONE and (not state.code.is_retriable or not state.partitions)):
+            code = codes.UNKNOWN_TOPIC_OR_PARTITION if state is None else state.code
+            if code is not codes.LEADER_NOT_AVAILABLE:
+                raise exception_for(code, topic_partition=topic_partition, api="Metadata")
+        elif topic_partition.partition not in state.partitions and state.partitions:
+            message = f"partition {topic_partition.partition} of topic {topic_partition.topic!r}, which has {state.partition_count}"
+            raise exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, message=message, topic_partition=topic_partition, api="Metadata")
+
+    def _coordinator_address(self, key: str, kind: CoordinatorKind, deadline: Deadline) -> Address:
+        failures = 0
+        while True:
+            address = self._coordinators.address_of(key, kind)
+            if address is not None and self._attempts.may_try(address, self._clock.now_ms()):
+                return address
+            request = coordinators.find_request(key, kind)
+            answer = self._until_answered(lambda: self._address("any", deadline), request, deadline).message
+            found = coordinators.read_answer(answer)
+            if found.code is codes.NONE:
+                self._coordinators.learn(key, kind, found.address)
+                if self._attempts.may_try(found.address, self._clock.now_ms()):
+                    return found.address
+            else:
+                deadline.last_error = exception_for(found.code, message=found.message, api="FindCoordinator")
+                if not found.code.is_retriable:
+                    raise deadline.last_error
+            if deadline.is_over:
+                raise deadline.error(f"the last answer was {found.code.name}")
+            failures += 1
+            self._pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+
+
+def _named(node: Target) -> str:
+    if isinstance(node, Address):
+        return str(node)
+    return f"node {node}" if isinstance(node, int) else {"any": "any broker", "controller": "the controller"}[node]

@@ -1,0 +1,143 @@
+"""Sockets for clients: opened without blocking, closed without raising, and a pair to wake up a thread that waits for others.
+
+Only system calls and the translation of their errors; who waits for what is `client/network.py`'s business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Sequence
+from typing import Any, Final
+
+# Batches are large and few: let the kernel take several at once, so that the sender thread can go on.
+SEND_BUFFER_BYTES: Final = 4 << 20
+_IN_PROGRESS: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN, errno.EALREADY})
+
+
+class SocketFailed(Exception):
+    """What the operating system said about a socket, in a few words (`refused`, `name not known`)."""
+
+
+def resolve(host: str, port: int) -> list[tuple[int, Any]]:
+    """The (family, socket address) pairs of a name, in the system's order of preference. May take as long as DNS does."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SocketFailed(f"name not known: {error.strerror or error}") from error
+    return [(family, address) for family, _, _, _, address in found]
+
+
+def open_connecting(family: int, address: Any) -> socket.socket:
+    """A socket that is connecting, without waiting for it: it becomes writable when the outcome is known (`connect_outcome`)."""
+    try:
+        opened = socket.socket(family, socket.SOCK_STREAM)
+    except OSError as error:
+        raise SocketFailed(reason_of(error)) from error
+    try:
+        opened.setblocking(False)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        number = opened.connect_ex(address)
+    except OSError as error:
+        opened.close()
+        raise SocketFailed(reason_of(error)) from error
+    if number not in _IN_PROGRESS and number != 0:
+        opened.close()
+        raise SocketFailed(reason_of(OSError(number, os.strerror(number))))
+    return opened
+
+
+def connect_outcome(opened: socket.socket) -> None:
+    """Called when a connecting socket has become writable: SocketFailed says why it did not connect.
+
+    A connection within one machine can, by chance of port numbers, connect to itself; nobody listens then.
+    """
+    number = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if number:
+        raise SocketFailed(reason_of(OSError(number, os.strerror(number))))
+    try:
+        if opened.getsockname() == opened.getpeername():
+            raise SocketFailed("refused")
+    except OSError as error:
+        raise SocketFailed(reason_of(error)) from error
+
+
+def send_some(opened: socket.socket, buffers: Sequence[memoryview]) -> int:
+    """Write what fits now, of several buffers in one call: the number of bytes, 0 when nothing fits."""
+    try:
+        return opened.sendmsg(buffers)
+    except (BlockingIOError, InterruptedError):
+        return 0
+    except OSError as error:
+        raise SocketFailed(reason_of(error)) from error
+
+
+def receive_some(opened: socket.socket, buffer: memoryview) -> int | None:
+    """Read what is there into `buffer`: the number of bytes, None when there is nothing now. A closed peer is SocketFailed."""
+    try:
+        count = opened.recv_into(buffer)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError as error:
+        raise SocketFailed(reason_of(error)) from error
+    if count == 0:
+        raise SocketFailed("closed by the broker")
+    return count
+
+
+def close_quietly(opened: socket.socket) -> None:
+    """Close; what the system may say about it helps nobody."""
+    with contextlib.suppress(OSError):
+        opened.close()
+
+
+_REASONS: Final = {
+    errno.ECONNREFUSED: "refused",
+    errno.ECONNRESET: "reset by the broker",
+    errno.EPIPE: "closed by the broker",
+    errno.ETIMEDOUT: "timed out",
+    errno.EHOSTUNREACH: "no route to host",
+    errno.ENETUNREACH: "network unreachable",
+}
+
+
+def reason_of(error: OSError) -> str:
+    """The operating system's error in a few words."""
+    return _REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower()
+
+
+class Waker:
+    """Wakes a selector from another thread: register `fileno()` for reading, call `wake` from anywhere, `drain` when readable."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._is_awake = False
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def wake(self) -> None:
+        """Safe from any thread, cheap when called again before `drain`, and after `close` without effect."""
+        if self._is_awake:
+            return
+        self._is_awake = True
+        with contextlib.suppress(OSError):  # Full: a wake-up is on its way already. Closed: nobody waits any more.
+            self._writer.send(b"\0")
+
+    def drain(self) -> None:
+        """Forget the wake-ups so far. What was announced before this call must be looked at after it."""
+        with contextlib.suppress(OSError):
+            while len(self._reader.recv(4096)) == 4096:
+                pass
+        self._is_awake = False
+
+    def close(self) -> None:
+        self._is_awake = True
+        close_quietly(self._reader)
+        close_quietly(self._writer)

@@ -1,0 +1,263 @@
+"""The blocking client against a scripted server: retries, time-outs, clear errors, and the window of a pipeline."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from chaffinch.client import answers
+from chaffinch.client.addresses import Address
+from chaffinch.client.backoff import Backoff
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import (
+    CoordinatorNotAvailableException,
+    IllegalStateException,
+    NetworkException,
+    NotLeaderOrFollowerException,
+    Stored,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+    UnsupportedVersionException,
+)
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from chaffinch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
+
+ORDERS_0 = TopicPartition("orders", 0)
+QUICK = Backoff(initial_ms=1, max_ms=2)
+
+
+def client_of(server: ScriptedServer | str, **options: Any) -> SyncClient:
+    servers = server if isinstance(server, str) else server.bootstrap_servers
+    return SyncClient(servers, retry_backoff=QUICK, reconnect_backoff=QUICK, **{"timeout_ms": 5_000, **options})
+
+
+def closed_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+def produce(text: bytes) -> ProduceRequest:
+    partition = PartitionProduceData(index=0, records=[text[:1], text[1:]])
+    return ProduceRequest(acks=-1, timeout_ms=1000, topics=[TopicProduceData(name="orders", partitions=[partition])])
+
+
+def produced(offset: int, code: int = 0) -> ProduceResponse:
+    partition = PartitionProduceResponse(index=0, base_offset=offset, error_code=code)
+    return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[partition])])
+
+
+def test_metadata_and_leader() -> None:
+    with ScriptedServer() as server, client_of(server) as client:
+        assert client.refresh_metadata(["orders"]).partition_count("orders") == 3
+        assert client.leader(ORDERS_0) == 1
+        assert server.requests(ApiVersionsRequest)[0].client_software_name == "chaffinch"
+
+
+def test_nobody_listens_names_address_reason_and_time() -> None:
+    port = closed_port()
+    with client_of(f"127.0.0.1:{port}", timeout_ms=50) as client, pytest.raises(TimeoutException) as caught:
+        client.refresh_metadata()
+    text = str(caught.value)
+    assert f"127.0.0.1:{port} (refused)" in text or "refused" in str(caught.value.__cause__)
+    assert "ms" in text
+    assert caught.value.stored is Stored.NO
+
+
+def test_a_name_that_does_not_resolve_is_said() -> None:
+    with client_of("nobody.invalid:9092", timeout_ms=30) as client, pytest.raises(TimeoutException, match="name not known"):
+        client.refresh_metadata()
+
+
+def test_a_lost_connection_is_tried_again() -> None:
+    hung_up = []
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, MetadataRequest) and len(hung_up) < 2:
+            hung_up.append(message)
+            return HANG_UP
+        return None
+
+    with ScriptedServer(script) as server, client_of(server) as client:
+        assert client.refresh_metadata(["orders"]).topics() == ["orders"]
+    assert len(server.requests(MetadataRequest)) == 3
+
+
+def test_without_retries_a_lost_connection_says_that_the_broker_may_have_acted() -> None:
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return HANG_UP if isinstance(message, MetadataRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server) as client:
+        with pytest.raises(NetworkException, match="closed by the broker") as caught:
+            client.request(MetadataRequest(topics=[]), retries=False)
+        assert caught.value.stored is Stored.POSSIBLY
+
+
+def test_silence_ends_with_the_callers_timeout() -> None:
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return STAY_SILENT if isinstance(message, MetadataRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server, timeout_ms=60) as client, pytest.raises(TimeoutException):
+        client.refresh_metadata()
+
+
+def test_a_broker_without_the_api_is_said_at_once() -> None:
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, ApiVersionsRequest):
+            return ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, min_version=0, max_version=3)])
+        return None
+
+    with ScriptedServer(script) as server, client_of(server) as client, pytest.raises(UnsupportedVersionException, match="Metadata"):
+        client.refresh_metadata()
+
+
+def test_a_peer_that_is_no_broker_is_said() -> None:
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return HANG_UP
+
+    with ScriptedServer(script) as server, client_of(server, timeout_ms=50) as client, pytest.raises(TimeoutException, match="closed by"):
+        client.refresh_metadata()
+
+
+def test_leader_request_refreshes_and_tries_again() -> None:
+    answered = iter([produced(-1, 6), produced(-1, 19), produced(17)])
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return next(answered) if isinstance(message, ProduceRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server) as client:
+        answer = client.leader_request(ORDERS_0, produce(b"ab"))
+        assert answer.responses[0].partition_responses[0].base_offset == 17
+        assert len(server.requests(MetadataRequest)) == 2  # To find the leader, and because of code 6; 19 asks for nothing.
+
+
+def test_leader_request_returns_what_is_not_retriable_and_times_out_on_what_is() -> None:
+    codes = {"now": 87}
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return produced(-1, codes["now"]) if isinstance(message, ProduceRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server, timeout_ms=60) as client:
+        assert [code.name for code, _ in answers.codes_in(client.leader_request(ORDERS_0, produce(b"ab")))] == ["INVALID_RECORD"]
+        codes["now"] = 6
+        with pytest.raises(TimeoutException, match="NOT_LEADER_OR_FOLLOWER") as caught:
+            client.leader_request(ORDERS_0, produce(b"ab"))
+        assert isinstance(caught.value.__cause__, NotLeaderOrFollowerException)
+
+
+@pytest.mark.parametrize(
+    ("topic_partition", "text"), [(TopicPartition("ordres", 0), "ordres-0"), (TopicPartition("orders", 7), "partition 7 of topic 'orders'")]
+)
+def test_unknown_topic_and_partition(topic_partition: TopicPartition, text: str) -> None:
+    with ScriptedServer() as server, client_of(server) as client, pytest.raises(UnknownTopicOrPartitionException, match=text):
+        client.leader(topic_partition)
+
+
+def test_coordinator_is_looked_up_and_looked_up_again() -> None:
+    answered = iter([EndTxnResponse(error_code=16), EndTxnResponse(error_code=51), EndTxnResponse()])
+    found = iter([15, 0, 0])
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, FindCoordinatorRequest):
+            assert message.key_type == 1
+            code = next(found)
+            return FindCoordinatorResponse(
+                coordinators=[Coordinator(key="t", node_id=1, host="127.0.0.1", port=server.port, error_code=code)]
+            )
+        return next(answered) if isinstance(message, EndTxnRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server) as client:
+        assert client.coordinator_request("t", "transaction", EndTxnRequest(transactional_id="t")) == EndTxnResponse()
+        assert len(server.requests(FindCoordinatorRequest)) == 3
+        assert client.coordinator("t", "transaction") == Address("127.0.0.1", server.port)
+        assert len(server.requests(FindCoordinatorRequest)) == 3
+
+
+def test_no_coordinator_times_out_with_the_last_code() -> None:
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return FindCoordinatorResponse(coordinators=[Coordinator(error_code=15)]) if isinstance(message, FindCoordinatorRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server, timeout_ms=40) as client, pytest.raises(TimeoutException) as caught:
+        client.coordinator("g", "group")
+    assert isinstance(caught.value.__cause__, CoordinatorNotAvailableException)
+
+
+def test_raise_for() -> None:
+    with pytest.raises(NotLeaderOrFollowerException):
+        answers.raise_for(produced(-1, 6))
+    answers.raise_for(produced(3))
+    assert not list(answers.codes_in(ListOffsetsResponse()))
+    assert ListOffsetsRequest() is not None
+
+
+def test_pipeline_keeps_order_and_window() -> None:
+    sent = iter(range(100))
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return produced(next(sent)) if isinstance(message, ProduceRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server) as client, client.pipeline(client.leader(ORDERS_0), window=3) as pipeline:
+        received = []
+        for i in range(100):
+            received += pipeline.send(produce(b"x" * (1 + i)))
+            assert len(pipeline.unanswered) <= 3
+        received += pipeline.finish()
+        assert [answer.responses[0].partition_responses[0].base_offset for answer in received] == list(range(100))
+        requests = server.requests(ProduceRequest)
+        assert [len(r.topics[0].partitions[0].records) for r in requests] == list(range(1, 101))
+
+
+def test_pipeline_that_breaks_tells_what_was_answered_and_what_was_not() -> None:
+    sent = iter(range(100))
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if not isinstance(message, ProduceRequest):
+            return None
+        number = next(sent)
+        return produced(number) if number < 2 else HANG_UP
+
+    with ScriptedServer(script) as server, client_of(server) as client:
+        pipeline = client.pipeline("any", window=10)
+        received = []
+        for _ in range(4):
+            received += pipeline.send(produce(b"ab"))
+        with pytest.raises(NetworkException) as caught:
+            pipeline.finish()
+        received += pipeline.take_answers()
+        assert caught.value.stored is Stored.POSSIBLY
+        assert len(received) == 2
+        assert len(pipeline.unanswered) == 2
+
+
+def test_pipeline_left_open_is_a_mistake() -> None:
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return STAY_SILENT if isinstance(message, ProduceRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server) as client:
+        pipeline = client.pipeline("any")
+        pipeline.send(produce(b"ab"))
+        with pytest.raises(IllegalStateException, match="never waited for"), pipeline:
+            pass
+
+
+def test_use_after_close() -> None:
+    with ScriptedServer() as server:
+        client = client_of(server)
+        client.close()
+        client.close()
+        with pytest.raises(IllegalStateException, match="closed"):
+            client.refresh_metadata()
