@@ -2,7 +2,7 @@
 
 A file that a crash left behind is valid batches, then perhaps one torn write. The scan yields the former and stops at the first byte
 that is not a whole batch with the right CRC and the right offset. Whether that is a torn end or damage in the middle is decided by what
-follows: `batch_after` looks for a later batch that is whole. A torn write is the last one, so nothing whole can follow it.
+follows: `whole_batch_from` looks for a later batch that is whole. A torn write is the last one, so nothing whole can follow it.
 """
 
 from collections.abc import Iterator
@@ -65,13 +65,13 @@ class BatchScan:
         return f"the batch of offset {header.base_offset} stands where offset {self.offset} must be"
 
 
-def batch_after(file: File, position: int, offset: int) -> int | None:
-    """Position of some whole batch that begins after `position` and holds an offset above `offset`; None = there is none.
+def whole_batch_from(file: File, position: int, offset: int) -> int | None:
+    """Position of some whole batch that begins at `position` or later and has `offset` or a later one; None = there is none.
 
     Tries every byte, as after damage no length can be trusted. The offset keeps batches apart that are part of a record's value:
     producers number theirs from 0.
     """
-    start, end = position + 1, file.size
+    start, end = position, file.size
     while end - start >= HEADER_BYTES:
         chunk = file.read(start, CHUNK_BYTES)
         at = chunk.find(MAGIC, MAGIC_POSITION)
@@ -88,7 +88,7 @@ def batch_after(file: File, position: int, offset: int) -> int | None:
 def _is_plausible(header: BatchHeader, offset: int, at_hand: int) -> bool:
     return (
         HEADER_BYTES <= header.size <= at_hand
-        and offset < header.base_offset < offset + 2**32
+        and offset <= header.base_offset < offset + 2**32
         and header.last_offset_delta >= 0
         and header.last_offset_delta + 1 >= header.count >= 0
     )

@@ -69,6 +69,8 @@ def _locked(file_system: FileSystem) -> Lock:
         return file_system.lock(LOCK_NAME)
     except AlreadyLocked as error:
         raise AlreadyLocked(file_system.describe(""), error.holder) from error
+    except StorageError as error:
+        raise DataDirectoryError(file_system.describe(""), "use", f"it is not writable: {error.reason}") from error
 
 
 def _create(file_system: FileSystem, cluster_id: str) -> None:

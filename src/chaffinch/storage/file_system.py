@@ -6,11 +6,13 @@ Descriptors are opened on first use and at most `DESCRIPTORS_MAX` stay open: a b
 When one more is needed, the file unused for longest goes (a clock with one bit per file: cheap on the append path).
 """
 
+import ctypes
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import cast
 
 from chaffinch.storage.files import AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
 from chaffinch.storage.memory_files import Interrupted, MemoryFileSystem
@@ -30,6 +32,7 @@ __all__ = [
 DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connections need theirs.
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
+SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
 
 
 @contextmanager
@@ -137,6 +140,10 @@ class DiskFile:
             self._poison = f"an earlier sync failed ({error.strerror}): what it covered may be lost"
             raise storage_error(self.path, "sync", error) from error
 
+    def write_back(self, position: int) -> None:
+        if _sync_file_range is not None:  # Its result is not looked at: an error will come again at the next sync.
+            _sync_file_range(self._ready(), position, self._size - position, SYNC_FILE_RANGE_WRITE)
+
     def close(self) -> None:
         self._owner.forget(self)
         self.close_descriptor()
@@ -191,7 +198,14 @@ class DiskFileSystem:
         return file
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(self.describe(path))
+        full = self.describe(path)
+        try:
+            os.stat(full)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError as error:
+            raise storage_error(full, "look for", error) from error
+        return True
 
     def list(self, directory: str) -> Names:
         full = self.describe(directory)
@@ -259,6 +273,18 @@ class DiskFileSystem:
 
     def forget(self, file: DiskFile) -> None:
         self._open_files.pop(file, None)
+
+
+def _load_sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Linux has it and Python does not offer it."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+        function.restype = ctypes.c_int
+    return cast("Callable[[int, int, int, int], int] | None", function)
+
+
+_sync_file_range = _load_sync_file_range()
 
 
 def _boot_id() -> str:

@@ -94,6 +94,10 @@ class File(Protocol):
         """Return once the bytes survive a loss of power. After a failure the file refuses every later append and sync."""
         ...
 
+    def write_back(self, position: int) -> None:
+        """Ask the system to begin writing what stands from `position` on, without waiting: a later `sync` then has less to do."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -138,3 +142,11 @@ class FileSystem(Protocol):
     def describe(self, path: str) -> str:
         """The path as the user knows it."""
         ...
+
+
+def sync_directories(file_system: FileSystem, directory: str) -> None:
+    """Make the names in `directory` durable, and the directory itself: its name stands in its parent, and so on up to the root."""
+    while directory:
+        file_system.sync_directory(directory)
+        directory = directory.rpartition("/")[0]
+    file_system.sync_directory("")

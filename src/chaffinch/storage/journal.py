@@ -15,8 +15,8 @@ from chaffinch.identifiers import NO_TIMESTAMP
 from chaffinch.records.batch import BatchView, decode, encode
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
-from chaffinch.storage.batch_scan import BatchScan, batch_after
-from chaffinch.storage.files import CorruptLog, File, FileSystem, StorageError
+from chaffinch.storage.batch_scan import BatchScan, whole_batch_from
+from chaffinch.storage.files import CorruptLog, File, FileSystem, StorageError, sync_directories
 from chaffinch.storage.recovery import Cut
 
 LOGGER = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class Journal:
         self._live_bytes = 0
         self._next_offset = 0
         self._has_unsynced_name = True
+        self._failure: StorageError | None = None
         self._file: File
 
     @classmethod
@@ -86,6 +87,8 @@ class Journal:
 
     def put(self, entries: Entries, *, now_ms: int = NO_TIMESTAMP) -> None:
         """Store all of `entries` or none; None takes a key away. Not synced: see `sync`."""
+        if self._failure is not None:
+            raise self._failure
         if not entries:
             return
         batch = _encode(entries, self._next_offset, now_ms)
@@ -98,11 +101,11 @@ class Journal:
 
     def sync(self) -> None:
         """Return once every `put` so far survives a loss of power."""
+        if self._failure is not None:
+            raise self._failure
         self._file.sync()
         if self._has_unsynced_name:
-            self._file_system.sync_directory(self._directory)
-            if self._directory:
-                self._file_system.sync_directory(self._directory.rpartition("/")[0])
+            sync_directories(self._file_system, self._directory)
             self._has_unsynced_name = False
 
     def close(self) -> None:
@@ -116,7 +119,7 @@ class Journal:
         self._next_offset = scan.offset
         if scan.damage is None:
             return
-        found = batch_after(self._file, scan.position, scan.offset)
+        found = whole_batch_from(self._file, scan.position + 1, scan.offset + 1)
         if found is not None:
             raise CorruptLog(self._file.path, scan.position, f"{scan.damage}, and a whole batch follows at byte {found}")
         self.cut = Cut(path=self._file.path, position=scan.position, bytes_cut=self._file.size - scan.position, reason=scan.damage)
@@ -167,10 +170,20 @@ class Journal:
         self._file_system.rename(self._new_path, self._path)
         # From here on the new file is the journal, even if the directory cannot be synced now: `sync` tries that again.
         self._has_unsynced_name = True
-        self._file.close()
-        self._file = self._file_system.open(self._path, create=False)
         self._next_offset = next_offset
+        self._switch()
         self.sync()
+
+    def _switch(self) -> None:
+        """To the file that now has the journal's name. The old one has lost its name: to write there would be to forget."""
+        old = self._file
+        try:
+            self._file = self._file_system.open(self._path, create=False)
+        except StorageError as error:
+            self._failure = error
+            raise
+        finally:
+            old.close()
 
 
 def _encode(entries: Entries, base_offset: int, now_ms: int) -> bytearray:

@@ -42,11 +42,6 @@ class OffsetIndex:
         index = bisect_right(self._offsets, offset) - 1
         return (self._offsets[index], self._positions[index]) if index >= 0 else (self.base_offset, 0)
 
-    def floor_position(self, position: int) -> int:
-        """The last indexed position at or before `position`."""
-        index = bisect_right(self._positions, position) - 1
-        return self._positions[index] if index >= 0 else 0
-
     def floor_entry(self, position: int) -> tuple[int, int]:
         """(offset, position) of the last entry at or before `position`."""
         index = bisect_right(self._positions, position) - 1

@@ -12,11 +12,11 @@ import logging
 from bisect import bisect_right
 from typing import TYPE_CHECKING, NamedTuple
 
-from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
+from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, TopicPartition
 from chaffinch.records.batch import BatchHeader, BatchView, TimestampType, decode, patch_offset, read_header
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.storage import snapshot
-from chaffinch.storage.files import BytesLike, FileSystem, StorageError
+from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.offset_index import SPAN_MAX
 from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerRefusal, ProducerSequences
@@ -58,7 +58,31 @@ class OffsetOutOfRange(Exception):
 
 
 class PartitionLog:
-    """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read."""
+    """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read.
+
+    `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read.
+    """
+
+    __slots__ = (
+        "_base_offsets",
+        "_bytes_since_checkpoint",
+        "_durable_snapshot_offset",
+        "_file_system",
+        "_has_unsynced_bytes",
+        "_has_unsynced_names",
+        "_high_watermark",
+        "_producers",
+        "_segments",
+        "_snapshot_names",
+        "_undecided",
+        "config",
+        "cuts",
+        "directory",
+        "log_end_offset",
+        "log_start_offset",
+        "recovery_bytes_read",
+        "topic_partition",
+    )
 
     def __init__(
         self, file_system: FileSystem, directory: str, topic_partition: TopicPartition, config: LogConfig, recovered: RecoveredLog
@@ -75,7 +99,7 @@ class PartitionLog:
         self._base_offsets = [segment.base_offset for segment in recovered.segments]
         self._producers = recovered.producers
         self._snapshot_names = recovered.snapshot_names
-        self._saved = recovered.snapshot
+        self._durable_snapshot_offset = recovered.durable_snapshot_offset
         self._bytes_since_checkpoint = 0
         self._has_unsynced_names = True
         self._has_unsynced_bytes = bool(recovered.segments)
@@ -278,15 +302,18 @@ class PartitionLog:
 
     # Durability.
 
+    @property
+    def needs_sync(self) -> bool:
+        """Whether `sync` must be called before the latest appends are acknowledged: `flush.policy=always`, and not yet done."""
+        return self.config.flush_policy == "always" and (self._has_unsynced_bytes or self._has_unsynced_names)
+
     def sync(self) -> None:
         """Return once everything appended so far survives a loss of power. Raises StorageError: then it may not."""
         if self._has_unsynced_bytes:
             self._segments[-1].log.sync()
             self._has_unsynced_bytes = False
         if self._has_unsynced_names:
-            self._file_system.sync_directory(self.directory)
-            parent = self.directory.rpartition("/")[0]
-            self._file_system.sync_directory(parent)
+            sync_directories(self._file_system, self.directory)
             self._has_unsynced_names = False
 
     def _checkpoint_if_due(self, size: int) -> None:
@@ -296,6 +323,8 @@ class PartitionLog:
 
     def _checkpoint(self) -> None:
         """Save what spares the next start some reading. A failure is no reason to refuse records: it is tried again later."""
+        last = self._segments[-1].log
+        last.write_back(max(0, last.size - self._bytes_since_checkpoint))
         self._bytes_since_checkpoint = 0
         try:
             self._save_snapshot()
@@ -303,15 +332,17 @@ class PartitionLog:
             LOGGER.warning("no checkpoint of %s at offset %d: %s", self.topic_partition, self.log_end_offset, error)
 
     def _save_snapshot(self) -> None:
-        self._saved = Snapshot(
+        is_durable = not self._has_unsynced_bytes and not self._has_unsynced_names
+        taken = Snapshot(
             incarnation=self._file_system.incarnation,
-            is_durable=not self._has_unsynced_bytes and not self._has_unsynced_names,
+            is_durable=is_durable,
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
             segments=[*(segment.mark() for segment in self._segments[:-1]), self._segments[-1].save()],
             producers=self._producers.to_rows(),
         )
-        name = snapshot.write(self._file_system, self.directory, self._saved)
+        name = snapshot.write(self._file_system, self.directory, taken)
+        self._durable_snapshot_offset = self.log_end_offset if is_durable else NO_OFFSET
         if name not in self._snapshot_names:
             self._snapshot_names.append(name)
         while len(self._snapshot_names) > SNAPSHOTS_KEPT:
@@ -322,7 +353,7 @@ class PartitionLog:
         """Sync, leave a snapshot so that the next start reads nothing, and let go of the files."""
         if self._segments:
             self.sync()
-            if self._saved is None or self._saved.log_end_offset != self.log_end_offset or not self._saved.is_durable:
+            if self._durable_snapshot_offset != self.log_end_offset:
                 self._checkpoint()
         for segment in self._segments:
             segment.close()

@@ -13,12 +13,13 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from chaffinch.identifiers import NO_OFFSET
 from chaffinch.records.batch_header import BatchView
 from chaffinch.records.control_batch import read_control
 from chaffinch.records.faults import CorruptBatch
 from chaffinch.storage import snapshot
 from chaffinch.storage.aborted_transactions import AbortedTransaction
-from chaffinch.storage.batch_scan import BatchScan, batch_after
+from chaffinch.storage.batch_scan import BatchScan, whole_batch_from
 from chaffinch.storage.files import CorruptLog, FileSystem
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.producer_sequences import CompletedTransaction, ProducerSequences
@@ -43,7 +44,10 @@ class Cut:
 
 @dataclass(slots=True, kw_only=True)
 class RecoveredLog:
-    """`bytes_read`: how much had to be read to get here. `snapshot_names`: the snapshot files that are there, oldest first."""
+    """`bytes_read`: how much had to be read to get here. `snapshot_names`: the snapshot files that are there, oldest first.
+
+    `durable_snapshot_offset`: up to where a durable snapshot says all; -1 where none does.
+    """
 
     segments: list[Segment]
     producers: ProducerSequences
@@ -52,7 +56,7 @@ class RecoveredLog:
     cuts: list[Cut]
     bytes_read: int
     snapshot_names: list[str]
-    snapshot: Snapshot | None
+    durable_snapshot_offset: int
 
 
 def note_completed(segment: Segment, completed: CompletedTransaction | None, producers: ProducerSequences) -> None:
@@ -61,7 +65,7 @@ def note_completed(segment: Segment, completed: CompletedTransaction | None, pro
         return
     first_ongoing = producers.first_ongoing_offset
     stable = completed.last_offset + 1 if first_ongoing is None else first_ongoing
-    segment.add_aborted(AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable))
+    segment.aborted.add(AbortedTransaction(completed.producer_id, completed.first_offset, completed.last_offset, stable))
 
 
 def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: int) -> RecoveredLog:
@@ -89,6 +93,9 @@ class _Recovery:
 
     def run(self) -> RecoveredLog:
         taken = self._take_snapshot()
+        for name in [name for name in self._snapshot_names if taken is None or name > snapshot.name_of(taken.log_end_offset)]:
+            self._file_system.remove(f"{self._directory}/{name}")  # Of no use, and about a log that may have ended earlier since.
+            self._snapshot_names.remove(name)
         if taken is not None:
             self._verify_end(taken.segments)
             self._producers = ProducerSequences.from_rows(taken.producers)
@@ -103,7 +110,7 @@ class _Recovery:
             cuts=self._cuts,
             bytes_read=self._bytes_read,
             snapshot_names=self._snapshot_names,
-            snapshot=taken,
+            durable_snapshot_offset=taken.log_end_offset if taken and taken.is_durable else NO_OFFSET,
         )
 
     def _take_snapshot(self) -> Snapshot | None:
@@ -127,6 +134,8 @@ class _Recovery:
                 reason = f"the file ends here; it held {mark.size} bytes of records"
                 raise CorruptLog(segment.log.path, min(segment.size, mark.size), reason if segment.size < mark.size else "bytes were added")
             if not segment.restore(mark):
+                for opened in segments:
+                    opened.close()
                 return False
         self._segments = segments
         return True
@@ -200,11 +209,11 @@ class _Recovery:
     def _cut(self, segment: Segment, position: int, damage: str, later: list[int]) -> None:
         """End the log at `position` of `segment`, if nothing whole comes after that."""
         followers = [Segment(self._file_system, self._directory, base, self._config, create=False) for base in later]
-        found = batch_after(segment.log, position, segment.end_offset)
+        found = whole_batch_from(segment.log, position + 1, segment.end_offset + 1)
         if found is not None:
             raise CorruptLog(segment.log.path, position, f"{damage}, and a whole batch follows at byte {found}")
         for follower in followers:
-            found = batch_after(follower.log, -1, segment.end_offset)
+            found = whole_batch_from(follower.log, 0, follower.base_offset)
             if found is not None:
                 raise CorruptLog(segment.log.path, position, f"{damage}, and a whole batch follows at byte {found} of {follower.log.path}")
         if segment.size > position:

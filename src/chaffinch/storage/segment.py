@@ -11,7 +11,7 @@ from chaffinch.identifiers import NO_TIMESTAMP
 from chaffinch.records.batch_header import HEADER, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader
 from chaffinch.records.checksum import crc32c
 from chaffinch.storage import aborted_transactions, offset_index
-from chaffinch.storage.aborted_transactions import AbortedTransaction, AbortedTransactions
+from chaffinch.storage.aborted_transactions import AbortedTransactions
 from chaffinch.storage.files import BytesLike, CorruptLog, File, FileSystem
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.offset_index import OffsetIndex
@@ -39,6 +39,20 @@ class SegmentMark:
 class Segment:
     """Offsets from `base_offset` up to, not including, `end_offset`."""
 
+    __slots__ = (
+        "_file_system",
+        "_saved_aborted",
+        "_saved_index",
+        "aborted",
+        "base_offset",
+        "end_offset",
+        "index",
+        "known_size",
+        "log",
+        "max_timestamp",
+        "stem",
+    )
+
     def __init__(self, file_system: FileSystem, directory: str, base_offset: int, config: LogConfig, *, create: bool = True) -> None:
         self.base_offset = base_offset
         self.end_offset = base_offset
@@ -49,7 +63,6 @@ class Segment:
         self.index = OffsetIndex(base_offset, config.index_interval_bytes)
         self.aborted = AbortedTransactions()
         self._file_system = file_system
-        self._config = config
         self._saved_index = (0, 0)  # Entries in the file, and the CRC of their bytes.
         self._saved_aborted = (0, 0)
 
@@ -68,9 +81,6 @@ class Segment:
         self.end_offset = base_offset + header.last_offset_delta + 1
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
-
-    def add_aborted(self, entry: AbortedTransaction) -> None:
-        self.aborted.add(entry)
 
     def read(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> list[BytesLike]:
         """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `PartitionLog.read`."""
@@ -111,7 +121,7 @@ class Segment:
 
     def _last_boundary(self, start: int, data: bytes) -> int:
         """Size of the whole batches in `data`, which was read at `start` and ends anywhere."""
-        at = max(0, self.index.floor_position(start + len(data)) - start)
+        at = max(0, self.index.floor_entry(start + len(data))[1] - start)
         while len(data) - at >= HEADER_BYTES:
             size = self._checked(data, at, start + at).size
             if size > len(data) - at:
