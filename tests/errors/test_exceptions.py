@@ -284,6 +284,18 @@ class TestText:
                 exception_for(codes.by_number(200), message="?", api="Produce"),
                 "Produce: UNKNOWN_200: ?; possibly stored; close this producer and start a new one",
             ),
+            (
+                exception_for(codes.UNKNOWN_SERVER_ERROR, message="?", api="CreateTopics"),
+                "CreateTopics: UNKNOWN_SERVER_ERROR (-1): ?",
+            ),
+            (
+                exception_for(codes.NOT_CONTROLLER, message="ask node 2", api="CreateTopics"),
+                "CreateTopics: NOT_CONTROLLER (41): ask node 2; it may be tried again",
+            ),
+            (
+                errors.TimeoutException("no broker reachable at localhost:9092, tried for 10000 ms: refused"),
+                "REQUEST_TIMED_OUT (7): no broker reachable at localhost:9092, tried for 10000 ms: refused; it may be tried again",
+            ),
             (errors.ConfigException("option linger.ms cannot be -1"), "option linger.ms cannot be -1"),
         ],
         ids=lambda value: value.name if isinstance(value, errors.KafkaException) else "",

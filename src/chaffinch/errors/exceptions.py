@@ -184,11 +184,16 @@ class ApiException(KafkaException, group=Group.NONE):
     def __str__(self) -> str:
         code = f"{self.code.name} ({self.code.number})" if self.code.is_known else self.code.name
         facts = [_one_line(self.message).rstrip(".")]
-        if self.code.is_produce_code and self.api in {None, *PRODUCE_APIS}:
+        if self._concerns_records():
             facts.append(_STORED_TEXTS[self.stored])
-        if advice := ADVICE[self.group]:
-            facts.append(advice)
-        return ": ".join([*_place_of(self), code, "; ".join(facts)])
+        # What to do with the producer is no advice for who creates a topic.
+        if self.code.is_retriable or self.api in {None, *PRODUCE_APIS, *TRANSACTION_APIS}:
+            facts.append(ADVICE[self.group])
+        return ": ".join([*_place_of(self), code, "; ".join(filter(None, facts))])
+
+    def _concerns_records(self) -> bool:
+        is_produce = self.api in PRODUCE_APIS or (self.api is None and (self.culprits or self.topic_partition))
+        return bool(is_produce) and self.code.is_produce_code
 
 
 class ConfigException(KafkaException, group=Group.INVALID_CONFIGURATION):
