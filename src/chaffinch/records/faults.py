@@ -63,7 +63,7 @@ class RecordsError(Exception):
     """Base of everything `chaffinch.records` raises about data. Compares by class and arguments, and pickles."""
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self.args == other.args  # type: ignore[attr-defined]
+        return type(self) is type(other) and self.args == other.args
 
     def __hash__(self) -> int:
         return hash((type(self), self.args))

@@ -34,14 +34,12 @@ def measure(
     header_keys = lengths(header_key_offsets, header_key_bytes, header_value_valid[:0])
     header_values = lengths(header_value_offsets, header_value_bytes, header_value_valid)
     key_lengths, value_lengths = lengths(key_offsets, key_bytes, key_valid), lengths(value_offsets, value_bytes, value_valid)
+    longest_deltas = INT64_BYTES_MAX + INT32_BYTES_MAX
     total = 0
     for index, (timestamp, key, value, span) in enumerate(zip(timestamps.tolist(), key_lengths, value_lengths, header_spans, strict=True)):
         if CORRUPT in (key, value, span):
             return -(index + 1)
-        if is_bound:
-            size = 1 + INT64_BYTES_MAX + INT32_BYTES_MAX
-        else:
-            size = 1 + varint_size(wrap_int64(timestamp - base_timestamp)) + varint_size(index)
+        size = 1 + (longest_deltas if is_bound else varint_size(wrap_int64(timestamp - base_timestamp)) + varint_size(index))
         size += _field_size(key) + _field_size(value) + varint_size(span)
         for entry in range(header_starts[index], header_starts[index] + span):
             if CORRUPT in (header_keys[entry], header_values[entry]):

@@ -1,0 +1,74 @@
+"""How the loops of this package are compiled: with explicit types, without the GIL, kept in numba's cache. Imports numba.
+
+Each file of loops is self-contained, helpers included: numba's cache notices when the file of a loop changes, not when a file
+does that it takes helpers from. Helpers are `inlined`: they become part of the loops and have no cache entry of their own.
+
+Arguments are declared read-only wherever a loop only reads, so that Arrow's and `bytes`' buffers are taken as they are.
+numba checks no index. The loops do it themselves, and under NUMBA_BOUNDSCHECK=1 numba does it besides; then nothing is
+cached, because the cache does not tell checked from unchecked code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numba.core.cgutils
+import numba.extending
+from numba import types
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# numba's stubs describe neither its configuration nor its way to emit instructions.
+_numba: Any = numba
+
+INT64 = types.int64
+BOOL = types.boolean
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+INT64S = types.Array(types.int64, 1, "C", readonly=True)
+BYTES_OUT = types.Array(types.uint8, 1, "C")
+INT32S_OUT = types.Array(types.int32, 1, "C")
+INT64S_OUT = types.Array(types.int64, 1, "C")
+
+# A division by zero gives zero instead of raising: the loops check their divisors, and code that can raise is larger.
+_OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
+
+
+def compiled(*arguments: Any) -> Callable[[Function], Function]:
+    """Compile a loop now, or load it from the cache; every loop returns an int64."""
+    signature = INT64(*arguments)
+
+    def decorate(function: Function) -> Function:
+        if not _numba.config.BOUNDSCHECK:
+            try:
+                return _numba.njit(signature, cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
+            except RuntimeError as error:
+                # What numba raises where neither this folder nor the user's cache folder can be written to.
+                if "no locator available" not in str(error):
+                    raise
+        return _numba.njit(signature, **_OPTIONS)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def inlined(function: Function) -> Function:
+    """A helper of the loops in the same file."""
+    return _numba.njit(function, forceinline=True, **_OPTIONS)  # type: ignore[no-any-return]
+
+
+@_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def copy_bytes(typing_context: Any, out: Any, out_start: Any, data: Any, start: Any, length: Any) -> Any:
+    """Copy `data[start:start + length]` to `out[out_start:]`. Nothing is checked, not even under NUMBA_BOUNDSCHECK: callers do.
+
+    One memcpy. A loop over bytes is ten times slower, because the compiler cannot know that the arrays do not overlap; an
+    assignment of slices is five times slower.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        arrays = [context.make_array(signature.args[at])(context, builder, values[at]) for at in (0, 2)]
+        target, source = (builder.gep(array.data, [values[at]]) for array, at in zip(arrays, (1, 3), strict=True))
+        _numba.core.cgutils.raw_memcpy(builder, target, source, values[4], 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, data, types.int64, types.int64), generate
