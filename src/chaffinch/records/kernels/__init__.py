@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 
-LOAD_AFTER_RECORDS = 1 << 60
+LOAD_AFTER_RECORDS = 50_000
 """How many records the twin takes before the compiled loops are loaded unasked: its time for them is about that of loading."""
 
 LOOPS: dict[str, str] = {
@@ -26,6 +26,7 @@ LOOPS: dict[str, str] = {
     "scan_headers": "decode",
     "gather": "gather",
     "murmur2_partitions": "murmur2",
+    "walk": "walk",
 }
 """Name of each loop -> the file, in this package and in `kernels_reference`, that defines it."""
 
@@ -41,6 +42,7 @@ class Loops:
     scan_headers: Callable[..., int]
     gather: Callable[..., int]
     murmur2_partitions: Callable[..., int]
+    walk: Callable[..., int]
 
 
 class _State:

@@ -1,0 +1,132 @@
+"""One pass over the records of a batch that looks at everything but the contents of keys, values and headers."""
+
+from __future__ import annotations
+
+from chaffinch.records.faults import Fault
+from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
+from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64
+
+OFFSET_DELTA_WRONG = 1
+KEY_MISSING = 2
+TIMESTAMP_WRONG = 3
+"""Why a record is a culprit, in order of precedence: a record has at most one reason."""
+
+NO_TIMESTAMP = -1
+"""The timestamp of a record that has none (Kafka's `RecordBatch.NO_TIMESTAMP`)."""
+
+INDEX, POSITION, CULPRITS, MAX_TIMESTAMP = range(4)
+SUMMARY_LENGTH = 4
+"""Where `walk` puts what in `summary`."""
+
+RECORD_BYTES_MIN = 7
+HEADER_BYTES_MIN = 2
+"""The smallest record is its length and six fields of one byte; the smallest header two lengths."""
+
+_INT64_MIN = -(2**63)
+
+
+def walk(
+    payload: Bytes,
+    count: int,
+    base_timestamp: int,
+    timestamp_min: int,
+    timestamp_max: int,
+    may_lack_timestamp: bool,
+    must_have_key: bool,
+    culprit_indices: Int64s,
+    culprit_reasons: Bytes,
+    culprit_seen: Int64s,
+    summary: Int64s,
+) -> int:
+    """Check every length and count of `payload` (not compressed), which has to hold exactly `count` records.
+
+    A record is a culprit when its offset delta is not its index, when `must_have_key` and its key is null, or when its
+    timestamp (base + delta, wrapped at 64 bits) is outside timestamp_min .. timestamp_max (inclusive, ms) and is not the -1
+    of a record without one (if `may_lack_timestamp`). The first `len(culprit_indices)` culprits are written to the three
+    arrays, ascending: index, reason, and the wrong value itself (0 for a key); those arrays may be empty to only count.
+
+    Returns Fault.NONE, or the Fault that makes the payload unreadable. `summary` (4 numbers) gets: records walked, or index
+    of the faulty record; bytes walked, or position of the faulty field; culprits so far; largest timestamp so far (the
+    least 64-bit number when there is no record).
+    """
+    data = payload.tobytes()
+    position, culprits, largest = 0, 0, _INT64_MIN
+    if not 0 <= count <= len(data) // RECORD_BYTES_MIN:
+        summary[:] = 0, position, culprits, largest
+        return Fault.RECORD_COUNT
+    for index in range(count):
+        fault, position, offset_delta, timestamp_delta, key_length = _record(data, position)
+        if fault:
+            summary[:] = index, position, culprits, largest
+            return fault
+        timestamp = wrap_int64(base_timestamp + timestamp_delta)
+        largest = max(largest, timestamp)
+        if offset_delta != index:
+            reason, seen = OFFSET_DELTA_WRONG, offset_delta
+        elif must_have_key and key_length < 0:
+            reason, seen = KEY_MISSING, 0
+        elif timestamp_min <= timestamp <= timestamp_max or (may_lack_timestamp and timestamp == NO_TIMESTAMP):
+            continue
+        else:
+            reason, seen = TIMESTAMP_WRONG, timestamp
+        if culprits < len(culprit_indices):
+            culprit_indices[culprits], culprit_reasons[culprits], culprit_seen[culprits] = index, reason, seen
+        culprits += 1
+    summary[:] = count, position, culprits, largest
+    return Fault.NONE if position == len(data) else Fault.TRAILING_BYTES
+
+
+def _record(data: bytes, start: int) -> tuple[Fault, int, int, int, int]:
+    """(fault, position, offset delta, timestamp delta, key length) of the record at `start`; `position` is where it ends,
+    or where the field begins that is wrong."""
+    if start == len(data):
+        return Fault.RECORD_COUNT, start, 0, 0, 0
+    length, position = read_varint(data, start, len(data), INT32_BYTES_MAX)
+    if position < 0 or length < 0:
+        return Fault.RECORD_LENGTH, start, 0, 0, 0
+    end = position + length
+    if end > len(data):
+        return Fault.RECORD_CUT_SHORT, start, 0, 0, 0
+    start = position + 1  # The attributes: no bit of them means anything yet.
+    timestamp_delta, position = read_varint(data, start, end, INT64_BYTES_MAX)
+    if position < 0:
+        return Fault.TIMESTAMP_DELTA, start, 0, 0, 0
+    start = position
+    offset_delta, position = read_varint(data, start, end, INT32_BYTES_MAX)
+    if position < 0:
+        return Fault.OFFSET_DELTA, start, 0, 0, 0
+    key_length, start, position = _field(data, position, end)
+    if position < 0:
+        return Fault.KEY_LENGTH, start, 0, 0, 0
+    _, start, position = _field(data, position, end)
+    if position < 0:
+        return Fault.VALUE_LENGTH, start, 0, 0, 0
+    fault, position = _headers(data, position, end)
+    if fault:
+        return fault, position, 0, 0, 0
+    if position != end:
+        return Fault.RECORD_LENGTH_UNUSED, position, 0, 0, 0
+    return Fault.NONE, position, offset_delta, timestamp_delta, key_length
+
+
+def _field(data: bytes, start: int, end: int) -> tuple[int, int, int]:
+    """(length, start, position after the bytes that the length counts); position -1 when it is no length or they are not there."""
+    length, position = read_varint(data, start, end, INT32_BYTES_MAX)
+    if position < 0 or length > end - position:
+        return length, start, -1
+    return length, start, position + max(length, 0)
+
+
+def _headers(data: bytes, start: int, end: int) -> tuple[Fault, int]:
+    """(fault, position): where the headers that begin with their count at `start` end, or where the field begins that is wrong."""
+    count, position = read_varint(data, start, end, INT32_BYTES_MAX)
+    if position < 0 or not 0 <= count <= (end - position) // HEADER_BYTES_MIN:
+        return Fault.HEADER_COUNT, start
+    for _ in range(count):
+        length, start, position = _field(data, position, end)
+        if position < 0 or length < 0:
+            return Fault.HEADER_KEY_LENGTH, start
+        _, start, position = _field(data, position, end)
+        if position < 0:
+            return Fault.HEADER_VALUE_LENGTH, start
+    return Fault.NONE, position

@@ -1,0 +1,252 @@
+"""Whether a batch may be stored, and if not, exactly which of its records are to blame: KIP-467 and KIP-135.
+
+Pure: a batch, the topic's policy, who wrote it and the time go in, `Accepted` or `Rejected` comes out. Bad data never raises.
+Rules, codes and counters are in `validation_rules.py`; epochs, sequences and replicas are the broker's business, and so is what
+old clients hear.
+
+One pass of a compiled loop over the records decides; only a batch with culprits is walked a second time, to collect them, and
+only culprits cost Python objects.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from chaffinch.errors import codes
+from chaffinch.errors.exceptions import Culprit
+from chaffinch.records import kernels
+from chaffinch.records.batch_codec import decompressed_payload, encode
+from chaffinch.records.batch_header import (
+    ATTRIBUTE_COMPRESSION,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    BATCH_BYTES_MAX,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH_END,
+    BatchView,
+    TimestampType,
+    write_crc,
+)
+from chaffinch.records.columns import RecordColumns, measure
+from chaffinch.records.compression import Buffer, Compression, CompressionError, compress
+from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.kernels_reference import walk
+from chaffinch.records.validation_policy import Origin, ValidationPolicy
+from chaffinch.records.validation_rules import (
+    BATCH_RULES,
+    CRC_RULE,
+    KEY_RULE,
+    RECORD_SIZE_RULE,
+    RULE_BY_REASON,
+    TIMESTAMP_RULE,
+    TIMESTAMP_TYPE_RULE,
+    TOO_LARGE,
+    RecordRule,
+    batch_message,
+    record_message,
+    size_text,
+)
+from chaffinch.records.verdicts import Accepted, Rejected, code_of, response_fields
+
+__all__ = [
+    "CULPRITS_SPELLED_MAX",
+    "Accepted",
+    "Origin",
+    "Rejected",
+    "ValidationPolicy",
+    "check_batch",
+    "check_records",
+    "response_fields",
+    "validate",
+    "validate_columns",
+]
+
+CULPRITS_SPELLED_MAX = 1000
+"""Culprits with a message of their own, with the value seen. Every further one is listed with its index, its code and the rule's short
+text: a batch can hold 150,000 culprits, and their sentences would be twenty times the batch."""
+
+CULPRITS_IN_SUMMARY_MAX = 3
+"""Culprits that the message about the whole batch repeats, as in Kafka."""
+
+_NO_SIZES = np.empty(0, np.int64)
+
+
+def validate(
+    view: BatchView, policy: ValidationPolicy, origin: Origin, now_ms: int, *, crc_was_checked: bool = False
+) -> Accepted | Rejected:
+    """Check one sliced batch against every rule. `now_ms`: the broker's clock, ms since 1970.
+
+    `crc_was_checked` saves doing it twice where the caller had to look at the CRC first.
+    """
+    return check_batch(view, policy, origin, crc_was_checked=crc_was_checked) or check_records(view, policy, origin, now_ms)
+
+
+def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, crc_was_checked: bool = False) -> Rejected | None:
+    """The rules about the batch as a whole: cheap but for the CRC, and without a look at the records."""
+    for rule in BATCH_RULES:
+        if origin in rule.origins and not (crc_was_checked and rule is CRC_RULE):
+            wrong = rule.broken(view, policy)
+            if wrong is not None:
+                counts = () if rule.counter is None else ((rule.counter, 1),)
+                return Rejected(code=rule.code, message=batch_message(policy.topic_partition, wrong), counts=counts)
+    return None
+
+
+def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now_ms: int) -> Accepted | Rejected:
+    """The rules about records, for a batch that `check_batch` let pass. What a leader sent is taken as it is: it has been checked."""
+    header = view.header
+    if origin is Origin.REPLICATION:
+        return Accepted(batch=view.data, max_timestamp=header.max_timestamp, count=header.count)
+    try:
+        payload = decompressed_payload(view, policy.decompressed_bytes_max)
+    except CompressionError as error:
+        return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
+    walked = _walk(view, payload, policy, now_ms, culprits_max=0)
+    if walked.fault:
+        corrupt = CorruptBatch(walked.fault, walked.record_index, walked.position)
+        return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
+    if walked.culprit_count:
+        found = _walk(view, payload, policy, now_ms, culprits_max=walked.culprit_count).found
+        return _rejected([(index, _rule(view, reason), seen) for index, reason, seen in found], header.count, policy, now_ms)
+    return _accepted(view, payload, policy, now_ms, walked.max_timestamp)
+
+
+def validate_columns(
+    columns: RecordColumns, policy: ValidationPolicy, now_ms: int, *, compression: Compression = Compression.NONE, level: int | None = None
+) -> tuple[Culprit, ...]:
+    """The culprits among records that have not been sent yet, as a broker with this policy and clock would name them.
+
+    Besides the broker's record rules: a record so large that even alone, in a batch compressed with `compression`, it exceeds
+    `max.message.bytes`. That comes first, as it does for a broker, which looks at a batch's size before its records.
+    """
+    rules: list[RecordRule | None] = [None, RECORD_SIZE_RULE, KEY_RULE, TIMESTAMP_RULE]
+    seen = columns.timestamps.copy()
+    broken = np.zeros(columns.count, np.uint8)
+    timestamp_min, timestamp_max = policy.timestamp_bounds(now_ms)
+    is_outside = (columns.timestamps < timestamp_min) | (columns.timestamps > timestamp_max)
+    broken[is_outside & (columns.timestamps != walk.NO_TIMESTAMP)] = rules.index(TIMESTAMP_RULE)
+    if policy.is_compacted and columns.key_valid is not None:
+        broken[columns.key_valid == 0] = rules.index(KEY_RULE)
+    for index in np.flatnonzero(columns.sizes() + HEADER_BYTES > policy.batch_bytes_max).tolist():
+        size = _size_alone(columns.slice(index, index + 1), compression, level)
+        if size > policy.batch_bytes_max:
+            broken[index], seen[index] = rules.index(RECORD_SIZE_RULE), size
+    indices = np.flatnonzero(broken)
+    found = zip(indices.tolist(), broken[indices].tolist(), seen[indices].tolist(), strict=True)
+    return _culprits([(index, rule, value) for index, at, value in found if (rule := rules[at])], columns.count, policy, now_ms)
+
+
+# --- the records of a batch ------------------------------------------------------------------------------------------------
+
+
+class _Walked(NamedTuple):
+    """What one walk found. `record_index` and `position` say where the fault is; `found`: (index, reason, value seen) of each culprit."""
+
+    fault: Fault
+    record_index: int
+    position: int
+    culprit_count: int
+    max_timestamp: int
+    found: Iterator[tuple[int, int, int]]
+
+
+def _walk(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms: int, *, culprits_max: int) -> _Walked:
+    header = view.header
+    if _claims_append_time(view):
+        timestamp_min, timestamp_max, may_lack_timestamp = 1, 0, False  # An empty range: every record is a culprit.
+    else:
+        timestamp_min, timestamp_max = policy.timestamp_bounds(now_ms)
+        may_lack_timestamp = True
+    indices, seen = np.empty((2, culprits_max), np.int64)
+    reasons = np.empty(culprits_max, np.uint8)
+    summary = np.empty(walk.SUMMARY_LENGTH, np.int64)
+    # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
+    loops = kernels.choose(min(header.count, len(payload) // walk.RECORD_BYTES_MIN))
+    fault = loops.walk(
+        np.frombuffer(payload, np.uint8),
+        header.count,
+        header.base_timestamp,
+        timestamp_min,
+        timestamp_max,
+        may_lack_timestamp,
+        policy.is_compacted,
+        indices,
+        reasons,
+        seen,
+        summary,
+    )
+    index, position, culprit_count, max_timestamp = summary.tolist()
+    found = zip(indices.tolist(), reasons.tolist(), seen.tolist(), strict=True)
+    return _Walked(Fault(fault), index, position, culprit_count, max_timestamp, found)
+
+
+def _claims_append_time(view: BatchView) -> bool:
+    return bool(view.header.attributes & ATTRIBUTE_LOG_APPEND_TIME)
+
+
+def _rule(view: BatchView, reason: int) -> RecordRule:
+    rule = RULE_BY_REASON[reason]
+    return TIMESTAMP_TYPE_RULE if rule is TIMESTAMP_RULE and _claims_append_time(view) else rule
+
+
+def _size_alone(record: RecordColumns, compression: Compression, level: int | None) -> int:
+    """Size of the batch that holds this one record."""
+    size = HEADER_BYTES + measure(record, int(record.timestamps[0]), _NO_SIZES)
+    if compression is Compression.NONE or size > BATCH_BYTES_MAX:
+        return size
+    return len(encode(record, compression=compression, level=level))
+
+
+# --- the answer -----------------------------------------------------------------------------------------------------------
+
+
+def _culprits(found: Sequence[tuple[int, RecordRule, int]], count: int, policy: ValidationPolicy, now_ms: int) -> tuple[Culprit, ...]:
+    """One culprit per (index, rule, value seen)."""
+    spelled = [
+        Culprit(index, rule.code, record_message(policy.topic_partition, index, count, rule.text(seen, policy, now_ms)))
+        for index, rule, seen in found[:CULPRITS_SPELLED_MAX]
+    ]
+    return (*spelled, *(Culprit(index, rule.code, rule.short) for index, rule, _ in found[CULPRITS_SPELLED_MAX:]))
+
+
+def _rejected(found: Sequence[tuple[int, RecordRule, int]], count: int, policy: ValidationPolicy, now_ms: int) -> Rejected:
+    culprits = _culprits(found, count, policy, now_ms)
+    if len(found) == 1:
+        message = culprits[0].message
+    else:
+        named = [f"record {index}: {rule.text(seen, policy, now_ms)}" for index, rule, seen in found[:CULPRITS_IN_SUMMARY_MAX]]
+        if len(found) > len(named):
+            named.append(f"and {len(found) - len(named)} more")
+        message = f"{len(found)} of {count} records for {policy.topic_partition} rejected: {'; '.join(named)}"
+    counts = Counter(rule.counter for _, rule, _ in found)
+    return Rejected(code=code_of(culprits), message=message, culprits=culprits, counts=tuple(counts.items()))
+
+
+def _accepted(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms: int, max_timestamp: int) -> Accepted | Rejected:
+    """The batch as the topic's configuration wants it stored.
+
+    Records themselves are never rewritten: under LogAppendTime the header's largest timestamp stands for all of them, and
+    another codec holds the same record bytes. A CreateTime header that names the wrong largest timestamp is put right, as in Kafka:
+    it is what look-ups by time rely on.
+    """
+    header = view.header
+    source = header.compression
+    target = source if policy.compression is None else policy.compression
+    attributes = header.attributes & ~ATTRIBUTE_COMPRESSION | target
+    if policy.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        attributes |= ATTRIBUTE_LOG_APPEND_TIME
+        max_timestamp = now_ms
+    if attributes == header.attributes and max_timestamp == header.max_timestamp:
+        return Accepted(batch=view.data, max_timestamp=max_timestamp, count=header.count)
+    out = bytearray(HEADER_BYTES)
+    out += view.payload if target is source else compress(target, payload, policy.compression_level)
+    if target is not source and len(out) > policy.batch_bytes_max:
+        wrong = f"recompressed with {target.name.lower()}, {size_text(len(out), policy)}"
+        return Rejected(code=codes.MESSAGE_TOO_LARGE, message=batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))
+    HEADER.pack_into(out, 0, *header._replace(length=len(out) - LENGTH_END, attributes=attributes, max_timestamp=max_timestamp))
+    write_crc(out)
+    return Accepted(batch=out, max_timestamp=max_timestamp, count=header.count, is_rewritten=True)

@@ -1,0 +1,190 @@
+"""The rules a batch and its records must keep, each with its error code and its counter, in order of precedence.
+
+Pure: a rule looks at one batch (or says why one record broke it) and never raises. `validation.py` applies them; the loop that
+finds the records is `kernels/walk.py`. A rule more is a function and a row here, and a row in `tests/kips/test_kip_467_records.py`.
+
+Sources: KIP-467 section 2 and its list of checks, KIP-135, and Kafka's `LogValidator.validateBatch`, `validateRecord` and
+`UnifiedLog.analyzeAndValidateRecords`. Counters are the KIP's four, and ours for timestamps, sizes and sequences.
+
+Where these differ from Apache Kafka: inner offset deltas are checked (the KIP says so); a batch whose client claims
+LogAppendTime is refused whatever the topic's type (the KIP again: Kafka lets it pass on CreateTime topics and stores its
+records under timestamps nobody checked); codecs that do not exist are INVALID_RECORD instead of a server error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records.batch_header import MAGIC, BatchView
+from chaffinch.records.compression import Compression
+from chaffinch.records.kernels_reference.walk import KEY_MISSING, OFFSET_DELTA_WRONG, TIMESTAMP_WRONG
+from chaffinch.records.validation_policy import Origin, ValidationPolicy
+
+NO_KEY: Final = "NoKeyCompactedTopicRecordsPerSec"
+INVALID_MAGIC: Final = "InvalidMagicNumberRecordsPerSec"
+INVALID_CRC: Final = "InvalidMessageCrcRecordsPerSec"
+NON_INCREASING_OFFSET: Final = "NonIncreasingOffsetRecordsPerSec"
+INVALID_TIMESTAMP: Final = "InvalidTimestampRecordsPerSec"
+TOO_LARGE: Final = "TooLargeBatchesPerSec"
+INVALID_SEQUENCE: Final = "OutOfOrderSequenceBatchesPerSec"
+
+_ALL = frozenset(Origin)
+_LEADER = frozenset({Origin.CLIENT, Origin.COORDINATOR})
+_CLIENT = frozenset({Origin.CLIENT})
+
+_COMPRESSION_IDS = frozenset(map(int, Compression))
+
+
+# --- rules about a batch: the first one broken is the answer -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRule:
+    """`broken` says what is wrong, or None; it is asked only about batches of these origins that kept the rules before it."""
+
+    broken: Callable[[BatchView, ValidationPolicy], str | None]
+    code: ErrorCode
+    counter: str | None
+    origins: frozenset[Origin]
+
+
+def magic_is_unknown(view: BatchView, policy: ValidationPolicy) -> str | None:
+    magic = view.header.magic
+    return None if 0 <= magic <= MAGIC else f"magic {magic}, formats are 0 to {MAGIC}"
+
+
+def magic_is_old(view: BatchView, policy: ValidationPolicy) -> str | None:
+    magic = view.header.magic
+    return None if magic == MAGIC else f"magic {magic}, expected {MAGIC}"
+
+
+def crc_is_wrong(view: BatchView, policy: ValidationPolicy) -> str | None:
+    return None if view.crc_is_valid() else f"the checksum {view.header.crc:08x} does not match its bytes"
+
+
+def is_too_large(view: BatchView, policy: ValidationPolicy) -> str | None:
+    return None if view.size <= policy.batch_bytes_max else size_text(view.size, policy)
+
+
+def base_offset_is_not_zero(view: BatchView, policy: ValidationPolicy) -> str | None:
+    base_offset = view.header.base_offset
+    return None if base_offset == 0 else f"base offset {base_offset}, expected 0 from a client"
+
+
+def last_offset_is_negative(view: BatchView, policy: ValidationPolicy) -> str | None:
+    delta = view.header.last_offset_delta
+    return None if delta >= 0 else f"last offset delta {delta}, which is negative"
+
+
+def count_is_not_positive(view: BatchView, policy: ValidationPolicy) -> str | None:
+    count = view.header.count
+    return None if count > 0 else f"{count} records, a batch has at least 1"
+
+
+def count_contradicts_offsets(view: BatchView, policy: ValidationPolicy) -> str | None:
+    count, delta = view.header.count, view.header.last_offset_delta
+    return None if count == delta + 1 else f"{count} records and a last offset delta of {delta}, expected {count - 1}"
+
+
+def is_control(view: BatchView, policy: ValidationPolicy) -> str | None:
+    return "it is a control batch, which only brokers write" if view.header.is_control else None
+
+
+def sequence_is_missing(view: BatchView, policy: ValidationPolicy) -> str | None:
+    header = view.header
+    if header.producer_id < 0 or header.base_sequence >= 0:
+        return None
+    return f"producer {header.producer_id} epoch {header.producer_epoch} sent base sequence {header.base_sequence}, expected 0 or more"
+
+
+def codec_is_unknown(view: BatchView, policy: ValidationPolicy) -> str | None:
+    codec = view.header.compression_id
+    return None if codec in _COMPRESSION_IDS else f"compression codec {codec} does not exist, codecs are 0 to {max(_COMPRESSION_IDS)}"
+
+
+CRC_RULE: Final = BatchRule(crc_is_wrong, codes.CORRUPT_MESSAGE, INVALID_CRC, _ALL)
+
+BATCH_RULES: Final = (
+    BatchRule(magic_is_unknown, codes.CORRUPT_MESSAGE, INVALID_MAGIC, _ALL),
+    BatchRule(magic_is_old, codes.INVALID_RECORD, INVALID_MAGIC, _ALL),
+    CRC_RULE,
+    BatchRule(is_too_large, codes.MESSAGE_TOO_LARGE, TOO_LARGE, _LEADER),
+    BatchRule(base_offset_is_not_zero, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
+    BatchRule(last_offset_is_negative, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
+    BatchRule(count_is_not_positive, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
+    BatchRule(count_contradicts_offsets, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
+    BatchRule(is_control, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
+    BatchRule(sequence_is_missing, codes.INVALID_RECORD, INVALID_SEQUENCE, _CLIENT),
+    BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER),
+)
+"""In order. A count that contradicts the offsets comes before anything that trusts the count."""
+
+
+# --- rules about a record: every record that breaks one is a culprit, under the first it breaks ---------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRule:
+    """`text(seen, policy, now_ms)` spells what is wrong with a record whose value `seen` broke the rule; `short` names no values."""
+
+    code: ErrorCode
+    counter: str
+    text: Callable[[int, ValidationPolicy, int], str]
+    short: str
+
+
+def size_text(size: int, policy: ValidationPolicy) -> str:
+    return f"a batch of {size} bytes, max.message.bytes allows {policy.batch_bytes_max} bytes"
+
+
+def _offset_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    return f"offset delta {seen}, expected its index within the batch"
+
+
+def _key_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    return _NO_KEY_SHORT
+
+
+def _timestamp_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    if seen > now_ms:
+        distance, option, limit = f"{seen - now_ms} ms ahead of", "message.timestamp.after.max.ms", policy.timestamp_after_max_ms
+    else:
+        distance, option, limit = f"{now_ms - seen} ms behind", "message.timestamp.before.max.ms", policy.timestamp_before_max_ms
+    return f"timestamp {seen} ms is {distance} the broker, {option} allows {limit} ms"
+
+
+def _timestamp_type_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    return _TIMESTAMP_TYPE_SHORT
+
+
+def _too_large_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    return f"alone it makes {size_text(seen, policy)}"
+
+
+_NO_KEY_SHORT = "null key, the topic is compacted and needs one"
+_TIMESTAMP_TYPE_SHORT = "timestamp type LogAppendTime, expected CreateTime from a client"
+
+OFFSET_RULE: Final = RecordRule(codes.INVALID_RECORD, NON_INCREASING_OFFSET, _offset_text, "wrong offset delta")
+KEY_RULE: Final = RecordRule(codes.INVALID_COMPACTION_KEY, NO_KEY, _key_text, _NO_KEY_SHORT)
+TIMESTAMP_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_text, "timestamp out of range")
+TIMESTAMP_TYPE_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_type_text, _TIMESTAMP_TYPE_SHORT)
+RECORD_SIZE_RULE: Final = RecordRule(codes.MESSAGE_TOO_LARGE, TOO_LARGE, _too_large_text, "too large for any batch")
+"""For a record that has not been sent yet: a broker sees only batches."""
+
+RULE_BY_REASON: Final = {OFFSET_DELTA_WRONG: OFFSET_RULE, KEY_MISSING: KEY_RULE, TIMESTAMP_WRONG: TIMESTAMP_RULE}
+"""What `walk` reports -> the rule. Its numbers ascend in order of precedence; inner compression, inner magic and inner CRC, which come
+before them, exist in formats 0 and 1 only."""
+
+
+def batch_message(topic_partition: TopicPartition, wrong: str) -> str:
+    return f"batch for {topic_partition} rejected: {wrong}"
+
+
+def record_message(topic_partition: TopicPartition, index: int, count: int, wrong: str) -> str:
+    """`index` counts from 0, as everywhere on the wire."""
+    return f"record {index} of {count} for {topic_partition} rejected: {wrong}"
