@@ -36,22 +36,17 @@ def compile_encoder(cls: type[Message], version: int) -> Any:
     return _EncoderCompiler(cls, version).compile()
 
 
-def extend_records(parts: list[Buffer], records: Records) -> int:
-    """Append a `records` value to the output without copying it; returns its size in bytes."""
-    if records is None:
-        return 0
-    pieces = records if isinstance(records, list) else [records]
+def records_pieces(records: Records) -> tuple[list[Buffer], int]:
+    """A `records` value as buffers that are not empty, and their size in bytes."""
+    pieces: list[Buffer] = []
     size = 0
-    for piece in pieces:
-        if len(piece):
-            parts.append(piece)
+    for piece in records if isinstance(records, list) else [records]:
+        if not isinstance(piece, bytes | bytearray | memoryview) or (isinstance(piece, memoryview) and piece.itemsize != 1):
+            raise TypeError(f"{piece!r} is not bytes")
+        if piece:
+            pieces.append(piece)
             size += len(piece)
-    return size
-
-
-def records_size(records: Records) -> int:
-    """Size in bytes of a `records` value that is not null."""
-    return sum(map(len, records)) if isinstance(records, list) else len(records)  # type: ignore[arg-type]
+    return pieces, size
 
 
 class _EncoderCompiler:
@@ -59,9 +54,7 @@ class _EncoderCompiler:
         self.cls = cls
         self.version = version
         self.is_flexible = version >= cls.FLEXIBLE_SINCE
-        self.source = Source(
-            scope={"uvarint": uvarint, "pack": pack, "records_size": records_size, "extend_records": extend_records, "FAILURES": _FAILURES}
-        )
+        self.source = Source(scope={"uvarint": uvarint, "pack": pack, "records_pieces": records_pieces, "FAILURES": _FAILURES})
 
     def compile(self) -> Any:
         source, cls, version = self.source, self.cls, self.version
@@ -83,8 +76,11 @@ class _EncoderCompiler:
         for leaf in leaves:
             if leaf.field is None:
                 continue
-            value = getattr(variables.get(leaf.owner), leaf.field.name, None)
-            reason = _misfit(leaf.field, value, self.version)
+            owner = variables.get(leaf.owner)
+            if hasattr(owner, leaf.field.name):
+                reason = _misfit(leaf.field, getattr(owner, leaf.field.name), self.version)
+            else:
+                reason = f"{owner!r} has no such field"
             if reason:
                 return UnencodableMessage(self.cls.__name__, self.version, leaf.path.format_map(variables), reason)
         return UnencodableMessage(self.cls.__name__, self.version, leaves[0].path.format_map(variables), str(failure))
@@ -187,10 +183,10 @@ class _EncoderCompiler:
         source = self.source
         size = source.fresh("size")
         if kind is RecordsType:
-            source.add(depth, f"{size} = records_size({local})", leaf)
+            source.add(depth, f"{local}, {size} = records_pieces({local})", leaf)
             self.length(depth, leaf, size, kind.prefix)
             source.add(depth, f"if {size}:", leaf)
-            source.add(depth + 1, f"extend_records(parts, {local})", leaf)
+            source.add(depth + 1, f"parts += {local}", leaf)
             source.add(depth + 1, "out = bytearray()", leaf)
             source.add(depth + 1, "parts.append(out)", leaf)
             return
@@ -227,23 +223,37 @@ class _EncoderCompiler:
         if not tagged:
             source.add(depth, "out.append(0)", here)
             return
+        # By far most messages carry no tagged field, so that case is one line.
         tagged.sort(key=lambda leaf: leaf.field.tag or 0 if leaf.field else 0)
+        tests = [self.differs(leaf) for leaf in tagged]
         tags, outer = source.fresh("tags"), source.fresh("outer")
+        source.add(depth, f"if not ({' or '.join(tests)}): out.append(0)", here)
+        source.add(depth, "else:", here)
+        depth += 1
         source.add(depth, f"{tags} = []", here)
         source.add(depth, f"{outer} = out", here)
-        for leaf in tagged:
+        for leaf, test in zip(tagged, tests, strict=True):
             field = leaf.field
             assert field is not None
-            value, default = f"{leaf.owner}.{field.name}", source.fresh("default_")
-            source.scope[default] = field.default
-            comparison = f"{value} is not None" if field.default is None else f"{value} != {default}"
-            source.add(depth, f"if {comparison}:", leaf)
+            value = f"{leaf.owner}.{field.name}"
+            source.add(depth, f"if {test}:", leaf)
             source.add(depth + 1, "out = bytearray()", leaf)
             self.value(depth + 1, leaf, value, field.is_nullable_in(self.version) and not isinstance(field.kind, Struct))
             source.add(depth + 1, f"{tags}.append({uvarint(field.tag or 0)!r} + uvarint(len(out)) + out)", leaf)
         source.add(depth, f"out = {outer}", here)
         source.add(depth, f"out += uvarint(len({tags}))", here)
         source.add(depth, f"for tag in {tags}: out += tag", here)
+
+    def differs(self, leaf: Leaf) -> str:
+        """An expression: whether a tagged field has another value than its default, so that it must travel."""
+        field = leaf.field
+        assert field is not None
+        value = f"{leaf.owner}.{field.name}"
+        if field.default is None:
+            return f"{value} is not None"
+        if isinstance(field.default, list):
+            return f"{value} != []"
+        return f"{value} != {self.source.constant('default_', field.default)}"
 
 
 def _misfit(field: Field, value: Any, version: int) -> str | None:
@@ -260,13 +270,22 @@ def _misfit(field: Field, value: Any, version: int) -> str | None:
     if isinstance(kind, Fixed):
         return _misfit_fixed(kind, value)
     if isinstance(kind, Array):
-        return None if isinstance(value, list | tuple) else f"{value!r} is not a list"
+        return _misfit_array(kind, value)
     if kind is String and not isinstance(value, str):
         return f"{value!r} is not a string"
     if isinstance(kind, Variable) and kind.prefix == "h":
         size = len(value.encode(errors="surrogatepass"))
         return f"{size} bytes of UTF-8, limit 32767" if size > 0x7FFF else None
     return None
+
+
+def _misfit_array(kind: Array, value: Any) -> str | None:
+    if not isinstance(value, list | tuple):
+        return f"{value!r} is not a list"
+    if not isinstance(kind.element, Fixed):
+        return None
+    misfits = ((index, _misfit_fixed(kind.element, item)) for index, item in enumerate(value))
+    return next((f"element {index}: {misfit}" for index, misfit in misfits if misfit), None)
 
 
 def _misfit_fixed(kind: Fixed, value: Any) -> str | None:
