@@ -1,0 +1,260 @@
+"""One set of rules for both file systems, and what only a disk can do wrong."""
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaffinch.storage import file_system as module
+from chaffinch.storage.file_system import AlreadyLocked, DiskFileSystem, FileSystem, MemoryFileSystem, StorageError
+
+
+@pytest.fixture(params=["disk", "disk with one descriptor", "memory"])
+def files(request: pytest.FixtureRequest, tmp_path: Path) -> FileSystem:
+    if request.param == "memory":
+        return MemoryFileSystem()
+    return DiskFileSystem(tmp_path, descriptors_max=1 if "one" in request.param else 256)
+
+
+class TestBoth:
+    def test_an_append_returns_where_it_begins_and_reads_come_back(self, files: FileSystem) -> None:
+        file = files.open("a")
+        assert file.append((b"one",)) == 0
+        assert file.append((b"two", bytearray(b"three"), memoryview(b"xfourx")[1:-1])) == 3
+        assert file.size == 15
+        assert file.read(0, 100) == b"onetwothreefour"
+        assert file.read(3, 3) == b"two"
+        assert file.read(15, 1) == b""
+
+    def test_more_buffers_than_one_system_call_takes(self, files: FileSystem) -> None:
+        file = files.open("a")
+        file.append([b"%04d" % number for number in range(3000)])
+        assert file.size == 12_000
+        assert file.read(11_996, 4) == b"2999"
+
+    def test_a_truncated_file_grows_from_its_new_end(self, files: FileSystem) -> None:
+        file = files.open("a")
+        file.append((b"abcdef",))
+        file.truncate(2)
+        assert (file.size, file.read(0, 10)) == (2, b"ab")
+        assert file.append((b"z",)) == 2
+        assert file.read(0, 10) == b"abz"
+
+    def test_what_was_written_is_there_when_opened_again(self, files: FileSystem) -> None:
+        file = files.open("a")
+        file.append((b"abc",))
+        file.sync()
+        file.close()
+        again = files.open("a", create=False)
+        assert (again.size, again.read(1, 2)) == (3, b"bc")
+        assert again.append((b"d",)) == 3
+
+    def test_two_files_taking_turns(self, files: FileSystem) -> None:
+        one, two = files.open("one"), files.open("two")
+        for number in range(5):
+            one.append((b"%d" % number,))
+            two.append((b"%d" % (9 - number),))
+            one.write_back(0)
+        assert (one.read(0, 9), two.read(0, 9)) == (b"01234", b"98765")
+
+    def test_names_come_sorted_and_say_what_exists(self, files: FileSystem) -> None:
+        files.make_directory("d/e")
+        files.make_directory("d/e")
+        files.open("d/b").close()
+        files.open("d/a").close()
+        assert files.list("d") == ["a", "b", "e"]
+        assert files.list("") == ["d"]
+        assert [files.exists(path) for path in ("", "d", "d/a", "d/x", "d/a/x")] == [True, True, True, False, False]
+
+    def test_a_rename_replaces(self, files: FileSystem) -> None:
+        for name in ("old", "new"):
+            file = files.open(name)
+            file.append((name.encode(),))
+            file.close()
+        files.rename("old", "new")
+        files.sync_directory("")
+        assert files.list("") == ["new"]
+        assert files.open("new").read(0, 9) == b"old"
+
+    def test_removed_things_are_gone(self, files: FileSystem) -> None:
+        files.make_directory("d/e")
+        files.open("d/e/f").close()
+        files.open("d/g").close()
+        files.remove("d/g")
+        assert files.list("d") == ["e"]
+        files.remove_tree("d")
+        files.remove_tree("d")
+        assert files.list("") == []
+
+    @pytest.mark.parametrize(
+        ("operation", "call"),
+        [
+            ("open", lambda files: files.open("absent", create=False)),
+            ("open", lambda files: files.open("absent/file")),
+            ("list", lambda files: files.list("absent")),
+            ("remove", lambda files: files.remove("absent")),
+            ("rename", lambda files: files.rename("absent", "b")),
+            ("sync", lambda files: files.sync_directory("absent")),
+        ],
+    )
+    def test_errors_name_operation_path_and_reason(self, files: FileSystem, operation: str, call: object) -> None:
+        with pytest.raises(StorageError) as caught:
+            call(files)  # type: ignore[operator]
+        assert caught.value.operation == operation
+        assert "absent" in caught.value.path
+        assert caught.value.error_number == errno.ENOENT
+        assert not caught.value.is_disk_full
+        assert str(caught.value).startswith(f"cannot {operation} ")
+
+    def test_a_file_in_the_place_of_a_directory(self, files: FileSystem) -> None:
+        files.open("f").close()
+        with pytest.raises(StorageError):
+            files.make_directory("f/d")
+
+    def test_a_lock_is_held_once(self, files: FileSystem) -> None:
+        lock = files.lock("lock")
+        with pytest.raises(AlreadyLocked):
+            files.lock("lock")
+        lock.release()
+        lock.release()
+        files.lock("lock").release()
+
+
+class TestDisk:
+    def test_the_holder_of_a_lock_is_named(self, tmp_path: Path) -> None:
+        lock = DiskFileSystem(tmp_path).lock("lock")
+        with pytest.raises(AlreadyLocked, match=f"in use by process {os.getpid()}"):
+            DiskFileSystem(tmp_path).lock("lock")
+        lock.release()
+
+    def test_a_killed_holder_gives_its_lock_back(self, tmp_path: Path) -> None:
+        program = "import sys,signal,os;from chaffinch.storage.file_system import DiskFileSystem;"
+        program += "lock=DiskFileSystem(sys.argv[1]).lock('lock');os.kill(os.getpid(), signal.SIGKILL)"
+        assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == -9
+        assert (tmp_path / "lock").exists()
+        DiskFileSystem(tmp_path).lock("lock").release()
+
+    def test_no_more_descriptors_than_allowed_are_open(self, tmp_path: Path) -> None:
+        files = DiskFileSystem(tmp_path, descriptors_max=3)
+        opened = [files.open(f"{number}") for number in range(20)]
+        for turn in range(3):
+            for file in opened:
+                file.append((b"%d" % turn,))
+                assert _open_below(tmp_path) <= 3
+        assert all(file.read(0, 9) == b"012" for file in opened)
+        for file in opened:
+            file.close()
+        assert _open_below(tmp_path) == 0
+
+    def test_a_write_done_in_part_is_finished(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The system may write less than asked; here seven bytes at most."""
+        write, writev = os.write, os.writev
+        monkeypatch.setattr(module.os, "write", lambda descriptor, data: write(descriptor, memoryview(data)[:7]))
+        monkeypatch.setattr(module.os, "writev", lambda descriptor, buffers: writev(descriptor, [b"".join(buffers)[:7]]))
+        file = DiskFileSystem(tmp_path).open("a")
+        file.append((b"0123456789" * 3,))
+        file.append((b"abcde", b"fghijklm", b"nopq", b""))
+        assert file.read(0, 100) == b"0123456789" * 3 + b"abcdefghijklmnopq"
+        assert file.size == 47
+
+    @pytest.mark.parametrize("buffers", [(b"0123456789",), (b"01234", b"56789")])
+    def test_a_failed_append_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffers: tuple[bytes, ...]) -> None:
+        """The disk fills up after six bytes; when there is space again the file goes on."""
+        file = DiskFileSystem(tmp_path).open("a")
+        file.append((b"before",))
+        with monkeypatch.context() as patched:
+            _fill_disk(patched, after_bytes=6)
+            with pytest.raises(StorageError, match="No space left on device") as caught:
+                file.append(buffers)
+        assert caught.value.is_disk_full
+        assert (tmp_path / "a").read_bytes() == b"before"
+        assert file.append((b" after",)) == 6
+        assert file.read(0, 99) == b"before after"
+
+    def test_a_file_that_cannot_be_cut_back_refuses_from_then_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        files = DiskFileSystem(tmp_path)
+        file = files.open("a")
+        with monkeypatch.context() as patched:
+            _fill_disk(patched, after_bytes=3)
+            patched.setattr(module.os, "ftruncate", _failing(errno.EIO))
+            with pytest.raises(StorageError, match="No space"):
+                file.append((b"012345",))
+        with pytest.raises(StorageError, match="left part of a write after byte 0"):
+            file.append((b"more",))
+        assert files.open("a").size == 3
+
+    def test_a_failed_sync_is_not_forgotten(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The kernel reports lost pages once: a second sync that succeeds proves nothing."""
+        file = DiskFileSystem(tmp_path).open("a")
+        file.append((b"abc",))
+        with monkeypatch.context() as patched:
+            patched.setattr(module.os, "fdatasync", _failing(errno.EIO))
+            with pytest.raises(StorageError, match="Input/output error"):
+                file.sync()
+        for call in (file.sync, lambda: file.append((b"d",))):
+            with pytest.raises(StorageError, match="an earlier sync failed"):
+                call()
+
+    def test_reads_that_come_in_pieces(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        file = DiskFileSystem(tmp_path).open("a")
+        file.append((b"0123456789",))
+        pread = os.pread
+        monkeypatch.setattr(module.os, "pread", lambda descriptor, length, position: pread(descriptor, min(length, 3), position))
+        assert file.read(1, 8) == b"12345678"
+        assert file.read(5, 100) == b"56789"
+
+    def test_an_interrupted_append_is_taken_back(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ctrl-C between two parts of a write must not leave half a batch under a process that lives on."""
+        file = DiskFileSystem(tmp_path).open("a")
+        _fill_disk(monkeypatch, after_bytes=4, error=KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            file.append((b"0123456789",))
+        assert (tmp_path / "a").read_bytes() == b""
+
+    def test_this_boot_has_a_name(self, tmp_path: Path) -> None:
+        assert DiskFileSystem(tmp_path).incarnation == DiskFileSystem(tmp_path / "other").incarnation
+
+    def test_a_boot_without_a_name_is_not_trusted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "BOOT_ID", str(tmp_path / "absent"))
+        assert DiskFileSystem(tmp_path).incarnation == ""
+
+    def test_a_path_that_cannot_be_looked_up_is_an_error_not_an_absence(self, tmp_path: Path) -> None:
+        """A journal behind an unreadable directory must not look like a journal that was never made."""
+        with pytest.raises(StorageError, match="File name too long"):
+            DiskFileSystem(tmp_path).exists("x" * 5000)
+
+
+def _failing(number: int) -> object:
+    def fail(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def _fill_disk(patched: pytest.MonkeyPatch, *, after_bytes: int, error: BaseException | None = None) -> None:
+    """os.write and os.writev take `after_bytes` bytes together, then fail."""
+    write = os.write
+    left: Iterator[int] = iter([after_bytes])
+
+    def filling(descriptor: int, data: bytes) -> int:
+        kept = next(left, None)
+        if kept is None:
+            raise error or OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, memoryview(data)[:kept])
+
+    patched.setattr(module.os, "write", filling)
+    patched.setattr(module.os, "writev", lambda descriptor, buffers: filling(descriptor, b"".join(buffers)))
+
+
+def _open_below(root: Path) -> int:
+    count = 0
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{descriptor}").startswith(f"{root}/")
+        except OSError:
+            continue
+    return count

@@ -1,0 +1,173 @@
+"""The disk that loses power: what it must keep, what it may lose, and that only the caller's dice decide."""
+
+import pytest
+
+from chaffinch.storage.file_system import AlreadyLocked, Interrupted, MemoryFileSystem, StorageError
+
+
+def nothing(path: str, unsynced: int) -> int:
+    return 0
+
+
+def everything(path: str, unsynced: int) -> int:
+    return unsynced
+
+
+def written(files: MemoryFileSystem, path: str, *, synced: bytes = b"", unsynced: bytes = b"") -> None:
+    file = files.open(path)
+    file.append((synced,))
+    file.sync()
+    files.sync_directory(path.rpartition("/")[0])
+    file.append((unsynced,))
+
+
+def content(files: MemoryFileSystem, path: str) -> bytes | None:
+    return files.open(path).read(0, 1000) if files.exists(path) else None
+
+
+def test_a_killed_process_leaves_all_it_wrote() -> None:
+    files = MemoryFileSystem()
+    files.open("a").append((b"abc",))
+    incarnation = files.incarnation
+    files.kill()
+    assert content(files, "a") == b"abc"
+    assert files.incarnation == incarnation
+
+
+@pytest.mark.parametrize("kept", range(4))
+def test_a_crash_tears_unsynced_bytes_where_the_dice_say(kept: int) -> None:
+    files = MemoryFileSystem()
+    written(files, "a", synced=b"synced", unsynced=b"xyz")
+    incarnation = files.incarnation
+    files.crash(lambda path, unsynced: kept if (path, unsynced) == ("a", 3) else 0)
+    assert content(files, "a") == b"synced" + b"xyz"[:kept]
+    assert files.incarnation != incarnation
+
+
+def test_kept_bytes_are_durable_after_the_crash() -> None:
+    files = MemoryFileSystem()
+    written(files, "a", unsynced=b"xyz")
+    files.crash(everything)
+    files.crash(nothing)
+    assert content(files, "a") == b"xyz"
+
+
+@pytest.mark.parametrize(("choose", "expected"), [(nothing, b"abcdef"), (everything, b"ab12"), (lambda path, unsynced: 2, b"ab1")])
+def test_an_unsynced_truncation_may_be_forgotten(choose: object, expected: bytes) -> None:
+    files = MemoryFileSystem()
+    written(files, "a", synced=b"abcdef")
+    file = files.open("a")
+    file.truncate(2)
+    file.append((b"12",))
+    files.crash(choose)  # type: ignore[arg-type]
+    assert content(files, "a") == expected
+
+
+def test_a_name_is_not_there_before_its_directory_is_synced() -> None:
+    files = MemoryFileSystem()
+    file = files.open("a")
+    file.append((b"abc",))
+    file.sync()
+    files.crash(nothing)
+    assert content(files, "a") is None
+
+
+@pytest.mark.parametrize(("choose", "old", "new"), [(nothing, b"one", b"two"), (everything, None, b"one")])
+def test_an_unsynced_rename_happens_or_does_not(choose: object, old: bytes | None, new: bytes) -> None:
+    files = MemoryFileSystem()
+    written(files, "old", synced=b"one")
+    written(files, "new", synced=b"two")
+    files.rename("old", "new")
+    files.crash(choose)  # type: ignore[arg-type]
+    assert (content(files, "old"), content(files, "new")) == (old, new)
+
+
+def test_names_are_kept_in_the_order_in_which_they_were_made() -> None:
+    files = MemoryFileSystem()
+    for name in "abc":
+        files.open(name).close()
+    files.remove("a")
+    asked: list[tuple[str, int]] = []
+    files.crash(lambda path, unsynced: asked.append((path, unsynced)) or 2)  # type: ignore[func-returns-value]
+    assert asked == [("", 4)]
+    assert files.list("") == ["a", "b"]
+
+
+def test_an_unsynced_removal_may_be_forgotten() -> None:
+    files = MemoryFileSystem()
+    files.make_directory("d")
+    files.sync_directory("")
+    written(files, "d/a", synced=b"abc")
+    files.remove_tree("d")
+    assert files.list("") == []
+    files.crash(nothing)
+    assert content(files, "d/a") == b"abc"
+
+
+@pytest.mark.parametrize("kept", [-1, 4])
+def test_dice_beyond_the_limits_are_refused(kept: int) -> None:
+    files = MemoryFileSystem()
+    written(files, "a", unsynced=b"xyz")
+    with pytest.raises(ValueError, match=f"kept {kept} of 3"):
+        files.crash(lambda path, unsynced: kept)
+
+
+@pytest.mark.parametrize("end", [MemoryFileSystem.kill, lambda files: files.crash(nothing)])
+def test_files_and_locks_of_the_dead_are_void(end: object) -> None:
+    files = MemoryFileSystem()
+    written(files, "a", synced=b"abc")
+    file, lock = files.open("a"), files.lock("lock")
+    end(files)  # type: ignore[operator]
+    for call in (file.sync, lambda: file.append((b"x",)), lambda: file.read(0, 1), lambda: file.truncate(0)):
+        with pytest.raises(StorageError, match="has ended"):
+            call()
+    files.lock("lock")
+    lock.release()
+    with pytest.raises(AlreadyLocked):
+        files.lock("lock")
+
+
+def test_a_process_can_die_inside_a_write() -> None:
+    files = MemoryFileSystem()
+    file = files.open("a")
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if (operation, path, size) == ("append", "a", 6):
+            raise Interrupted(4)
+
+    files.hook = hook
+    with pytest.raises(Interrupted):
+        file.append((b"abc", b"def"))
+    files.hook = None
+    files.kill()
+    assert content(files, "a") == b"abcd"
+
+
+def test_a_full_disk_takes_nothing_and_recovers() -> None:
+    files = MemoryFileSystem()
+    file = files.open("a")
+    files.bytes_free = 4
+    file.append((b"abc",))
+    with pytest.raises(StorageError) as caught:
+        file.append((b"de",))
+    assert caught.value.is_disk_full
+    assert file.size == 3
+    files.bytes_free = None
+    assert file.append((b"de",)) == 3
+
+
+def test_every_operation_passes_the_hook() -> None:
+    files = MemoryFileSystem()
+    seen: list[str] = []
+    files.hook = lambda operation, path, size: seen.append(operation)
+    files.make_directory("d")
+    file = files.open("d/a")
+    file.append((b"x",))
+    file.read(0, 1)
+    file.sync()
+    file.truncate(0)
+    files.rename("d/a", "d/b")
+    files.sync_directory("d")
+    files.remove("d/b")
+    files.lock("lock")
+    assert seen == ["make directory", "open", "append", "read", "sync", "truncate", "rename", "sync directory", "remove", "lock"]

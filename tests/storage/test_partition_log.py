@@ -1,0 +1,358 @@
+"""Appending and reading one partition's log while nothing goes wrong with its disk; recovery has its own tests."""
+
+import pytest
+
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.records.batch import TimestampType, decode, patch_log_append_time, read_header, views
+from chaffinch.records.batch_header import BatchView
+from chaffinch.records.control_batch import read_control
+from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem, StorageError
+from chaffinch.storage.partition_log import AppendResult, LogConfig, OffsetOutOfRange, PartitionLog
+from tests.storage.batches import batch
+
+ORDERS = TopicPartition("orders", 0)
+ONE = ProducerIdentity(1, 0)
+TWO = ProducerIdentity(2, 0)
+SIZE = len(batch())
+
+
+def opened(files: MemoryFileSystem | None = None, **config: int | str) -> PartitionLog:
+    return PartitionLog.open(files or MemoryFileSystem(), "topics/orders/0", ORDERS, LogConfig(**config), 0)  # type: ignore[arg-type]
+
+
+def offsets(found: list[bytes | bytearray | memoryview]) -> list[tuple[int, int]]:
+    return [(view.header.base_offset, view.header.last_offset) for data in found for view in views(data)]
+
+
+class TestAppend:
+    def test_batches_get_consecutive_offsets_and_the_leader_s_epoch(self) -> None:
+        log = opened()
+        assert log.append(batch(3), now_ms=0, leader_epoch=4) == AppendResult(0, 2, -1, 0)
+        assert log.append(batch(2), now_ms=0, leader_epoch=5) == AppendResult(3, 4, -1, 0)
+        (data,) = log.read(0, 10_000)
+        assert [(view.header.base_offset, view.header.leader_epoch, view.crc_is_valid()) for view in views(data)] == [
+            (0, 4, True),
+            (3, 5, True),
+        ]
+        assert log.log_end_offset == log.high_watermark == log.last_stable_offset == 5
+        assert log.size_bytes == len(data)
+
+    def test_the_offset_is_written_where_the_batch_lies(self) -> None:
+        log = opened()
+        log.append(batch(), now_ms=0)
+        lent = memoryview(batch(2))
+        log.append(BatchView(lent, read_header(lent)), now_ms=0, leader_epoch=9)
+        assert read_header(lent)[:3] == (1, len(lent) - 12, 9)
+
+    def test_bytes_that_cannot_be_written_to_are_copied(self) -> None:
+        log = opened()
+        log.append(batch(), now_ms=0)
+        fixed = bytes(batch())
+        assert log.append(fixed, now_ms=0).base_offset == 1
+        assert read_header(fixed).base_offset == 0
+
+    def test_the_broker_s_time_is_in_the_answer(self) -> None:
+        log = opened()
+        stamped = batch(2, identity=ONE, base_sequence=0)
+        patch_log_append_time(stamped, 0, 777)
+        assert read_header(stamped).timestamp_type is TimestampType.LOG_APPEND_TIME
+        first = log.append(stamped, now_ms=777)
+        assert first == AppendResult(0, 1, 777, 0)
+        assert log.find_duplicate(read_header(stamped)) == first
+
+    def test_a_control_batch_does_not_come_in_as_data(self) -> None:
+        log = opened()
+        log.append_marker(True, ONE, 0, 0)
+        (marker,) = log.read(0, 1000)
+        with pytest.raises(ValueError, match="append_marker"):
+            log.append(marker, now_ms=0)
+
+    def test_a_duplicate_is_found_until_five_others_came(self) -> None:
+        log = opened()
+        for sequence in range(6):
+            log.append(batch(identity=ONE, base_sequence=sequence), now_ms=0)
+        headers = [read_header(batch(identity=ONE, base_sequence=sequence)) for sequence in range(7)]
+        found = [log.find_duplicate(header) for header in headers]
+        assert found == [None, *(AppendResult(at, at, -1, 0) for at in range(1, 6)), None]
+
+    def test_a_failed_append_changes_nothing(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        log.append(batch(identity=ONE, base_sequence=0), now_ms=0)
+        files.bytes_free = SIZE - 1
+        again = batch(identity=ONE, base_sequence=1, is_transactional=True)
+        with pytest.raises(StorageError) as caught:
+            log.append(again, now_ms=0)
+        assert caught.value.is_disk_full
+        with pytest.raises(StorageError):
+            log.append_marker(True, TWO, 0, 0)
+        assert (log.log_end_offset, log.size_bytes, log.ongoing_transactions()) == (1, SIZE, [])
+        assert log.find_duplicate(read_header(again)) is None
+        files.bytes_free = None
+        assert log.append(again, now_ms=0).base_offset == 1
+
+    def test_a_checkpoint_that_fails_refuses_no_records(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Space for batches only: everything derived is left out, and said so."""
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=3 * SIZE, checkpoint_bytes=2 * SIZE, index_interval_bytes=1)
+
+        def hook(operation: str, path: str, size: int) -> None:
+            if size and not path.endswith(".log"):
+                raise StorageError(path, operation, "No space left on device")
+
+        files.hook = hook
+        for number in range(20):
+            assert log.append(batch(), now_ms=0).base_offset == number
+        assert "no checkpoint of orders-0 at offset 2" in caplog.text
+        assert offsets(log.read(4, 10_000)) == [(4, 4), (5, 5)]
+        assert opened(files).log_end_offset == 20
+
+
+class TestSegments:
+    def test_a_full_segment_is_sealed_and_the_next_begins_at_the_end(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=2 * SIZE)
+        for _ in range(5):
+            log.append(batch(), now_ms=0)
+        logs = [name for name in files.list("topics/orders/0") if name.endswith(".log")]
+        assert logs == ["00000000000000000000.log", "00000000000000000002.log", "00000000000000000004.log"]
+        assert [offsets(log.read(offset, 10_000)) for offset in range(6)] == [
+            [(0, 0), (1, 1)],
+            [(1, 1)],
+            [(2, 2), (3, 3)],
+            [(3, 3)],
+            [(4, 4)],
+            [],
+        ]
+        assert log.size_bytes == 5 * SIZE
+
+    def test_a_batch_larger_than_a_segment_gets_one_of_its_own(self) -> None:
+        log = opened(segment_bytes=SIZE)
+        for count in (1, 9, 1):
+            log.append(batch(count), now_ms=0)
+        assert [offsets(log.read(offset, 10_000)) for offset in (0, 5, 10)] == [[(0, 0)], [(1, 9)], [(10, 10)]]
+
+    def test_a_segment_is_sealed_before_its_index_cannot_count_further(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("chaffinch.storage.partition_log.SPAN_MAX", 5)
+        log = opened()
+        for _ in range(4):
+            log.append(batch(2), now_ms=0)
+        assert offsets(log.read(0, 10_000)) == [(0, 1), (2, 3), (4, 5)]
+
+    def test_nothing_is_made_on_disk_for_an_empty_partition_but_its_directory(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        log.sync()
+        log.close()
+        assert files.list("topics/orders/0") == []
+        assert (log.log_end_offset, log.read(0, 100), log.offset_for_timestamp(0), log.size_bytes) == (0, [], None, 0)
+
+    def test_delete_removes_the_directory(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        log.append(batch(), now_ms=0)
+        log.delete()
+        assert files.list("topics/orders") == []
+
+    @pytest.mark.parametrize("segment_bytes", [0, 2**31])
+    def test_sizes_no_index_can_hold_are_refused(self, segment_bytes: int) -> None:
+        with pytest.raises(ValueError, match="segment_bytes"):
+            LogConfig(segment_bytes=segment_bytes)
+
+
+class TestRead:
+    # (offset, bytes_max in batches of one record, upper bound, at least one) -> offsets of the batches read; ten batches of one record.
+    READS = [  # noqa: RUF012
+        (0, 10, None, True, range(0, 10)),
+        (0, 3, None, True, range(0, 3)),
+        (4, 3.5, None, True, range(4, 7)),
+        (4, 0.5, None, True, [4]),
+        (4, 0, None, True, [4]),
+        (4, 0.5, None, False, []),
+        (4, 1, None, False, [4]),
+        (9, 5, None, True, [9]),
+        (10, 5, None, True, []),
+        (0, 10, 4, True, range(0, 4)),
+        (3, 10, 4, True, [3]),
+        (4, 10, 4, True, []),
+        (6, 10, 4, True, []),
+        (0, 2, 4, True, range(0, 2)),
+        (2, 10, 99, True, range(2, 10)),
+    ]
+
+    @pytest.mark.parametrize("interval", [1, 150, 1 << 20], ids=["every batch indexed", "some", "only the first"])
+    @pytest.mark.parametrize(("offset", "batches_max", "upper", "at_least_one", "expected"), READS)
+    def test_whole_batches_within_the_bounds(
+        self, offset: int, batches_max: float, upper: int | None, at_least_one: bool, expected: list[int], interval: int
+    ) -> None:
+        log = opened(index_interval_bytes=interval)
+        for _ in range(10):
+            log.append(batch(), now_ms=0)
+        found = log.read(offset, int(batches_max * SIZE), upper, at_least_one)
+        assert offsets(found) == [(at, at) for at in expected]
+
+    def test_the_batch_that_holds_the_offset_comes_first(self) -> None:
+        log = opened(index_interval_bytes=1 << 20)
+        for _ in range(3):
+            log.append(batch(10), now_ms=0)
+        assert offsets(log.read(15, 10_000)) == [(10, 19), (20, 29)]
+
+    def test_a_large_first_batch_comes_whole_however_small_the_limit(self) -> None:
+        log = opened()
+        log.append(batch(value=b"x" * 100_000), now_ms=0)
+        log.append(batch(), now_ms=0)
+        (data,) = log.read(0, 1000)
+        assert [view.crc_is_valid() for view in views(data)] == [True]
+
+    def test_headers_beyond_one_chunk_are_walked(self) -> None:
+        log = opened(index_interval_bytes=1 << 30)
+        for number in range(300):
+            log.append(batch(value=b"x" * (number * 7)), now_ms=0)
+        assert offsets(log.read(290, 1, at_least_one=True)) == [(290, 290)]
+
+    @pytest.mark.parametrize("offset", [-1, 4])
+    def test_offsets_outside_the_log(self, offset: int) -> None:
+        log = opened()
+        log.append(batch(3), now_ms=0)
+        with pytest.raises(OffsetOutOfRange, match=f"offset {offset} of orders-0 is not between 0 and 3"):
+            log.read(offset, 100)
+
+    def test_damage_met_while_reading_is_named_and_not_given_out(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, index_interval_bytes=1 << 20)
+        for _ in range(3):
+            log.append(batch(), now_ms=0)
+        file = files.open("topics/orders/0/00000000000000000000.log")
+        whole = file.read(0, 3 * SIZE)
+        file.truncate(SIZE)
+        file.append((b"\xff" * SIZE + whole[2 * SIZE :],))
+        with pytest.raises(CorruptLog, match=f"00000.log: at byte {SIZE}: no record batch begins here"):
+            log.read(2, 100)
+
+
+class TestTimestamps:
+    @pytest.mark.parametrize("interval", [1, 1 << 20])
+    @pytest.mark.parametrize(
+        ("timestamp", "expected"),
+        [(0, (0, 10)), (10, (0, 10)), (11, (1, 30)), (30, (1, 30)), (31, (4, 50)), (50, (4, 50)), (51, (6, 51)), (60, (7, 60)), (61, None)],
+    )
+    def test_the_first_record_that_is_not_earlier(self, timestamp: int, expected: tuple[int, int] | None, interval: int) -> None:
+        """Over batches and segments, timestamps out of order."""
+        log = opened(index_interval_bytes=interval, segment_bytes=SIZE * 3)
+        for timestamps in ([10, 30, 20], [5, 50], [5], [51, 60], [40]):
+            log.append(batch(len(timestamps), timestamps=timestamps), now_ms=0)
+        assert log.offset_for_timestamp(timestamp) == expected
+
+    def test_compressed_and_stamped_batches_are_opened_too(self) -> None:
+        log = opened()
+        stamped = batch(3, timestamps=[1, 2, 3])
+        patch_log_append_time(stamped, 0, 90)
+        log.append(stamped, now_ms=90)
+        assert log.offset_for_timestamp(80) == (0, 90)
+
+
+class TestTransactions:
+    def test_what_is_stable_ends_where_the_oldest_open_transaction_begins(self) -> None:
+        log = opened()
+        log.append(batch(2), now_ms=0)
+        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), now_ms=5)
+        log.append(batch(2, identity=TWO, base_sequence=0, is_transactional=True), now_ms=6)
+        assert log.last_stable_offset == 2
+        assert [tuple(entry) for entry in log.ongoing_transactions()] == [(1, 0, 2, 5), (2, 0, 4, 6)]
+        log.append_marker(True, ONE, 0, 0)
+        assert (log.last_stable_offset, log.has_ongoing_transaction(1), log.has_ongoing_transaction(2)) == (4, False, True)
+        assert offsets(log.read(0, 10_000, log.last_stable_offset)) == [(0, 1), (2, 3)]
+        log.append_marker(True, TWO, 0, 0)
+        assert log.last_stable_offset == log.log_end_offset == 8
+
+    def test_a_marker_is_a_control_batch_with_one_offset(self) -> None:
+        log = opened()
+        assert log.append_marker(False, ProducerIdentity(9, 3), 7, 123, leader_epoch=2) == AppendResult(0, 0, -1, 0)
+        (data,) = log.read(0, 1000)
+        (view,) = views(data)
+        assert (view.header.is_control, view.header.is_transactional, view.header.identity, view.size) == (True, True, (9, 3), 78)
+        assert (view.header.leader_epoch, read_control(view)) == (2, (False, 7))
+
+    def test_an_abort_with_data_here_is_listed_with_what_was_stable_then(self) -> None:
+        log = opened()
+        for producer in (1, 2, 3):
+            log.append(batch(2, identity=ProducerIdentity(producer, 0), base_sequence=0, is_transactional=True), now_ms=0)
+        log.append_marker(False, TWO, 0, 0)  # Offset 6; the oldest open one begins at 0.
+        log.append_marker(True, ONE, 0, 0)
+        log.append_marker(False, ProducerIdentity(3, 0), 0, 0)  # Offset 8.
+        log.append_marker(False, ProducerIdentity(4, 0), 0, 0)  # Nothing of it is here.
+        assert log.aborted_transactions(0, 10) == [(2, 2), (3, 4)]
+        assert log.aborted_transactions(7, 10) == [(3, 4)]
+        assert log.aborted_transactions(9, 10) == []
+        assert log.aborted_transactions(0, 4) == [(2, 2)]
+        assert log.aborted_transactions(0, 2) == []
+
+    def test_aborts_are_found_in_later_segments(self) -> None:
+        log = opened(segment_bytes=SIZE)
+        for round_ in range(3):
+            log.append(batch(identity=ONE, base_sequence=round_, is_transactional=True), now_ms=0)
+            log.append_marker(False, ONE, 0, 0)
+        assert log.aborted_transactions(0, 6) == [(1, 0), (1, 2), (1, 4)]
+        assert log.aborted_transactions(2, 3) == [(1, 2)]
+
+    def test_above_the_high_watermark_nothing_is_stable(self) -> None:
+        """Declared replicas: a transaction whose marker is not yet everywhere is not yet decided for readers."""
+        log = opened()
+        log.append(batch(), now_ms=0)
+        log.high_watermark = 1
+        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), now_ms=0)
+        log.append_marker(True, ONE, 0, 0)
+        assert (log.high_watermark, log.last_stable_offset, log.log_end_offset) == (1, 1, 4)
+        log.high_watermark = 3
+        assert log.last_stable_offset == 1
+        log.high_watermark = None
+        assert (log.high_watermark, log.last_stable_offset) == (4, 4)
+        for wrong in (-1, 5):
+            with pytest.raises(ValueError, match="high watermark"):
+                log.high_watermark = wrong
+
+
+class TestSync:
+    def test_always_asks_for_a_sync_after_each_change_and_os_never(self) -> None:
+        for policy, expected in (("always", True), ("os", False)):
+            log = opened(flush_policy=policy)
+            log.sync()
+            assert not log.needs_sync
+            log.append(batch(), now_ms=0)
+            assert log.needs_sync is expected
+            log.sync()
+            assert not log.needs_sync
+            log.append_marker(True, ONE, 0, 0)
+            assert log.needs_sync is expected
+
+    def test_a_failed_sync_is_the_caller_s_to_know(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, flush_policy="always")
+        log.append(batch(), now_ms=0)
+
+        def hook(operation: str, path: str, size: int) -> None:
+            if operation == "sync":
+                raise StorageError(path, operation, "Input/output error")
+
+        files.hook = hook
+        with pytest.raises(StorageError):
+            log.sync()
+        assert log.needs_sync
+
+
+def test_decoded_records_are_those_that_were_sent() -> None:
+    log = opened()
+    log.append(batch(3, value=b"hello", timestamps=[7, 8, 9]), now_ms=0)
+    (data,) = log.read(0, 1000)
+    columns = decode(data)
+    assert [(columns.key(at), columns.value(at), int(columns.timestamps[at])) for at in range(3)] == [
+        (b"k", b"hello", 7 + at) for at in range(3)
+    ]
+
+
+def test_idle_producers_are_forgotten() -> None:
+    log = opened()
+    log.append(batch(identity=ONE, base_sequence=0), now_ms=10)
+    assert len(log.producers) == 1
+    assert log.forget_idle_producers(now_ms=20, idle_ms_max=10) == 1
+    assert len(log.producers) == 0

@@ -1,0 +1,206 @@
+"""Epochs and sequences, step by step: each table is one producer's life in one partition, as Kafka's ProducerStateManager lives it."""
+
+import pytest
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import SEQUENCE_MODULUS, ProducerIdentity
+from chaffinch.records.batch import BatchHeader, TimestampType
+from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL
+from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerSequences, StoredBatch
+
+PRODUCER = 7
+LAST = SEQUENCE_MODULUS - 1
+STALE, GAP, STATE, COORDINATOR = (
+    codes.INVALID_PRODUCER_EPOCH,
+    codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    codes.INVALID_TXN_STATE,
+    codes.TRANSACTION_COORDINATOR_FENCED,
+)
+
+
+def header(
+    sequence: int, count: int = 1, *, epoch: int = 0, producer: int = PRODUCER, transactional: bool = False, attributes: int = 0
+) -> BatchHeader:
+    attributes |= ATTRIBUTE_TRANSACTIONAL if transactional else 0
+    return BatchHeader(0, 49, -1, 2, 0, attributes, count - 1, 0, 1234, producer, epoch, sequence, count)
+
+
+class Partition:
+    """The sequences of one partition with its log's end."""
+
+    def __init__(self) -> None:
+        self.sequences = ProducerSequences()
+        self.end = 0
+
+    def send(self, batch: BatchHeader) -> ErrorCode | None:
+        refusal = self.sequences.check(batch)
+        if refusal is not None:
+            assert str(batch.producer_id) in refusal.message
+            return refusal.code
+        self.sequences.append(batch, self.end, now_ms=50)
+        self.end += batch.last_offset_delta + 1
+        return None
+
+    def mark(self, *, epoch: int = 0, commit: bool = True, coordinator: int = 0) -> ErrorCode | CompletedTransaction | None:
+        identity = ProducerIdentity(PRODUCER, epoch)
+        refusal = self.sequences.check_marker(identity, coordinator)
+        if refusal is not None:
+            assert str(PRODUCER) in refusal.message
+            return refusal.code
+        self.end += 1
+        return self.sequences.complete(identity, is_commit=commit, coordinator_epoch=coordinator, offset=self.end - 1, now_ms=60)
+
+
+# Per case: (sequence, count, epoch, expected code) one after the other.
+LIVES = {
+    "sequences follow each other": [(0, 3, 0, None), (3, 1, 0, None), (4, 2, 0, None)],
+    "an unknown producer begins anywhere": [(17, 2, 3, None), (19, 1, 3, None)],
+    "a gap": [(0, 3, 0, None), (4, 1, 0, GAP), (3, 1, 0, None)],
+    "a partial overlap is not a duplicate": [(0, 3, 0, None), (2, 2, 0, GAP)],
+    "a new epoch begins at 0": [(0, 3, 0, None), (3, 1, 1, GAP), (0, 1, 1, None), (1, 1, 1, None)],
+    "an old epoch is fenced": [(0, 1, 4, None), (1, 1, 3, STALE), (0, 1, 3, STALE)],
+    "wrap at the last sequence": [(LAST, 1, 0, None), (0, 1, 0, None)],
+    "wrap inside a batch": [(LAST - 1, 4, 0, None), (2, 1, 0, None)],
+    "no sequence beyond the wrap": [(LAST, 1, 0, None), (1, 1, 0, GAP)],
+}
+
+
+@pytest.mark.parametrize("life", LIVES.values(), ids=LIVES.keys())
+def test_sequences(life: list[tuple[int, int, int, ErrorCode | None]]) -> None:
+    partition = Partition()
+    for sequence, count, epoch, expected in life:
+        assert partition.send(header(sequence, count, epoch=epoch)) is expected
+
+
+def test_producers_do_not_see_each_other() -> None:
+    partition = Partition()
+    assert partition.send(header(0, 5)) is None
+    assert partition.send(header(90, producer=8)) is None
+    assert partition.send(header(5)) is None
+    assert len(partition.sequences) == 2
+    assert 8 in partition.sequences
+
+
+class TestDuplicates:
+    def test_the_last_five_batches_are_known(self) -> None:
+        partition = Partition()
+        for sequence in range(0, 14, 2):
+            partition.send(header(sequence, 2))
+        found = [partition.sequences.find_duplicate(header(sequence, 2)) for sequence in range(0, 16, 2)]
+        assert found == [None, None, *(StoredBatch(at, at + 1, at, at + 1, -1) for at in range(4, 14, 2)), None]
+
+    @pytest.mark.parametrize(
+        "other",
+        [header(0, 4), header(1, 2), header(0, 3, epoch=1), header(0, 3, producer=8)],
+        ids=["longer", "overlap", "epoch", "producer"],
+    )
+    def test_all_must_be_equal(self, other: BatchHeader) -> None:
+        partition = Partition()
+        partition.send(header(0, 3))
+        assert partition.sequences.find_duplicate(other) is None
+        assert partition.sequences.find_duplicate(header(0, 3)) is not None
+
+    def test_across_the_wrap(self) -> None:
+        partition = Partition()
+        partition.send(header(LAST, 2))
+        assert partition.sequences.find_duplicate(header(LAST, 2)) == StoredBatch(LAST, 0, 0, 1, -1)
+
+    def test_the_broker_s_own_time_is_answered_again(self) -> None:
+        partition = Partition()
+        batch = header(0, attributes=ATTRIBUTE_LOG_APPEND_TIME)
+        assert batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+        partition.send(batch)
+        found = partition.sequences.find_duplicate(batch)
+        assert found is not None
+        assert found.log_append_time_ms == 1234
+
+
+class TestTransactions:
+    def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker(self) -> None:
+        partition = Partition()
+        partition.send(header(0, 3, producer=8))
+        partition.send(header(0, 2, transactional=True))
+        partition.send(header(2, 2, transactional=True))
+        assert list(partition.sequences.ongoing()) == [OngoingTransaction(PRODUCER, 0, 3, 50)]
+        assert partition.sequences.has_ongoing(PRODUCER)
+        assert not partition.sequences.has_ongoing(8)
+        assert partition.sequences.first_ongoing_offset == 3
+        assert partition.mark(commit=False) == CompletedTransaction(PRODUCER, 3, 7, False)
+        assert partition.sequences.first_ongoing_offset is None
+
+    def test_the_oldest_open_transaction_comes_first(self) -> None:
+        partition = Partition()
+        partition.send(header(0, producer=9, transactional=True))
+        partition.send(header(0, transactional=True))
+        partition.send(header(0, producer=8, transactional=True))
+        assert [open_.producer_id for open_ in partition.sequences.ongoing()] == [9, PRODUCER, 8]
+        partition.mark()
+        assert [open_.producer_id for open_ in partition.sequences.ongoing()] == [9, 8]
+
+    def test_sequences_run_on_across_transactions_of_one_epoch(self) -> None:
+        partition = Partition()
+        assert partition.send(header(0, 2, transactional=True)) is None
+        partition.mark()
+        assert partition.send(header(0, 1, transactional=True)) is GAP
+        assert partition.send(header(2, 1, transactional=True)) is None
+
+    def test_a_marker_with_a_higher_epoch_begins_anew(self) -> None:
+        """Kafka's testOutOfSequenceAfterControlRecordEpochBump."""
+        partition = Partition()
+        partition.send(header(0, 2, transactional=True))
+        assert partition.mark(epoch=1) == CompletedTransaction(PRODUCER, 0, 2, True)
+        assert partition.send(header(2, transactional=True)) is STALE
+        assert partition.send(header(2, epoch=1, transactional=True)) is GAP
+        assert partition.send(header(0, epoch=1, transactional=True)) is None
+
+    def test_a_marker_for_a_producer_nobody_knows(self) -> None:
+        partition = Partition()
+        assert partition.mark(epoch=3) is None
+        assert partition.send(header(5, epoch=3)) is GAP
+        assert partition.send(header(0, epoch=2)) is STALE
+        assert partition.send(header(0, epoch=3)) is None
+
+    def test_a_marker_without_data_completes_nothing(self) -> None:
+        partition = Partition()
+        partition.send(header(0))
+        assert partition.mark(commit=False) is None
+
+    def test_no_plain_batch_inside_a_transaction(self) -> None:
+        partition = Partition()
+        partition.send(header(0, transactional=True))
+        assert partition.send(header(1)) is STATE
+        partition.mark()
+        assert partition.send(header(1)) is None
+
+    @pytest.mark.parametrize(("epoch", "coordinator", "expected"), [(1, 5, STALE), (2, 4, COORDINATOR), (2, 5, None), (3, 6, None)])
+    def test_stale_markers(self, epoch: int, coordinator: int, expected: ErrorCode | None) -> None:
+        partition = Partition()
+        partition.mark(epoch=2, coordinator=5)
+        assert partition.mark(epoch=epoch, coordinator=coordinator) is expected
+
+
+def test_idle_producers_are_forgotten_but_not_their_transactions() -> None:
+    partition = Partition()
+    partition.send(header(0, producer=8))
+    partition.send(header(0, transactional=True))
+    assert partition.sequences.forget_idle(now_ms=149, idle_ms_max=100) == 0
+    assert partition.sequences.forget_idle(now_ms=150, idle_ms_max=100) == 1
+    assert 8 not in partition.sequences
+    assert partition.sequences.has_ongoing(PRODUCER)
+    assert partition.send(header(77, producer=8)) is None
+
+
+def test_a_snapshot_brings_everything_back() -> None:
+    partition = Partition()
+    for sequence in range(7):
+        partition.send(header(sequence, producer=9))
+    partition.send(header(0, producer=12, transactional=True))
+    partition.send(header(0, transactional=True))
+    partition.mark(epoch=1, coordinator=3)
+    partition.send(header(0, epoch=1, transactional=True))
+    rows = partition.sequences.to_rows()
+    back = ProducerSequences.from_rows(rows)
+    assert back.to_rows() == rows
+    assert list(back.ongoing()) == list(partition.sequences.ongoing())
+    assert back.find_duplicate(header(4, producer=9)) == partition.sequences.find_duplicate(header(4, producer=9))
