@@ -222,6 +222,11 @@ class PartitionLog:
         index = max(0, bisect_right(self._base_offsets, offset) - 1)
         return self._segments[index].read(offset, bytes_max, end, at_least_one=at_least_one)
 
+    @property
+    def max_timestamp(self) -> int:
+        """The largest timestamp (ms) of a record; -1 while there is none."""
+        return max((segment.max_timestamp for segment in self._segments), default=NO_TIMESTAMP)
+
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record whose timestamp (ms) is `timestamp` or later; None if there is none."""
         for segment in self._segments:

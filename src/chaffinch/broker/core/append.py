@@ -1,0 +1,180 @@
+"""What happens to one partition's batch in a Produce request, in the order in which it is checked.
+
+slice -> CRC -> duplicate -> size -> batch header -> replication (KIP-579, in-sync count) -> record rules -> transaction, epoch and
+sequence -> append. A duplicate of a stored batch comes before everything that can change with time or configuration, so that a retry of a
+stored batch is never refused (size and CRC swap places with Apache Kafka's order for that). Nothing is left behind by a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chaffinch.broker.core import replication_check
+from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.topics import Partition
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.errors.exceptions import Culprit
+from chaffinch.protocol.primitives import Buffer
+from chaffinch.records import batch
+from chaffinch.records.batch import BatchHeader, BatchView
+from chaffinch.records.compression import Compression
+from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.validation import Origin, Rejected, check_batch, check_records
+from chaffinch.records.validation_rules import INVALID_CRC, INVALID_SEQUENCE
+from chaffinch.storage.partition_log import AppendResult
+
+VERSION_WITH_ZSTD = 7
+VERSION_WITH_ABORTABLE = 11
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendTerms:
+    """What a Produce request says about all its batches."""
+
+    acks: int
+    version: int
+    transactional_id: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A batch that was not stored. `counts`: what to add to which counter; culprits are those of the whole batch, ascending."""
+
+    code: ErrorCode
+    message: str
+    culprits: Sequence[Culprit] = ()
+    counts: Sequence[tuple[str, int]] = ()
+
+
+Outcome: TypeAlias = AppendResult | Refusal
+
+
+def append(broker: BrokerState, partition: Partition, records: Buffer | None, terms: AppendTerms, now_ms: int) -> Outcome:
+    """Check one partition's records from a client and store them. Raises StorageError when the disk refuses; nothing is stored then."""
+    view = sliced(records, terms)
+    if isinstance(view, Refusal):
+        return view
+    if not view.crc_is_valid():
+        return _refusal(codes.CORRUPT_MESSAGE, "the batch's checksum does not match its bytes", INVALID_CRC)
+    header = view.header
+    log = partition.log
+    duplicate = log.find_duplicate(header) if header.producer_id >= 0 else None
+    if duplicate is not None:
+        broker.counters.add(partition.topic.name, "DuplicateBatchesPerSec")
+        return duplicate
+    rejected = check_batch(view, partition.policy, Origin.CLIENT, crc_was_checked=True)
+    if rejected is not None:
+        return _rejection(rejected)
+    refusal = _log_refusal(view, partition) or replication_refusal(broker, partition, terms.acks)
+    if refusal is not None:
+        return refusal
+    verdict = check_records(view, partition.policy, Origin.CLIENT, now_ms)
+    if isinstance(verdict, Rejected):
+        return _rejection(verdict)
+    refusal = _producer_refusal(broker, partition, header, terms) if header.producer_id >= 0 else None
+    if refusal is not None:
+        return refusal
+    stored = verdict.batch if verdict.is_rewritten else view
+    result = log.append(stored, now_ms=now_ms, leader_epoch=partition.replicas.leader_epoch)
+    broker.counters.add_stored(partition.topic.name, verdict.count, view.size)
+    broker.grown.append(partition)
+    return result
+
+
+def sliced(records: Buffer | None, terms: AppendTerms) -> BatchView | Refusal:
+    """The one batch that a partition's records are, in bytes of its own."""
+    if not records:
+        return _refusal(codes.INVALID_RECORD, "no record batch came for this partition")
+    try:
+        views = batch.views(records)
+        view = next(views)
+        if view.size != len(records):
+            return _refusal(codes.INVALID_RECORD, "more than one record batch came for this partition; format 2 takes one")
+    except CorruptBatch as error:
+        return _refusal(_SLICING_CODES.get(error.fault, codes.INVALID_RECORD), str(error))
+    if view.header.compression_id == Compression.ZSTD and terms.version < VERSION_WITH_ZSTD:
+        return _refusal(codes.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {VERSION_WITH_ZSTD}, this is {terms.version}")
+    return view
+
+
+def replication_refusal(broker: BrokerState, partition: Partition, acks: int) -> Refusal | None:
+    """KIP-579 and the in-sync count."""
+    refused = replication_check.check(
+        acks=acks,
+        policy=broker.settings["min.insync.replicas.policy"],
+        in_sync_min=partition.topic.config.in_sync_min,
+        replica_count=len(partition.replicas.assigned),
+        in_sync_count=len(partition.replicas.in_sync),
+        topic=partition.topic.name,
+    )
+    return None if refused is None else _refusal(refused.code, refused.message)
+
+
+def _log_refusal(view: BatchView, partition: Partition) -> Refusal | None:
+    """What the topic's log cannot hold, whatever is in the batch."""
+    config = partition.topic.config
+    if view.size > config.segment_bytes:
+        return _refusal(
+            codes.RECORD_LIST_TOO_LARGE,
+            f"a batch of {view.size} bytes is larger than segment.bytes of topic {partition.topic.name}, {config.segment_bytes} bytes",
+        )
+    if view.header.producer_id >= 0 and not config.takes_idempotent_batches:
+        return _refusal(
+            codes.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"topic {partition.topic.name} has message.format.version below 0.11, which knows no idempotent or transactional batches",
+        )
+    return None
+
+
+def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms) -> Refusal | None:
+    """Transaction, epoch and sequence, in this order."""
+    if header.is_transactional and not partition.log.has_ongoing_transaction(header.producer_id):
+        refusal = _verification_refusal(broker, partition, header, terms)
+        if refusal is not None:
+            return refusal
+    refused = partition.log.check_producer(header, Origin.CLIENT)
+    return None if refused is None else _refusal(refused.code, refused.message, _SEQUENCE_COUNTERS.get(refused.code))
+
+
+def _verification_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms) -> Refusal | None:
+    """The first batch of a transaction in this partition: does the coordinator know about it (KIP-890, `AddPartitionsToTxnManager`)?"""
+    if not broker.settings["transaction.partition.verification.enable"]:
+        return None
+    code = broker.transactions.verify(terms.transactional_id, header.identity, partition.topic_partition)
+    if code is codes.NONE:
+        return None
+    producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
+    if code is codes.PRODUCER_FENCED:
+        return _refusal(codes.INVALID_PRODUCER_EPOCH, f"{producer} of transactional id {terms.transactional_id!r} is fenced")
+    if code is codes.CONCURRENT_TRANSACTIONS:
+        # 19, because clients repeat it without looking for another leader.
+        return _refusal(codes.NOT_ENOUGH_REPLICAS, f"CONCURRENT_TRANSACTIONS: the last transaction of {producer} is still being ended")
+    if code is codes.TRANSACTION_ABORTABLE:
+        message = f"{partition.topic_partition} was not added to the open transaction of {producer}"
+        return _refusal(code if terms.version >= VERSION_WITH_ABORTABLE else codes.INVALID_TXN_STATE, message)
+    return _refusal(code, f"{producer} is not the producer of transactional id {terms.transactional_id!r}")
+
+
+def _refusal(code: ErrorCode, message: str, counter: str | None = None) -> Refusal:
+    return Refusal(code=code, message=message, counts=() if counter is None else ((counter, 1),))
+
+
+def _rejection(rejected: Rejected) -> Refusal:
+    return Refusal(code=rejected.code, message=rejected.message, culprits=rejected.culprits, counts=rejected.counts)
+
+
+_SLICING_CODES = {
+    Fault.BATCH_LENGTH: codes.CORRUPT_MESSAGE,
+    Fault.BATCH_MAGIC: codes.CORRUPT_MESSAGE,
+    Fault.BATCH_MAGIC_OLD: codes.INVALID_RECORD,
+    Fault.BATCH_CUT_SHORT: codes.INVALID_RECORD,
+}
+"""What a batch that cannot be sliced gets: 2 for headers that say nonsense, as in Apache Kafka, 87 where bytes are missing."""
+
+_SEQUENCE_COUNTERS = {
+    codes.OUT_OF_ORDER_SEQUENCE_NUMBER: INVALID_SEQUENCE,
+    codes.INVALID_PRODUCER_EPOCH: INVALID_SEQUENCE,
+}

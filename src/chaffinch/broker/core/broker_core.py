@@ -1,0 +1,323 @@
+"""The broker as one object without I/O of its own: `handle(event, now_ms)` gives the effects that a shell carries out.
+
+Requests of one connection are worked on one at a time and in order, as in Apache Kafka: what a client has pipelined waits until the answer
+before it is given. Answers that wait (a fetch for records, a scripted delay) are kept here with their deadlines; a shell calls
+`handle(TimePassed())` at `next_deadline_ms`. All times are ms since 1970, as record timestamps are.
+
+Files are reached through the file system object given at construction; randomness comes from the dice given there.
+"""
+
+from __future__ import annotations
+
+import base64
+import heapq
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaffinch.broker.core import options
+from chaffinch.broker.core.broker_state import BrokerState, Close, Result, Silence, Waiting
+from chaffinch.broker.core.counters import Counters
+from chaffinch.broker.core.declared_replicas import DeclaredNodes, Node
+from chaffinch.broker.core.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Respond
+from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.events import ConnectionLost, Event, RequestReceived, TimePassed
+from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript
+from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
+from chaffinch.broker.core.topics import Dice, Partition, Topic, TopicRegistry
+from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
+from chaffinch.broker.core.transaction_participants import TransactionParticipants
+from chaffinch.identifiers import TopicPartition
+from chaffinch.settings import Settings
+from chaffinch.storage.data_directory import DataDirectory
+from chaffinch.storage.file_system import FileSystem
+from chaffinch.storage.journal import Journal
+
+JOURNALS = "journals"
+
+
+@dataclass(slots=True)
+class _Connection:
+    """What the core knows of a connection: requests not begun, and the answer that is waited for."""
+
+    queue: deque[RequestReceived] = field(default_factory=deque)
+    current: RequestReceived | None = None
+    waiting: Waiting | None = None
+    serial: int = 0  # Of `waiting`, so that an old deadline does not hit a new wait.
+
+
+class BrokerCore:
+    """See the module. Not thread-safe: one thread calls everything."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        settings: Settings | Mapping[str, Any] | None = None,
+        *,
+        nodes: Sequence[Node],
+        dice: Dice,
+        now_ms: int,
+    ) -> None:
+        """Open the data directory, or begin a new one, and finish what a crash left half done.
+
+        Raises ConfigException for wrong options, StorageError for a directory that is in use, foreign, damaged or not writable.
+        """
+        static = settings if isinstance(settings, Settings) else options.parse(settings)
+        cluster_id = base64.urlsafe_b64encode(dice.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
+        self._directory = DataDirectory.open(file_system, cluster_id=cluster_id)
+        try:
+            self._open(file_system, static, nodes, dice, now_ms)
+        except BaseException:
+            self._directory.close()
+            raise
+        self._connections: dict[int, _Connection] = {}
+        self._watchers: dict[TopicPartition, dict[int, None]] = {}
+        self._deadlines: list[tuple[int, int, int]] = []
+        self._serial = 0
+        self._effects: list[Effect] = []
+        self._unsynced: dict[Partition, None] = {}
+
+    def _open(self, file_system: FileSystem, static: Settings, nodes: Sequence[Node], dice: Dice, now_ms: int) -> None:
+        self._journals = {
+            name: Journal.open(file_system, JOURNALS, name, must_exist=not self._directory.is_new)
+            for name in ("cluster", "transactions", "offsets")
+        }
+        dynamic = DynamicSettings(static, self._journals["cluster"])
+        declared = DeclaredNodes(nodes)
+        topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, now_ms)
+        offsets = GroupOffsets(self._journals["offsets"])
+        grown: list[Partition] = []
+        transactions = TransactionCoordinator(
+            self._journals["transactions"],
+            TransactionParticipants(topics, offsets, grown),
+            timeout_max_ms=static["transaction.max.timeout.ms"],
+            expiration_ms=static["transactional.id.expiration.ms"],
+            sync_decisions=static["flush.policy"] == "always",
+        )
+        self._syncs = static["flush.policy"] == "always"
+        self.state = BrokerState(
+            cluster_id=self._directory.cluster_id,
+            settings=dynamic,
+            nodes=declared,
+            topics=topics,
+            transactions=transactions,
+            offsets=offsets,
+            grown=grown,
+        )
+        completed = transactions.complete_decided(now_ms)
+        if completed:
+            self.state.refusals.say(f"{completed} transactions that were decided before the last stop are completed")
+        for name, value in static.ignored.items():
+            self.state.refusals.say(f"option {name}={value} is known to Apache Kafka and without effect here")
+        grown.clear()
+
+    # What a shell calls ---------------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take note of an event; what comes back is to be done in order. With `flush.policy=always` everything it promises is synced."""
+        effects = self.apply(event, now_ms)
+        self.sync()
+        return effects
+
+    def apply(self, event: Event, now_ms: int) -> list[Effect]:
+        """As `handle`, but not synced: the caller calls `sync` once for many events, before it sends any of their answers."""
+        if isinstance(event, RequestReceived):
+            self._received(event, now_ms)
+        elif isinstance(event, TimePassed):
+            self._time_passed(now_ms)
+        else:
+            self._lost(event)
+        if self.state.grown:
+            self._wake(now_ms)
+        self._effects += self.state.refusals.take()
+        effects, self._effects = self._effects, []
+        return effects
+
+    def sync(self) -> None:
+        """With `flush.policy=always`: return once everything that the answers so far promise is on disk. Else nothing.
+
+        Raises StorageError: then the answers must not be sent.
+        """
+        if not self._syncs:
+            return
+        unsynced, self._unsynced = self._unsynced, {}
+        for partition in unsynced:
+            partition.log.sync()
+        for journal in self._journals.values():
+            journal.sync()
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `TimePassed` is due; None when nothing waits for time. May be early, never late."""
+        waits = self._deadlines[0][0] if self._deadlines else None
+        expiry = self.state.transactions.next_deadline_ms
+        if waits is None or (expiry is not None and expiry < waits):
+            return expiry
+        return waits
+
+    def close(self) -> None:
+        """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError."""
+        try:
+            for partition in self.state.topics.partitions():
+                partition.log.close()
+            for journal in self._journals.values():
+                journal.close()
+        finally:
+            self._directory.close()
+
+    def abandon(self) -> None:
+        """Stop as a killed process does: nothing is written any more, only the lock is given back."""
+        self._directory.close()
+
+    # What tests and tools call ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> TopicRegistry:
+        return self.state.topics
+
+    @property
+    def counters(self) -> Counters:
+        return self.state.counters
+
+    @property
+    def faults(self) -> FaultScript:
+        return self.state.faults
+
+    def create_topic(
+        self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, str] | None = None, *, now_ms: int
+    ) -> Topic:
+        """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
+        created = self.state.topics.create(
+            name, partition_count=partitions, replication_factor=replication, overrides=config, now_ms=now_ms
+        )
+        self.sync()
+        return created.topic
+
+    def stop_node(self, node_id: int) -> None:
+        """The declared node leaves every in-sync set and hands its leaderships on."""
+        self.state.nodes.stopped.add(node_id)
+        for partition in self.state.topics.partitions():
+            partition.replicas.node_stopped(node_id)
+
+    def start_node(self, node_id: int) -> None:
+        """The declared node is in sync again."""
+        self.state.nodes.stopped.discard(node_id)
+        for partition in self.state.topics.partitions():
+            partition.replicas.node_started(node_id)
+
+    # Requests -------------------------------------------------------------------------------------------------------------------------
+
+    def _received(self, event: RequestReceived, now_ms: int) -> None:
+        connection = self._connections.get(event.connection_id)
+        if connection is None:
+            connection = self._connections[event.connection_id] = _Connection()
+        if connection.current is not None:
+            connection.queue.append(event)
+        else:
+            self._begin(event, connection, now_ms)
+
+    def _begin(self, event: RequestReceived, connection: _Connection, now_ms: int) -> None:
+        """Work on a request now: on a connection that waits for nothing."""
+        fault = self.state.faults.take(event.request.api.name, event.request.message) if self.state.faults else None
+        if fault is None:
+            result = HANDLERS[event.request.api.key](self.state, event, now_ms, None)
+        else:
+            result = self._result_with_fault(event, fault, now_ms)
+        if isinstance(result, Waiting):
+            connection.current = event
+            self._wait(event.connection_id, connection, result)
+        else:
+            self._finish(event, result)
+
+    def _result_with_fault(self, event: RequestReceived, fault: Fault, now_ms: int) -> Result:
+        key = event.request.api.key
+        if fault.action is FaultAction.DROP_BEFORE:
+            return Close("asked for by a fault script, before the request was looked at")
+        if fault.action is FaultAction.ERROR:
+            if key in PER_PARTITION_FAULTS:
+                return HANDLERS[key](self.state, event, now_ms, fault)
+            return error_answer(event.request, fault.error.wire(self.state.numbering))
+        result = HANDLERS[key](self.state, event, now_ms, None)
+        if fault.action is FaultAction.DROP_AFTER:
+            return Close("asked for by a fault script, after the request was done")
+        return _delayed(result, now_ms + fault.delay_ms)
+
+    def _finish(self, event: RequestReceived, result: Result) -> None:
+        if isinstance(result, Close):
+            self._effects.append(CloseConnection(event.connection_id, result.reason))
+            self._lost(ConnectionLost(connection_id=event.connection_id))
+        elif isinstance(result, Silence):
+            self._effects.append(CompleteSilently(event.connection_id, event.request))
+        else:
+            assert not isinstance(result, Waiting)
+            self._effects.append(Respond(event.connection_id, event.request, result))
+
+    def _wait(self, connection_id: int, connection: _Connection, waiting: Waiting) -> None:
+        self._serial += 1
+        connection.waiting, connection.serial = waiting, self._serial
+        heapq.heappush(self._deadlines, (waiting.deadline_ms, self._serial, connection_id))
+        for partition in waiting.partitions:
+            self._watchers.setdefault(partition, {})[connection_id] = None
+
+    # Answers that wait ----------------------------------------------------------------------------------------------------------------
+
+    def _wake(self, now_ms: int) -> None:
+        """Try the answers that wait for partitions that grew; handling one may make others grow."""
+        grown = self.state.grown
+        while grown:
+            partition = grown.pop()
+            if self._syncs and self.state.topics.partition(*partition.topic_partition) is partition:
+                self._unsynced[partition] = None
+            for connection_id in list(self._watchers.get(partition.topic_partition, ())):
+                self._try_answer(connection_id, now_ms, is_last=False)
+
+    def _time_passed(self, now_ms: int) -> None:
+        for line in self.state.transactions.expire(now_ms):
+            self.state.refusals.say(line)
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            _, serial, connection_id = heapq.heappop(self._deadlines)
+            connection = self._connections.get(connection_id)
+            if connection is not None and connection.waiting is not None and connection.serial == serial:
+                self._try_answer(connection_id, now_ms, is_last=True)
+
+    def _try_answer(self, connection_id: int, now_ms: int, *, is_last: bool) -> None:
+        connection = self._connections.get(connection_id)
+        if connection is None or connection.waiting is None or connection.current is None:
+            return
+        message = connection.waiting.answer(now_ms, is_last)
+        if message is None:
+            return
+        event = connection.current
+        self._forget_wait(connection_id, connection)
+        self._finish(event, message)
+        while connection.queue and connection.current is None and connection_id in self._connections:
+            self._begin(connection.queue.popleft(), connection, now_ms)
+
+    def _forget_wait(self, connection_id: int, connection: _Connection) -> None:
+        if connection.waiting is not None:
+            for partition in connection.waiting.partitions:
+                watchers = self._watchers.get(partition)
+                if watchers is not None:
+                    watchers.pop(connection_id, None)
+                    if not watchers:
+                        del self._watchers[partition]
+        connection.waiting = connection.current = None
+
+    def _lost(self, event: ConnectionLost) -> None:
+        connection = self._connections.pop(event.connection_id, None)
+        if connection is not None:
+            self._forget_wait(event.connection_id, connection)
+
+
+def _delayed(result: Result, deadline_ms: int) -> Result:
+    """The same answer, not before `deadline_ms`."""
+    if isinstance(result, Close | Silence):
+        return result
+    if isinstance(result, Waiting):
+        answer = result.answer
+        return Waiting(deadline_ms=deadline_ms, partitions=(), answer=lambda now_ms, is_last: answer(now_ms, True) if is_last else None)
+    message = result
+    return Waiting(deadline_ms=deadline_ms, partitions=(), answer=lambda _now_ms, is_last: message if is_last else None)

@@ -1,0 +1,87 @@
+"""Everything the handlers of a broker share: one object, owned by `BrokerCore`, handed to each handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from chaffinch.broker.core.counters import Counters
+from chaffinch.broker.core.declared_replicas import DeclaredNodes
+from chaffinch.broker.core.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault, FaultScript
+from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.refusal_log import RefusalLog
+from chaffinch.broker.core.topics import Partition, TopicRegistry
+from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
+from chaffinch.errors.codes import ErrorCode, Numbering
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.schema import Message
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerState:
+    """The parts of a broker. `grown` collects the partitions that got records while an event was handled."""
+
+    cluster_id: str
+    settings: DynamicSettings
+    nodes: DeclaredNodes
+    topics: TopicRegistry
+    transactions: TransactionCoordinator
+    offsets: GroupOffsets
+    counters: Counters = field(default_factory=Counters)
+    faults: FaultScript = field(default_factory=FaultScript)
+    refusals: RefusalLog = field(default_factory=RefusalLog)
+    grown: list[Partition] = field(default_factory=list)
+
+    @property
+    def numbering(self) -> Numbering:
+        return "kip" if self.settings["error.numbering"] == "kip" else "apache"
+
+    def is_coordinator(self, node_id: int, key: str) -> bool:
+        """Whether requests about this group or transactional id belong on this node."""
+        node = self.nodes.coordinator_of(key)
+        return node is not None and node.id == node_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """An answer that has to wait: for records in one of `partitions`, or until `deadline_ms`.
+
+    `answer(now_ms, is_last)` is called at each growth and at the deadline, then with `is_last`; None means wait on.
+    """
+
+    deadline_ms: int
+    partitions: Iterable[TopicPartition]
+    answer: Callable[[int, bool], Message | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The connection is to be closed instead of an answer."""
+
+    reason: str
+
+
+class Silence:
+    """No answer: Produce with acks=0."""
+
+
+SILENCE = Silence()
+
+Result: TypeAlias = Message | Waiting | Close | Silence
+Handler: TypeAlias = Callable[[BrokerState, RequestReceived, int, Fault | None], Result]
+"""(state, request, now_ms, fault with action ERROR or None) -> what to do about the answer."""
+
+
+def refuse(broker: BrokerState, event: RequestReceived, now_ms: int, *, place: Any, code: ErrorCode, reason: str) -> None:
+    """Say in the log what was refused."""
+    broker.refusals.refused(
+        api=event.request.api.name,
+        client=event.request.client_id or "",
+        place=str(place),
+        code=code.name,
+        reason=reason,
+        now_ms=now_ms,
+    )

@@ -1,0 +1,116 @@
+"""Options as DescribeConfigs shows them: value, where it comes from, type, documentation, synonyms.
+
+Sources and types are numbered as in Kafka's ConfigEntry and DescribeConfigsResponse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaffinch.broker.core import options
+from chaffinch.broker.core.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS
+from chaffinch.protocol.messages import describe_configs as wire
+from chaffinch.settings import Option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One option as it stands. `synonyms`: (name, value, source) of every place it could come from, the winning one first."""
+
+    name: str
+    value: str | None
+    source: int
+    type: int
+    documentation: str
+    is_read_only: bool = False
+    synonyms: list[tuple[str, str | None, int]] = field(default_factory=list)
+
+
+def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
+    """Every topic option of a topic with these overrides."""
+    return [_entry(option, _topic_places(option, overrides, settings)) for option in TOPIC_OPTIONS.options]
+
+
+def broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
+    """Every broker option, those without effect that were given included."""
+    entries = [
+        _entry(option, _broker_places(option, settings), is_read_only=option.name not in options.DYNAMIC)
+        for option in options.BROKER_OPTIONS.options
+    ]
+    for name, value in settings.ignored.items():
+        text = _shown(value)
+        entries.append(
+            ConfigEntry(
+                name=name,
+                value=text,
+                source=wire.SOURCE_STATIC_BROKER,
+                type=wire.TYPE_STRING,
+                documentation="Known to Apache Kafka; without effect here.",
+                is_read_only=True,
+                synonyms=[(name, text, wire.SOURCE_STATIC_BROKER)],
+            )
+        )
+    return entries
+
+
+def _topic_places(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+    places: list[tuple[str, str | None, int]] = []
+    if option.name in overrides:
+        places.append((option.name, overrides[option.name], wire.SOURCE_TOPIC))
+    synonym = BROKER_SYNONYMS.get(option.name)
+    if synonym is not None:
+        if synonym in settings.overrides:
+            places.append((synonym, settings.overrides[synonym], wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
+        if synonym in settings.given:
+            places.append((synonym, _shown(settings.static(synonym)), wire.SOURCE_STATIC_BROKER))
+    places.append((synonym or option.name, _shown(option.default), wire.SOURCE_DEFAULT))
+    return places
+
+
+def _broker_places(option: Option, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+    places: list[tuple[str, str | None, int]] = []
+    if option.name in settings.overrides:
+        places.append((option.name, settings.overrides[option.name], wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
+    if option.name in settings.given:
+        places.append((option.name, _shown(settings.static(option.name)), wire.SOURCE_STATIC_BROKER))
+    places.append((option.name, _shown(options.default_of(option)), wire.SOURCE_DEFAULT))
+    return places
+
+
+def _entry(option: Option, places: list[tuple[str, str | None, int]], *, is_read_only: bool = False) -> ConfigEntry:
+    _, value, source = places[0]
+    return ConfigEntry(
+        name=option.name,
+        value=value,
+        source=source,
+        type=_type(option),
+        documentation=option.documentation,
+        is_read_only=is_read_only,
+        synonyms=places,
+    )
+
+
+def _type(option: Option) -> int:
+    if option.kind == "int":
+        return wire.TYPE_INT if option.maximum is not None and option.maximum <= INT_MAX else wire.TYPE_LONG
+    return _TYPES[option.kind]
+
+
+_TYPES: dict[str, int] = {
+    "bool": wire.TYPE_BOOLEAN,
+    "float": wire.TYPE_DOUBLE,
+    "string": wire.TYPE_STRING,
+    "list": wire.TYPE_LIST,
+    "any": wire.TYPE_STRING,
+}
+
+
+def _shown(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,66 @@
+"""BrokerTopicStats: what was written, read and refused, per topic and in all (KIP-467 point 4).
+
+Names are those of the KIP and of Apache Kafka; values are totals since the broker started (a rate is for whoever reads them twice).
+A record rule counts one per culprit, a batch rule one per batch.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ALL_TOPICS = ""
+"""Key of the totals over all topics, in `Counters.snapshot`."""
+
+HELP: Mapping[str, str] = MappingProxyType(
+    {
+        "MessagesInPerSec": "records stored",
+        "BytesInPerSec": "bytes of batches stored",
+        "BytesOutPerSec": "bytes of batches handed to fetches",
+        "BytesRejectedPerSec": "bytes of batches refused as too large",
+        "TotalProduceRequestsPerSec": "partitions asked to store something",
+        "TotalFetchRequestsPerSec": "partitions asked for records",
+        "FailedProduceRequestsPerSec": "partitions that refused to store",
+        "FailedFetchRequestsPerSec": "partitions that could not be read",
+        "NoKeyCompactedTopicRecordsPerSec": "records without a key for a compacted topic",
+        "InvalidMagicNumberRecordsPerSec": "batches or records of another format than announced",
+        "InvalidMessageCrcRecordsPerSec": "batches whose checksum does not match their bytes",
+        "NonIncreasingOffsetRecordsPerSec": "records with a wrong inner offset, batches with wrong counts",
+        "InvalidTimestampRecordsPerSec": "records whose timestamp is out of range",
+        "TooLargeBatchesPerSec": "batches beyond max.message.bytes",
+        "OutOfOrderSequenceBatchesPerSec": "batches whose producer epoch or sequence does not fit",
+        "DuplicateBatchesPerSec": "batches that were stored already and were answered with their old offsets",
+    }
+)
+"""Every counter, and what it counts; printed into the documentation and the metrics."""
+
+
+class Counters:
+    """Adds up. Not thread-safe: the core's thread adds, and a snapshot is taken there too."""
+
+    def __init__(self) -> None:
+        self._by_topic: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+
+    def add(self, topic: str, name: str, count: int = 1) -> None:
+        """Add to one counter of a topic. An unknown name is a programmer's mistake."""
+        assert name in HELP, f"unknown counter {name!r}"
+        self._by_topic[topic][name] += count
+
+    def add_stored(self, topic: str, records: int, size: int) -> None:
+        """A batch was stored: the counters of the common case at once."""
+        counters = self._by_topic[topic]
+        counters["MessagesInPerSec"] += records
+        counters["BytesInPerSec"] += size
+
+    def total(self, name: str, topic: str = ALL_TOPICS) -> int:
+        """One counter of one topic, or of all of them."""
+        if topic != ALL_TOPICS:
+            return self._by_topic[topic][name] if topic in self._by_topic else 0
+        return sum(counters[name] for counters in self._by_topic.values() if name in counters)
+
+    def snapshot(self) -> dict[str, dict[str, int]]:
+        """topic -> name -> total; under ALL_TOPICS the sums. Counters never touched are 0."""
+        result = {topic: {name: counters.get(name, 0) for name in HELP} for topic, counters in self._by_topic.items()}
+        result[ALL_TOPICS] = {name: sum(counters[name] for counters in result.values()) for name in HELP}
+        return result

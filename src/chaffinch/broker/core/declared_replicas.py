@@ -1,0 +1,92 @@
+"""Declared nodes and replicas: one process stands for a cluster of N nodes.
+
+Topics have replicas on declared nodes, a leader and an in-sync set; the bytes are stored once. A stopped node leaves every in-sync set
+and hands its leaderships on, so that NOT_ENOUGH_REPLICAS and NOT_LEADER_OR_FOLLOWER are real answers. Durability across
+machines is Apache Kafka's job, not this one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A declared node under the address that clients are told."""
+
+    id: int
+    host: str
+    port: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Replicas:
+    """Where a partition lives. `assigned` in order of preference; `in_sync` in the same order; `leader` is NO_LEADER while none is left.
+
+    Without any live replica the in-sync set keeps its last member, as in Kafka: whoever comes back first of it leads.
+    """
+
+    assigned: tuple[int, ...]
+    in_sync: tuple[int, ...] = ()
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+
+    def __post_init__(self) -> None:
+        self.in_sync = self.in_sync or self.assigned
+        if self.leader == NO_LEADER:
+            self.leader = self.in_sync[0]
+
+    def node_stopped(self, node_id: int) -> None:
+        if node_id not in self.in_sync:
+            return
+        remaining = tuple(member for member in self.in_sync if member != node_id)
+        self.in_sync = remaining or self.in_sync
+        if self.leader == node_id:
+            self.leader = remaining[0] if remaining else NO_LEADER
+            self.leader_epoch += 1
+
+    def node_started(self, node_id: int) -> None:
+        if node_id not in self.assigned:
+            return
+        if self.leader == NO_LEADER and node_id in self.in_sync:
+            self.leader = node_id
+            self.leader_epoch += 1
+        self.in_sync = tuple(member for member in self.assigned if member in self.in_sync or member == node_id)
+
+
+@dataclass(slots=True)
+class DeclaredNodes:
+    """The nodes of the cluster and which of them are running. Node ids are 0, 1, 2, ..."""
+
+    nodes: Sequence[Node]
+    stopped: set[int] = field(default_factory=set)
+
+    @property
+    def live(self) -> list[Node]:
+        return [node for node in self.nodes if node.id not in self.stopped]
+
+    @property
+    def controller_id(self) -> int:
+        return min((node.id for node in self.live), default=NO_LEADER)
+
+    def by_id(self, node_id: int) -> Node | None:
+        return next((node for node in self.live if node.id == node_id), None)
+
+    def coordinator_of(self, key: str) -> Node | None:
+        """The node that answers for a group or a transactional id. The same key, the same node, while the same nodes live."""
+        live = self.live
+        return live[sum(key.encode()) % len(live)] if live else None
+
+    def assign(self, partition_count: int, replication_factor: int, first_node: int) -> list[tuple[int, ...]]:
+        """Spread replicas and leaders over all nodes, one step further per partition, beginning at `first_node`.
+
+        `replication_factor` is at most the number of nodes.
+        """
+        ids = [node.id for node in self.nodes]
+        return [
+            tuple(ids[(first_node + partition + replica) % len(ids)] for replica in range(replication_factor))
+            for partition in range(partition_count)
+        ]

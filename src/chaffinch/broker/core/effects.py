@@ -1,0 +1,46 @@
+"""What a broker wants done: the words in which the core tells its shell. A list of them answers each event, to be carried out in order.
+
+With `flush.policy=always` a shell that calls `BrokerCore.apply` instead of `handle` calls `BrokerCore.sync` before it sends any answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from chaffinch.protocol.server_connection import ReceivedRequest
+
+
+@dataclass(slots=True)
+class Respond:
+    """Send `message` as the answer to `request`. At most one per request, and in the order of the connection's requests."""
+
+    connection_id: int
+    request: ReceivedRequest
+    message: Any  # One of the response classes of protocol/messages; which one follows from the request's API.
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteSilently:
+    """The request is done and has no answer (Produce with acks=0)."""
+
+    connection_id: int
+    request: ReceivedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class CloseConnection:
+    """Close the connection; answers not yet sent are dropped. `reason` is for the log."""
+
+    connection_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One line for the log, already limited in rate."""
+
+    text: str
+
+
+Effect: TypeAlias = Respond | CompleteSilently | CloseConnection | Report

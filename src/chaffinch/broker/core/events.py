@@ -1,0 +1,37 @@
+"""What happens to a broker: the words in which a shell tells the core. Given to `BrokerCore.handle`, one at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from chaffinch.protocol.server_connection import ReceivedRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestReceived:
+    """A whole request has arrived.
+
+    `connection_id` is unique for the life of the core; `node_id` is the declared node on whose listener it came;
+    `client_software_name` is what the connection's ApiVersions request said ("" before it, KIP-511).
+    """
+
+    connection_id: int
+    request: ReceivedRequest
+    node_id: int = 0
+    client_software_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLost:
+    """The connection is gone: what it still waits for is dropped."""
+
+    connection_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing came, but `BrokerCore.next_deadline_ms` has been reached."""
+
+
+Event: TypeAlias = RequestReceived | ConnectionLost | TimePassed

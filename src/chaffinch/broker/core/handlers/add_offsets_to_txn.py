@@ -1,0 +1,33 @@
+"""AddOffsetsToTxn: a group's offsets become part of the transaction."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core import transaction_codes
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, AddOffsetsToTxnRequest)
+    identity = ProducerIdentity(request.producer_id, request.producer_epoch)
+    code = _code(broker, event, request, identity, now_ms)
+    if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
+        reason = f"group {request.group_id!r}, producer {identity.producer_id} epoch {identity.epoch}"
+        refuse(broker, event, now_ms, place=request.transactional_id, code=code, reason=reason)
+    return AddOffsetsToTxnResponse(error_code=transaction_codes.travelling(code, "AddOffsetsToTxn", event.request.version))
+
+
+def _code(
+    broker: BrokerState, event: RequestReceived, request: AddOffsetsToTxnRequest, identity: ProducerIdentity, now_ms: int
+) -> ErrorCode:
+    if not request.group_id:
+        return codes.INVALID_GROUP_ID
+    if not broker.is_coordinator(event.node_id, request.transactional_id):
+        return codes.NOT_COORDINATOR
+    return broker.transactions.add_group(request.transactional_id, identity, request.group_id, now_ms)

@@ -1,0 +1,37 @@
+"""ApiVersions: what this broker serves, and its features (KIP-35, KIP-511, KIP-584)."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.protocol import apis
+from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+
+CULPRIT_CODES_FEATURE = "chaffinch.culprit.codes"
+"""Announced always: each culprit of a refused batch comes with its own code, for clients whose software is named chaffinch."""
+
+NUMBERING_FEATURE = "chaffinch.error.numbering"
+"""Announced while `error.numbering=kip` is on: its presence tells clients how to read 45, 85 and 89."""
+
+TRANSACTION_VERSION_MAX = 1
+"""Level of Kafka's `transaction.version` served: flexible log records, no epoch bump at every end (KIP-890 is level 2)."""
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    supported = [SupportedFeatureKey(name="transaction.version", min_version=1, max_version=TRANSACTION_VERSION_MAX)]
+    supported.append(SupportedFeatureKey(name=CULPRIT_CODES_FEATURE, min_version=1, max_version=1))
+    if broker.numbering == "kip":
+        supported.append(SupportedFeatureKey(name=NUMBERING_FEATURE, min_version=1, max_version=1))
+    return ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=api.key, min_version=api.served.start, max_version=api.served.stop - 1)
+            for api in apis.APIS.values()
+            if api.served
+        ],
+        supported_features=supported,
+        finalized_features_epoch=0,
+        finalized_features=[
+            FinalizedFeatureKey(name="transaction.version", min_version_level=1, max_version_level=TRANSACTION_VERSION_MAX)
+        ],
+    )

@@ -1,0 +1,91 @@
+"""CreateTopics: each topic on its own, refused with the reason, or created at once with its logs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chaffinch.broker.core import config_entries
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.topics import CreatedTopic
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from chaffinch.storage.file_system import StorageError
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, CreateTopicsRequest)
+    times_named = Counter(topic.name for topic in request.topics)
+    results = []
+    for asked in {topic.name: topic for topic in request.topics}.values():
+        try:
+            if times_named[asked.name] > 1:
+                raise RequestRefused(codes.INVALID_REQUEST, f"topic {asked.name!r} is named {times_named[asked.name]} times in one request")
+            results.append(_result(broker, _create(broker, asked, request.validate_only, now_ms)))
+        except RequestRefused as refused:
+            refuse(broker, event, now_ms, place=asked.name, code=refused.code, reason=refused.message)
+            results.append(_refused(asked.name, refused))
+        except StorageError as error:
+            failed = RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error))
+            refuse(broker, event, now_ms, place=asked.name, code=failed.code, reason=failed.message)
+            results.append(_refused(asked.name, failed))
+    return CreateTopicsResponse(topics=results)
+
+
+def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now_ms: int) -> CreatedTopic:
+    if asked.assignments and (asked.num_partitions != -1 or asked.replication_factor != -1):
+        raise RequestRefused(codes.INVALID_REQUEST, "replica assignments exclude a number of partitions and a replication factor")
+    return broker.topics.create(
+        asked.name,
+        partition_count=asked.num_partitions,
+        replication_factor=asked.replication_factor,
+        overrides=_overrides(asked),
+        assignment=_assignment(asked),
+        now_ms=now_ms,
+        validate_only=validate_only,
+    )
+
+
+def _overrides(asked: CreatableTopic) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    for config in asked.configs:
+        if config.value is None:
+            raise RequestRefused(codes.INVALID_CONFIG, f"topic option {config.name} has no value")
+        if config.name in overrides:
+            raise RequestRefused(codes.INVALID_REQUEST, f"topic option {config.name} is given twice")
+        overrides[config.name] = config.value
+    return overrides
+
+
+def _assignment(asked: CreatableTopic) -> list[list[int]] | None:
+    if not asked.assignments:
+        return None
+    by_index = {assignment.partition_index: assignment.broker_ids for assignment in asked.assignments}
+    if sorted(by_index) != list(range(len(asked.assignments))):
+        raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, "partitions must be numbered 0, 1, 2, ... without gaps or repetitions")
+    return [by_index[index] for index in range(len(by_index))]
+
+
+def _result(broker: BrokerState, created: CreatedTopic) -> CreatableTopicResult:
+    topic = created.topic
+    entries = config_entries.topic_entries(topic.overrides, broker.settings)
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        num_partitions=created.partition_count,
+        replication_factor=created.replication_factor,
+        configs=[CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source) for entry in entries],
+    )
+
+
+def _refused(name: str, refused: RequestRefused) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=refused.code.number, error_message=refused.message, configs=None)

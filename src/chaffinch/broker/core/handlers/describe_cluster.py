@@ -1,0 +1,27 @@
+"""DescribeCluster: nodes, controller and cluster id (KIP-700)."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
+
+ENDPOINT_BROKERS = 1
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, DescribeClusterRequest)
+    if request.endpoint_type != ENDPOINT_BROKERS:
+        return DescribeClusterResponse(
+            error_code=codes.MISMATCHED_ENDPOINT_TYPE.number,
+            error_message=f"this listener is for brokers, not for endpoint type {request.endpoint_type}",
+            endpoint_type=request.endpoint_type,
+        )
+    return DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.nodes.controller_id,
+        brokers=[DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port) for node in broker.nodes.live],
+    )

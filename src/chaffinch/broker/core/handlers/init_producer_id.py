@@ -1,0 +1,35 @@
+"""InitProducerId: an identity for an idempotent producer, or the next one of a transactional id (KIP-98, KIP-360)."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core import transaction_codes
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.transaction_coordinator import InitAnswer
+from chaffinch.errors import codes
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, InitProducerIdRequest)
+    answer = _answer(broker, event, request, now_ms)
+    if answer.code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
+        reason = f"identity {request.producer_id}/{request.producer_epoch}, transaction.timeout.ms {request.transaction_timeout_ms}"
+        refuse(broker, event, now_ms, place=request.transactional_id, code=answer.code, reason=reason)
+    return InitProducerIdResponse(
+        error_code=transaction_codes.travelling(answer.code, "InitProducerId", event.request.version),
+        producer_id=answer.identity.producer_id,
+        producer_epoch=answer.identity.epoch,
+    )
+
+
+def _answer(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, now_ms: int) -> InitAnswer:
+    if request.transactional_id and not broker.is_coordinator(event.node_id, request.transactional_id):
+        return InitAnswer(codes.NOT_COORDINATOR)
+    if (request.producer_id < 0) != (request.producer_epoch < 0):
+        return InitAnswer(codes.INVALID_REQUEST)
+    expected = ProducerIdentity(request.producer_id, request.producer_epoch)
+    return broker.transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, now_ms, expected)

@@ -1,0 +1,215 @@
+"""Produce: one batch per partition goes through `append`, and each refusal comes back with all its reasons (KIP-467, KIP-579, KIP-135).
+
+What an old client may hear: below version 8 there are no culprits and no text, and INVALID_RECORD and INVALID_COMPACTION_KEY become
+INVALID_REQUEST (never CORRUPT_MESSAGE, which would be retried). `error.numbering` decides which numbers travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from chaffinch.broker.core.append import AppendTerms, Outcome, Refusal, append
+from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.topics import Partition
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode, Numbering
+from chaffinch.errors.exceptions import Culprit
+from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from chaffinch.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from chaffinch.protocol.primitives import Buffer
+from chaffinch.records import batch
+from chaffinch.storage.file_system import StorageError
+
+VERSION_WITH_CULPRITS = 8
+VERSION_WITH_LEADER = 10
+OUR_SOFTWARE = "chaffinch"
+
+_INVALID_IN_OLD_VERSIONS = frozenset({codes.INVALID_RECORD, codes.INVALID_COMPACTION_KEY})
+_NOT_FAILED = frozenset(
+    {
+        codes.UNKNOWN_TOPIC_OR_PARTITION,
+        codes.NOT_LEADER_OR_FOLLOWER,
+        codes.MESSAGE_TOO_LARGE,
+        codes.RECORD_LIST_TOO_LARGE,
+        codes.CORRUPT_MESSAGE,
+        codes.KAFKA_STORAGE_ERROR,
+    }
+)
+"""Refusals that Kafka does not count in FailedProduceRequestsPerSec."""
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, ProduceRequest)
+    terms = AppendTerms(acks=request.acks, version=event.request.version, transactional_id=request.transactional_id)
+    refused_whole = _whole_refusal(request)
+    response = ProduceResponse()
+    has_refusal = False
+    for topic in request.topics:
+        answers = []
+        for data in _last_of_each(topic.partitions):
+            place = TopicPartition(topic.name, data.index)
+            outcome = refused_whole or _outcome(broker, event, place, data, terms, now_ms, fault)
+            if isinstance(outcome, Refusal):
+                has_refusal = True
+                answers.append(_refused(broker, event, place, outcome, response, now_ms))
+            else:
+                answers.append(
+                    PartitionProduceResponse(
+                        index=data.index,
+                        base_offset=outcome.base_offset,
+                        log_append_time_ms=outcome.log_append_time_ms,
+                        log_start_offset=outcome.log_start_offset,
+                    )
+                )
+        response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+    if request.acks == 0:
+        return Close("a Produce request with acks=0 was refused") if has_refusal else SILENCE
+    return response
+
+
+def _outcome(
+    broker: BrokerState,
+    event: RequestReceived,
+    place: TopicPartition,
+    data: PartitionProduceData,
+    terms: AppendTerms,
+    now_ms: int,
+    fault: Fault | None,
+) -> Outcome:
+    if fault is not None and fault.covers(*place):
+        return Refusal(code=fault.error, message=f"{fault.error.name}: asked for by a fault script")
+    broker.counters.add(place.topic, "TotalProduceRequestsPerSec")
+    partition = broker.topics.partition(*place)
+    if partition is None:
+        return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster")
+    if partition.topic.is_internal:
+        return Refusal(code=codes.INVALID_TOPIC_EXCEPTION, message=f"topic {place.topic} belongs to the broker; clients cannot write it")
+    if partition.replicas.leader != event.node_id:
+        leader = partition.replicas.leader
+        return Refusal(code=codes.NOT_LEADER_OR_FOLLOWER, message=f"node {event.node_id} does not lead {place}, node {leader} does")
+    try:
+        return append(broker, partition, decoded_records(data), terms, now_ms)
+    except StorageError as error:
+        return Refusal(code=codes.KAFKA_STORAGE_ERROR, message=str(error))
+
+
+def _whole_refusal(request: ProduceRequest) -> Refusal | None:
+    """What refuses every partition at once: acks that do not exist, transactional batches without or with several producers."""
+    if request.acks not in (-1, 0, 1):
+        return Refusal(code=codes.INVALID_REQUIRED_ACKS, message=f"acks={request.acks}: it must be all (-1), 1 or 0")
+    producers = set(_transactional_producers(request))
+    if producers and request.transactional_id is None:
+        return Refusal(
+            code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="a transactional batch came in a request without a transactional id"
+        )
+    if len(producers) > 1:
+        return Refusal(
+            code=codes.INVALID_PRODUCER_ID_MAPPING, message=f"transactional batches of {len(producers)} producers came in one request"
+        )
+    return None
+
+
+def _transactional_producers(request: ProduceRequest) -> Iterator[tuple[int, int]]:
+    """Identity of each transactional batch; bytes too short or of another format are refused later, each on its own."""
+    for topic in request.topics:
+        for data in topic.partitions:
+            records = decoded_records(data)
+            if records is None or len(records) < batch.HEADER_BYTES:
+                continue
+            header = batch.read_header(records)
+            if header.magic == 2 and header.is_transactional:
+                yield header.identity
+
+
+def decoded_records(data: PartitionProduceData) -> Buffer | None:
+    """The bytes of a partition's batch: a request that came over the wire holds them as one buffer."""
+    assert not isinstance(data.records, list)
+    return data.records
+
+
+def _last_of_each(partitions: Sequence[PartitionProduceData]) -> Sequence[PartitionProduceData]:
+    """The same partition twice in a request: one answer, one batch, the last one, as in Apache Kafka."""
+    if len(partitions) == 1:
+        return partitions
+    return list({data.index: data for data in partitions}.values())
+
+
+def _refused(
+    broker: BrokerState, event: RequestReceived, place: TopicPartition, refusal: Refusal, response: ProduceResponse, now_ms: int
+) -> PartitionProduceResponse:
+    """The answer for one refused partition, counted and logged."""
+    _count(broker, place, refusal)
+    version = event.request.version
+    partition = broker.topics.partition(*place)
+    if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or place.topic:
+        refuse(broker, event, now_ms, place=place, code=refusal.code, reason=refusal.message)
+    code, culprits = travelling_code(refusal, broker.numbering)
+    answer = PartitionProduceResponse(
+        index=place.partition,
+        error_code=_wire(code, version, broker.numbering),
+        base_offset=NO_OFFSET,
+        log_append_time_ms=NO_TIMESTAMP,
+        log_start_offset=partition.log.log_start_offset if partition is not None and culprits else NO_OFFSET,
+    )
+    if version >= VERSION_WITH_CULPRITS:
+        tells_codes = event.client_software_name == OUR_SOFTWARE
+        answer.error_message = refusal.message
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(
+                batch_index=culprit.batch_index,
+                batch_index_error_message=culprit.message,
+                chaffinch_error_code=culprit.code.wire(broker.numbering) if tells_codes else None,
+            )
+            for culprit in culprits
+        ]
+    if version >= VERSION_WITH_LEADER and partition is not None and refusal.code is codes.NOT_LEADER_OR_FOLLOWER:
+        _name_leader(broker, partition, answer, response)
+    return answer
+
+
+def travelling_code(refusal: Refusal, numbering: Numbering) -> tuple[ErrorCode, Sequence[Culprit]]:
+    """The one code a partition's answer has, and the culprits it lists.
+
+    `apache`: the code that stands for all of them (`verdicts.code_of`). `kip`: the first culprit's code with the culprits of that code
+    only; the rest come out when the innocents are sent again.
+    """
+    if not refusal.culprits or numbering == "apache":
+        return refusal.code, refusal.culprits
+    first = refusal.culprits[0].code
+    return first, [culprit for culprit in refusal.culprits if culprit.code is first]
+
+
+def _wire(code: ErrorCode, version: int, numbering: Numbering) -> int:
+    if version < VERSION_WITH_CULPRITS and code in _INVALID_IN_OLD_VERSIONS:
+        return codes.INVALID_REQUEST.number
+    return code.wire(numbering)
+
+
+def _count(broker: BrokerState, place: TopicPartition, refusal: Refusal) -> None:
+    if broker.topics.get(place.topic) is None:
+        return  # Names of topics that do not exist come from outside: counting them would fill the memory.
+    for name, count in refusal.counts:
+        broker.counters.add(place.topic, name, count)
+    if refusal.code not in _NOT_FAILED:
+        broker.counters.add(place.topic, "FailedProduceRequestsPerSec")
+
+
+def _name_leader(broker: BrokerState, partition: Partition, answer: PartitionProduceResponse, response: ProduceResponse) -> None:
+    """Say who leads, so that the client need not ask for metadata (KIP-951)."""
+    replicas = partition.replicas
+    answer.current_leader = LeaderIdAndEpoch(leader_id=replicas.leader, leader_epoch=replicas.leader_epoch)
+    node = broker.nodes.by_id(replicas.leader)
+    if node is not None and all(endpoint.node_id != node.id for endpoint in response.node_endpoints):
+        response.node_endpoints.append(NodeEndpoint(node_id=node.id, host=node.host, port=node.port))

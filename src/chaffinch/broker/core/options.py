@@ -1,0 +1,210 @@
+"""Broker options under Apache Kafka's names where Kafka has them, with the defaults of Apache Kafka 4.3.
+
+Options of our own: `error.numbering`, `min.insync.replicas.policy`, `flush.policy`, `max.decompressed.bytes`. Options that Kafka knows
+and that have no effect here are accepted, stored, shown, and named once in the log. Topic options: see `topic_options.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from chaffinch.broker.core import replication_check
+from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS_BY_NAME
+from chaffinch.settings import Option, OptionTable, Settings
+
+_OWN = (
+    Option(
+        "error.numbering",
+        "string",
+        "apache",
+        "Numbers of the KIPs' errors: apache is safe with every client, kip is literal.",
+        choices=("apache", "kip"),
+    ),
+    Option(
+        "min.insync.replicas.policy",
+        "string",
+        "kip579",
+        "Answer to acks=all on a topic whose min.insync.replicas exceeds its replication "
+        "factor: kip579 refuses for good, legacy as before Kafka 3.7, capped as since.",
+        choices=replication_check.POLICIES,
+    ),
+    Option(
+        "flush.policy",
+        "string",
+        "os",
+        "What an acknowledgement promises: os survives the death of the process, always also a power cut.",
+        choices=("os", "always"),
+    ),
+    Option("max.decompressed.bytes", "int", 128 << 20, "Largest size a batch may unpack to.", minimum=1, maximum=INT_MAX),
+)
+
+_KAFKA = (
+    Option("auto.create.topics.enable", "bool", True, "Whether asking for the metadata of an unknown topic creates it."),
+    Option("connections.max.idle.ms", "int", 600_000, "Idle connections are closed after this time; -1 for never.", minimum=-1),
+    Option("default.replication.factor", "int", 1, "Replication factor of topics created without one.", minimum=1),
+    Option("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
+    Option("fetch.max.bytes", "int", 55 << 20, "Largest fetch answer, whatever the client asks for.", minimum=1024, maximum=INT_MAX),
+    Option("max.connections", "int", INT_MAX, "Connections beyond this are closed at once.", minimum=1),
+    Option("num.partitions", "int", 1, "Partitions of topics created without a number.", minimum=1),
+    Option("offset.metadata.max.bytes", "int", 4096, "Largest text beside a committed offset.", minimum=0),
+    Option("queued.max.request.bytes", "int", 512 << 20, "Largest sum of requests, finished or not, that wait for the broker.", minimum=1),
+    Option("socket.request.max.bytes", "int", 100 << 20, "Largest request.", minimum=1, maximum=INT_MAX),
+    Option("transaction.max.timeout.ms", "int", 900_000, "Longest transaction.timeout.ms a producer may ask for.", minimum=1),
+    Option(
+        "transaction.partition.verification.enable", "bool", True, "Whether a transactional batch needs its partition in the transaction."
+    ),
+    Option("transactional.id.expiration.ms", "int", 604_800_000, "Transactional ids unused for so long are forgotten.", minimum=1),
+)
+
+WITHOUT_EFFECT = frozenset(
+    [
+        "advertised.listeners",
+        "authorizer.class.name",
+        "auto.leader.rebalance.enable",
+        "background.threads",
+        "broker.heartbeat.interval.ms",
+        "broker.id",
+        "broker.rack",
+        "broker.session.timeout.ms",
+        "connection.failed.authentication.delay.ms",
+        "connections.max.reauth.ms",
+        "controlled.shutdown.enable",
+        "controller.listener.names",
+        "controller.quorum.bootstrap.servers",
+        "controller.quorum.voters",
+        "controller.socket.timeout.ms",
+        "delegation.token.expiry.time.ms",
+        "early.start.listeners",
+        "fetch.purgatory.purge.interval.requests",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.session.timeout.ms",
+        "group.coordinator.rebalance.protocols",
+        "group.initial.rebalance.delay.ms",
+        "group.max.session.timeout.ms",
+        "group.max.size",
+        "group.min.session.timeout.ms",
+        "initial.broker.registration.timeout.ms",
+        "inter.broker.listener.name",
+        "leader.imbalance.check.interval.seconds",
+        "leader.imbalance.per.broker.percentage",
+        "listener.security.protocol.map",
+        "listeners",
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.enable",
+        "log.cleaner.io.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.threads",
+        "log.dir",
+        "log.dirs",
+        "log.flush.offset.checkpoint.interval.ms",
+        "log.flush.scheduler.interval.ms",
+        "log.flush.start.offset.checkpoint.interval.ms",
+        "log.retention.check.interval.ms",
+        "log.retention.hours",
+        "log.retention.minutes",
+        "log.roll.hours",
+        "log.roll.jitter.hours",
+        "max.connection.creation.rate",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
+        "max.incremental.fetch.session.cache.slots",
+        "metadata.log.dir",
+        "metadata.log.segment.bytes",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "node.id",
+        "num.io.threads",
+        "num.network.threads",
+        "num.recovery.threads.per.data.dir",
+        "num.replica.alter.log.dirs.threads",
+        "num.replica.fetchers",
+        "offsets.commit.timeout.ms",
+        "offsets.load.buffer.size",
+        "offsets.retention.check.interval.ms",
+        "offsets.retention.minutes",
+        "offsets.topic.compression.codec",
+        "offsets.topic.num.partitions",
+        "offsets.topic.replication.factor",
+        "offsets.topic.segment.bytes",
+        "principal.builder.class",
+        "process.roles",
+        "producer.id.expiration.check.interval.ms",
+        "producer.id.expiration.ms",
+        "producer.purgatory.purge.interval.requests",
+        "queued.max.requests",
+        "quota.window.num",
+        "quota.window.size.seconds",
+        "replica.fetch.backoff.ms",
+        "replica.fetch.max.bytes",
+        "replica.fetch.min.bytes",
+        "replica.fetch.response.max.bytes",
+        "replica.fetch.wait.max.ms",
+        "replica.high.watermark.checkpoint.interval.ms",
+        "replica.lag.time.max.ms",
+        "replica.selector.class",
+        "replica.socket.receive.buffer.bytes",
+        "replica.socket.timeout.ms",
+        "request.timeout.ms",
+        "sasl.enabled.mechanisms",
+        "sasl.mechanism.inter.broker.protocol",
+        "security.inter.broker.protocol",
+        "security.protocol",
+        "server.max.startup.time.ms",
+        "share.coordinator.state.topic.replication.factor",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+        "socket.listen.backlog.size",
+        "socket.receive.buffer.bytes",
+        "socket.send.buffer.bytes",
+        "ssl.client.auth",
+        "ssl.enabled.protocols",
+        "ssl.keystore.location",
+        "ssl.truststore.location",
+        "super.users",
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        "transaction.state.log.load.buffer.size",
+        "transaction.state.log.min.isr",
+        "transaction.state.log.num.partitions",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.segment.bytes",
+    ]
+)
+"""Names that Apache Kafka knows and that change nothing here: one process, one store, no replication traffic."""
+
+
+def _topic_default(topic_option: str, broker_option: str) -> Option:
+    """The broker's option that gives a topic option its default: same kind and range, no default of its own."""
+    option = TOPIC_OPTIONS_BY_NAME[topic_option]
+    documentation = f"Default of the topic option {topic_option}. {option.documentation}"
+    return Option(broker_option, option.kind, None, documentation, choices=option.choices, minimum=option.minimum, maximum=option.maximum)
+
+
+_OPTIONS = (*_OWN, *_KAFKA, *(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items()))
+
+BROKER_OPTIONS = OptionTable(_OPTIONS, without_effect=WITHOUT_EFFECT)
+BROKER_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
+
+DYNAMIC = frozenset({"min.insync.replicas.policy", "auto.create.topics.enable", "num.partitions", "default.replication.factor",
+                     "transaction.partition.verification.enable", *BROKER_SYNONYMS.values()})  # fmt: skip
+"""Options that IncrementalAlterConfigs may change while the broker runs."""
+
+
+def default_of(option: Option) -> Any:
+    """An option's default; for the broker's defaults of topic options the topic option's own."""
+    if option.default is not None or option.name not in _TOPIC_OPTION_BY_SYNONYM:
+        return option.default
+    return TOPIC_OPTIONS_BY_NAME[_TOPIC_OPTION_BY_SYNONYM[option.name]].default
+
+
+_TOPIC_OPTION_BY_SYNONYM = {broker: topic for topic, broker in BROKER_SYNONYMS.items()}
+
+
+def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
+    """Broker settings. Raises ConfigException for an unknown name (naming the nearest) or an illegal value."""
+    return BROKER_OPTIONS.parse(options, **keywords)

@@ -1,0 +1,174 @@
+"""Topic options under Apache Kafka's names, with the defaults of Apache Kafka 4.3, and the form in which the broker uses them.
+
+All of Kafka's topic options are stored and shown; what changes behaviour here is resolved into `TopicConfig`. The documentation of the
+options is this table. `max.message.bytes` and its neighbours of another name on brokers: see `BROKER_SYNONYMS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chaffinch.errors import ConfigException
+from chaffinch.settings import Option, OptionTable
+
+LONG_MAX = 2**63 - 1
+INT_MAX = 2**31 - 1
+DAY_MS = 86_400_000
+
+COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+CLEANUP_POLICIES = ("compact", "delete")
+
+MIN_INSYNC_REPLICAS_DOCUMENTATION = (
+    "The least number of in-sync replicas, the leader included, that have to have a write before it counts as acknowledged to a producer "
+    "with acks=all. With fewer in sync the producer gets NotEnoughReplicas or NotEnoughReplicasAfterAppend. When it is larger than the "
+    "topic's replication factor no such write can ever succeed, and the producer gets InconsistentReplicationFactorException at once, "
+    "which it does not retry (KIP-579; see min.insync.replicas.policy). Typical: replication factor 3, min.insync.replicas 2, acks=all."
+)
+
+_OPTIONS = (
+    Option(
+        "cleanup.policy", "list", ("delete",), "Old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES
+    ),
+    Option("compression.gzip.level", "int", -1, "Level when the broker compresses with gzip; -1 is the codec's own default."),
+    Option("compression.lz4.level", "int", 9, "Level when the broker compresses with lz4.", minimum=1, maximum=17),
+    Option("compression.zstd.level", "int", 3, "Level when the broker compresses with zstd.", minimum=-131_072, maximum=22),
+    Option("compression.type", "string", "producer", "Codec of stored batches; producer keeps what came.", choices=COMPRESSION_TYPES),
+    Option("delete.retention.ms", "int", DAY_MS, "How long compaction keeps tombstones.", minimum=0),
+    Option("file.delete.delay.ms", "int", 60_000, "Pause between forgetting a file and deleting it.", minimum=0),
+    Option(
+        "flush.messages", "int", LONG_MAX, "Records between forced writes to disk; see flush.policy for the promise made here.", minimum=1
+    ),
+    Option("flush.ms", "int", LONG_MAX, "Time between forced writes to disk; see flush.policy for the promise made here.", minimum=0),
+    Option("follower.replication.throttled.replicas", "list", (), "Replicas whose catching up is slowed down."),
+    Option("index.interval.bytes", "int", 4096, "Bytes of log between two entries of the offset index.", minimum=0),
+    Option("leader.replication.throttled.replicas", "list", (), "Replicas whose serving of followers is slowed down."),
+    Option("local.retention.bytes", "int", -2, "As retention.bytes, for the local part of tiered storage.", minimum=-2),
+    Option("local.retention.ms", "int", -2, "As retention.ms, for the local part of tiered storage.", minimum=-2),
+    Option("max.compaction.lag.ms", "int", LONG_MAX, "Longest time a record may wait for compaction.", minimum=1),
+    Option(
+        "max.message.bytes",
+        "int",
+        1_048_588,
+        "Largest record batch accepted, as it travels, compressed or not.",
+        minimum=0,
+        maximum=INT_MAX,
+    ),
+    Option(
+        "message.format.version",
+        "string",
+        "3.0",
+        "Oldest record format consumers must be able to read; below 0.11 idempotent batches are refused.",
+    ),
+    Option(
+        "message.timestamp.after.max.ms", "int", 3_600_000, "How far ahead of the broker's clock a record's timestamp may be.", minimum=0
+    ),
+    Option("message.timestamp.before.max.ms", "int", LONG_MAX, "How far behind the broker's clock a record's timestamp may be.", minimum=0),
+    Option(
+        "message.timestamp.type",
+        "string",
+        "CreateTime",
+        "Whose clock: the producer's or the broker's.",
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    Option("min.cleanable.dirty.ratio", "float", 0.5, "Share of new bytes from which on a log is compacted.", minimum=0, maximum=1),
+    Option("min.compaction.lag.ms", "int", 0, "Shortest time a record stays uncompacted.", minimum=0),
+    Option("min.insync.replicas", "int", 1, MIN_INSYNC_REPLICAS_DOCUMENTATION, minimum=1),
+    Option("preallocate", "bool", False, "Whether a segment's file gets its full size at once."),
+    Option("remote.log.copy.disable", "bool", False, "Tiered storage: stop copying."),
+    Option("remote.log.delete.on.disable", "bool", False, "Tiered storage: delete the remote part when switched off."),
+    Option("remote.storage.enable", "bool", False, "Tiered storage."),
+    Option("retention.bytes", "int", -1, "Size beyond which old segments of a partition are deleted; -1 for no limit.", minimum=-1),
+    Option("retention.ms", "int", 7 * DAY_MS, "Age beyond which old segments are deleted; -1 for no limit.", minimum=-1),
+    Option("segment.bytes", "int", 1 << 30, "Size at which a new segment begins.", minimum=1 << 20, maximum=INT_MAX),
+    Option("segment.index.bytes", "int", 10 << 20, "Largest size of a segment's index.", minimum=4),
+    Option("segment.jitter.ms", "int", 0, "Random part of segment.ms.", minimum=0),
+    Option("segment.ms", "int", 7 * DAY_MS, "Age at which a new segment begins.", minimum=1),
+    Option("unclean.leader.election.enable", "bool", False, "Whether a replica out of sync may lead when no other is left."),
+)
+
+TOPIC_OPTIONS = OptionTable(_OPTIONS)
+TOPIC_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
+
+BROKER_SYNONYMS: Mapping[str, str] = {
+    "cleanup.policy": "log.cleanup.policy",
+    "delete.retention.ms": "log.cleaner.delete.retention.ms",
+    "file.delete.delay.ms": "log.segment.delete.delay.ms",
+    "flush.messages": "log.flush.interval.messages",
+    "flush.ms": "log.flush.interval.ms",
+    "index.interval.bytes": "log.index.interval.bytes",
+    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
+    "max.message.bytes": "message.max.bytes",
+    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
+    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
+    "message.timestamp.type": "log.message.timestamp.type",
+    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
+    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
+    "preallocate": "log.preallocate",
+    "retention.bytes": "log.retention.bytes",
+    "retention.ms": "log.retention.ms",
+    "segment.bytes": "log.segment.bytes",
+    "segment.index.bytes": "log.index.size.max.bytes",
+    "segment.ms": "log.roll.ms",
+    "segment.jitter.ms": "log.roll.jitter.ms",
+    "compression.type": "compression.type",
+    "compression.gzip.level": "compression.gzip.level",
+    "compression.lz4.level": "compression.lz4.level",
+    "compression.zstd.level": "compression.zstd.level",
+    "min.insync.replicas": "min.insync.replicas",
+    "unclean.leader.election.enable": "unclean.leader.election.enable",
+}
+"""Topic option -> the broker option that gives its default, as in Kafka."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """A topic's options as the append path and the log use them."""
+
+    is_compacted: bool
+    compression_type: str
+    is_log_append_time: bool
+    timestamp_before_max_ms: int
+    timestamp_after_max_ms: int
+    batch_bytes_max: int
+    segment_bytes: int
+    segment_ms: int
+    index_interval_bytes: int
+    in_sync_min: int
+    takes_idempotent_batches: bool
+
+
+def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
+    """A topic's own options over the broker's. Raises ConfigException for an unknown name (naming the nearest) or an illegal value."""
+    settings = TOPIC_OPTIONS.parse({**topic_defaults(defaults), **overrides})
+    policies = settings["cleanup.policy"]
+    if not policies:
+        raise ConfigException("option cleanup.policy cannot be empty: it must be compact, delete or compact,delete")
+    return TopicConfig(
+        is_compacted="compact" in policies,
+        compression_type=settings["compression.type"],
+        is_log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
+        timestamp_before_max_ms=settings["message.timestamp.before.max.ms"],
+        timestamp_after_max_ms=settings["message.timestamp.after.max.ms"],
+        batch_bytes_max=settings["max.message.bytes"],
+        segment_bytes=settings["segment.bytes"],
+        segment_ms=settings["segment.ms"],
+        index_interval_bytes=settings["index.interval.bytes"],
+        in_sync_min=settings["min.insync.replicas"],
+        takes_idempotent_batches=_format_at_least_0_11(settings["message.format.version"]),
+    )
+
+
+def topic_defaults(broker_settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the broker's own options say about topics that say nothing."""
+    return {name: broker_settings[synonym] for name, synonym in BROKER_SYNONYMS.items() if broker_settings.get(synonym) is not None}
+
+
+def _format_at_least_0_11(version: str) -> bool:
+    """Whether record format 2 is allowed: message.format.version 0.11 or newer ("0.10.2-IV0" is older, "3.0-IV1" is newer)."""
+    try:
+        major, minor = (int(part) for part in version.split("-")[0].split(".")[:2])
+    except ValueError:
+        raise ConfigException(f"message.format.version={version}: expected a version such as 3.0 or 0.10.2") from None
+    return (major, minor) >= (0, 11)

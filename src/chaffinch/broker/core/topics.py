@@ -1,0 +1,339 @@
+"""Topics: their partitions with logs, their configuration, and the journal that remembers them.
+
+A topic exists once its journal entry is written, after the directories of its logs; it is gone once the entry is, before its directories.
+Directories carry the topic id, so a deleted topic's bytes never turn up in a new one of the same name.
+Refusals are raised as RequestRefused with Kafka's code and the reason; file errors as StorageError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+from uuid import UUID
+
+from chaffinch.broker.core import topic_names
+from chaffinch.broker.core.declared_replicas import DeclaredNodes, Replicas
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.topic_options import TopicConfig, resolve
+from chaffinch.errors import ConfigException, codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records import compression
+from chaffinch.records.batch_header import TimestampType
+from chaffinch.records.compression import Compression
+from chaffinch.records.validation_policy import ValidationPolicy
+from chaffinch.storage.file_system import FileSystem, StorageError
+from chaffinch.storage.journal import Journal
+from chaffinch.storage.log_config import LogConfig
+from chaffinch.storage.partition_log import PartitionLog
+
+PARTITIONS_MAX = 100_000
+"""Partitions of one topic; a request for more is a mistake, not a wish."""
+
+LOGS = "logs"
+"""Directory of all partition logs."""
+
+_TOPIC_PREFIX = b"topic/"
+_DELETING_PREFIX = b"deleting/"
+
+
+class Dice(Protocol):
+    """What the core needs of `random.Random`; the simulation hands in a seeded one."""
+
+    def getrandbits(self, k: int, /) -> int: ...
+    def randrange(self, stop: int, /) -> int: ...
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Partition:
+    """One partition: its log, its replicas, and what the append path needs to know about its topic."""
+
+    topic_partition: TopicPartition
+    topic: Topic
+    replicas: Replicas
+    log: PartitionLog
+    policy: ValidationPolicy
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Topic:
+    """One topic. `overrides` are the options set on it, as they were given; `config` is resolved from them."""
+
+    name: str
+    topic_id: UUID
+    overrides: dict[str, str]
+    config: TopicConfig
+    partitions: list[Partition] = field(default_factory=list)
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in topic_names.INTERNAL
+
+    @property
+    def directory(self) -> str:
+        return f"{LOGS}/{self.name}.{self.topic_id.hex}"
+
+
+class CreatedTopic(NamedTuple):
+    """A topic as it was created, or would be."""
+
+    topic: Topic
+    partition_count: int
+    replication_factor: int
+
+
+class TopicRegistry:
+    """All topics. Opens every log at construction: a damaged one is found at start, not at first use."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        journal: Journal,
+        nodes: DeclaredNodes,
+        settings: Mapping[str, Any],
+        dice: Dice,
+        now_ms: int,
+    ) -> None:
+        self._file_system = file_system
+        self._journal = journal
+        self._nodes = nodes
+        self._settings = settings
+        self._dice = dice
+        self._topics: dict[str, Topic] = {}
+        self._by_id: dict[UUID, Topic] = {}
+        self._collisions: dict[str, str] = {}
+        self._finish_deletions()
+        for key, value in journal.items().items():
+            if key.startswith(_TOPIC_PREFIX):
+                self._remember(self._read(key[len(_TOPIC_PREFIX) :].decode(), value, now_ms))
+
+    # Looking ------------------------------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(self._topics.values())
+
+    def get(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        return self._by_id.get(topic_id)
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        """The partition, or None where the topic does not exist or has fewer."""
+        topic = self._topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+    def partitions(self) -> Iterator[Partition]:
+        for topic in self._topics.values():
+            yield from topic.partitions
+
+    # Changing -----------------------------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        name: str,
+        *,
+        partition_count: int = -1,
+        replication_factor: int = -1,
+        overrides: Mapping[str, str] | None = None,
+        assignment: Sequence[Sequence[int]] | None = None,
+        now_ms: int,
+        validate_only: bool = False,
+    ) -> CreatedTopic:
+        """Create a topic; -1 means the broker's default. With `assignment` (replicas of each partition) the two counts are its own.
+        With `validate_only` nothing is created, and the topic returned has no partitions.
+
+        Raises TopicExists (36), InvalidTopic (17), InvalidPartitions (37), InvalidReplicationFactor (38), InvalidReplicaAssignment (39),
+        InvalidConfiguration (40).
+        """
+        self._check_name(name)
+        replicas = self._replicas(partition_count, replication_factor, assignment)
+        overrides = dict(overrides or {})
+        config = self.check_config(overrides)
+        topic_id = UUID(int=self._dice.getrandbits(128), version=4)
+        topic = Topic(name=name, topic_id=topic_id, overrides=overrides, config=config)
+        if validate_only:
+            return CreatedTopic(topic, len(replicas), len(replicas[0]))
+        self._open_partitions(topic, replicas, now_ms, is_new=True)
+        # The names are on disk before the journal says that they are.
+        self._file_system.sync_directory(topic.directory)
+        self._file_system.sync_directory(LOGS)
+        self._write(topic)
+        self._remember(topic)
+        return CreatedTopic(topic, len(replicas), len(replicas[0]))
+
+    def delete(self, name: str) -> None:
+        """Delete a topic and its bytes. Raises UnknownTopicOrPartition (3)."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        self._journal.put({_TOPIC_PREFIX + name.encode(): None, _DELETING_PREFIX + topic.directory.encode(): b""})
+        del self._topics[name], self._by_id[topic.topic_id], self._collisions[topic_names.collision_key(name)]
+        for partition in topic.partitions:
+            partition.log.delete()
+        self._finish_deletions()
+
+    def check_config(self, overrides: Mapping[str, str]) -> TopicConfig:
+        """Resolve a topic's options. Raises InvalidConfiguration (40) naming the option and, for an unknown name, the nearest one."""
+        try:
+            return resolve(overrides, self._settings)
+        except ConfigException as error:
+            raise RequestRefused(codes.INVALID_CONFIG, str(error)) from None
+
+    def alter(self, name: str, overrides: Mapping[str, str]) -> None:
+        """Give a topic these options and no others. Raises as `check_config`, UnknownTopicOrPartition (3), StorageError."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        config = self.check_config(overrides)
+        before = topic.overrides
+        topic.overrides = dict(overrides)
+        try:
+            self._write(topic)
+        except BaseException:
+            topic.overrides = before
+            raise
+        self._apply(topic, config)
+
+    def settings_changed(self, settings: Mapping[str, Any]) -> None:
+        """The broker's own options changed: topics that do not override them follow."""
+        self._settings = settings
+        for topic in self._topics.values():
+            self._apply(topic, resolve(topic.overrides, settings))
+
+    def sync(self) -> None:
+        self._journal.sync()
+
+    # Inside -------------------------------------------------------------------------------------------------------------------------
+
+    def _check_name(self, name: str) -> None:
+        fault = topic_names.fault_of(name)
+        if fault is not None:
+            raise RequestRefused(codes.INVALID_TOPIC_EXCEPTION, fault)
+        if name in self._topics:
+            raise RequestRefused(codes.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        other = self._collisions.get(topic_names.collision_key(name))
+        if other is not None:
+            raise RequestRefused(
+                codes.INVALID_TOPIC_EXCEPTION, f"topic {name!r} collides with topic {other!r}: '.' and '_' count as the same"
+            )
+
+    def _replicas(self, count: int, factor: int, assignment: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
+        if assignment:
+            return self._checked_assignment(assignment)
+        count = self._settings["num.partitions"] if count == -1 else count
+        factor = self._settings["default.replication.factor"] if factor == -1 else factor
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise RequestRefused(codes.INVALID_PARTITIONS, f"a topic has between 1 and {PARTITIONS_MAX} partitions, not {count}")
+        node_count = len(self._nodes.nodes)
+        if factor < 1:
+            raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, f"the replication factor must be at least 1, not {factor}")
+        if factor > node_count:
+            raise RequestRefused(
+                codes.INVALID_REPLICATION_FACTOR, f"replication factor {factor} is more than the {node_count} nodes of this cluster"
+            )
+        return self._nodes.assign(count, factor, self._dice.randrange(node_count))
+
+    def _checked_assignment(self, assignment: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+        known = {node.id for node in self._nodes.nodes}
+        for replicas in assignment:
+            if not replicas or len(set(replicas)) != len(replicas) or not set(replicas) <= known:
+                raise RequestRefused(
+                    codes.INVALID_REPLICA_ASSIGNMENT, f"replicas {list(replicas)}: each must be another of the nodes {sorted(known)}"
+                )
+        if len({len(replicas) for replicas in assignment}) != 1:
+            raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, "all partitions of a topic have the same number of replicas")
+        return [tuple(replicas) for replicas in assignment]
+
+    def _read(self, name: str, value: bytes, now_ms: int) -> Topic:
+        fields = json.loads(value)
+        config = resolve(fields["overrides"], self._settings)
+        topic = Topic(name=name, topic_id=UUID(fields["topic_id"]), overrides=fields["overrides"], config=config)
+        self._open_partitions(topic, [tuple(replicas) for replicas in fields["replicas"]], now_ms, is_new=False)
+        return topic
+
+    def _write(self, topic: Topic) -> None:
+        value = {
+            "topic_id": topic.topic_id.hex,
+            "overrides": topic.overrides,
+            "replicas": [partition.replicas.assigned for partition in topic.partitions],
+        }
+        self._journal.put({_TOPIC_PREFIX + topic.name.encode(): json.dumps(value).encode()})
+
+    def _open_partitions(self, topic: Topic, replicas: Sequence[tuple[int, ...]], now_ms: int, *, is_new: bool) -> None:
+        for index, assigned in enumerate(replicas):
+            directory = f"{topic.directory}/{index}"
+            if not is_new and not self._file_system.exists(directory):
+                raise StorageError(self._file_system.describe(directory), "open", f"the log of {topic.name}-{index} is missing")
+            topic_partition = TopicPartition(topic.name, index)
+            log = PartitionLog.open(self._file_system, directory, topic_partition, self._log_config(topic.config), now_ms)
+            topic.partitions.append(
+                Partition(
+                    topic_partition=topic_partition,
+                    topic=topic,
+                    replicas=self._live_replicas(assigned),
+                    log=log,
+                    policy=self._policy(topic_partition, topic.config),
+                )
+            )
+
+    def _live_replicas(self, assigned: tuple[int, ...]) -> Replicas:
+        known = {node.id for node in self._nodes.nodes}
+        replicas = Replicas(assigned=assigned)
+        for node_id in assigned:
+            if node_id in self._nodes.stopped or node_id not in known:
+                replicas.node_stopped(node_id)
+        return replicas
+
+    def _apply(self, topic: Topic, config: TopicConfig) -> None:
+        topic.config = config
+        for partition in topic.partitions:
+            partition.policy = self._policy(partition.topic_partition, config)
+            partition.log.config = self._log_config(config)
+
+    def _policy(self, topic_partition: TopicPartition, config: TopicConfig) -> ValidationPolicy:
+        return validation_policy(topic_partition, config, self._settings["max.decompressed.bytes"])
+
+    def _log_config(self, config: TopicConfig) -> LogConfig:
+        return LogConfig(
+            segment_bytes=config.segment_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            flush_policy=self._settings["flush.policy"],
+        )
+
+    def _remember(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._by_id[topic.topic_id] = topic
+        self._collisions[topic_names.collision_key(topic.name)] = topic.name
+
+    def _finish_deletions(self) -> None:
+        for key in [key for key in self._journal.items() if key.startswith(_DELETING_PREFIX)]:
+            self._file_system.remove_tree(key[len(_DELETING_PREFIX) :].decode())
+            self._journal.put({key: None})
+
+
+def validation_policy(topic_partition: TopicPartition, config: TopicConfig, decompressed_bytes_max: int) -> ValidationPolicy:
+    """What the record rules need to know of a topic."""
+    return ValidationPolicy(
+        topic_partition=topic_partition,
+        is_compacted=config.is_compacted,
+        timestamp_type=TimestampType.LOG_APPEND_TIME if config.is_log_append_time else TimestampType.CREATE_TIME,
+        timestamp_before_max_ms=config.timestamp_before_max_ms,
+        timestamp_after_max_ms=config.timestamp_after_max_ms,
+        batch_bytes_max=config.batch_bytes_max,
+        compression=stored_compression(config.compression_type),
+        decompressed_bytes_max=decompressed_bytes_max,
+    )
+
+
+def stored_compression(compression_type: str) -> Compression | None:
+    """The codec of stored batches; None keeps the producer's."""
+    if compression_type == "producer":
+        return None
+    return compression.from_name("none" if compression_type == "uncompressed" else compression_type)

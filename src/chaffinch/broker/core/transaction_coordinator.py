@@ -1,0 +1,382 @@
+"""The transaction coordinator: who may write under which transactional id, and how each transaction ends (KIP-98, KIP-360, KIP-447).
+
+Protocol version 1. The legal moves are data in `transaction_moves.py`; this file checks identities, makes the moves, writes them down.
+Every change goes to the journal first and to memory second; a decision to commit or abort is in the journal before the first marker, and
+a decision found at start without its completion is completed then, so a crash between the two changes nothing for anybody.
+
+Partitions and group offsets are reached through `Participants`. No clock: each call takes the time.
+Follows Apache Kafka's TransactionCoordinator and TransactionMetadata. One deviation: in state ONGOING, InitProducerId with an epoch that is
+not the current one is refused as fenced instead of aborting somebody else's transaction.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from chaffinch.broker.core import transaction_metadata, transaction_moves
+from chaffinch.broker.core.producer_ids import ProducerIds
+from chaffinch.broker.core.transaction_metadata import EPOCH_EXHAUSTED, NO_EPOCH, TransactionMetadata
+from chaffinch.broker.core.transaction_moves import Move, Refused, TransactionState
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
+from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.journal import Journal
+
+COORDINATOR_EPOCH = 0
+"""There is one coordinator per data directory, held by the directory's lock: its epoch never has to rise."""
+
+MARKER_RETRY_MS = 1000
+"""How long a transaction whose markers could not be written (full disk) waits for the next try."""
+
+NOT_WRITTEN = codes.NOT_COORDINATOR
+"""Answer when the journal cannot be written: clients look the coordinator up and try again (Kafka maps KAFKA_STORAGE_ERROR so)."""
+
+_KEY_PREFIX = b"transaction/"
+
+
+class Participants(Protocol):
+    """Where decisions are carried out. Both methods may be called again for the same transaction after a crash."""
+
+    def write_marker(self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, now_ms: int) -> None:
+        """Append the marker; a partition that no longer exists is skipped. Raises StorageError."""
+
+    def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
+        """Make the group's pending offsets of this producer valid, or drop them. Raises StorageError."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitAnswer:
+    """Answer to InitProducerId: a code, and the identity when the code is NONE."""
+
+    code: ErrorCode
+    identity: ProducerIdentity = NO_PRODUCER
+
+
+class TransactionCoordinator:
+    """All transactional ids of the cluster. See the module for the promises."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        participants: Participants,
+        *,
+        timeout_max_ms: int,
+        expiration_ms: int,
+        sync_decisions: bool,
+    ) -> None:
+        self._journal = journal
+        self._participants = participants
+        self._producer_ids = ProducerIds(journal)
+        self._timeout_max_ms = timeout_max_ms
+        self._expiration_ms = expiration_ms
+        self._sync_decisions = sync_decisions
+        self._transactions: dict[str, TransactionMetadata] = {}
+        # One live entry per id: `_scheduled` says which one it is, so that a busy id does not fill the heap with its past.
+        self._deadlines: list[tuple[int, str]] = []
+        self._scheduled: dict[str, int] = {}
+        for key, value in journal.items().items():
+            if key.startswith(_KEY_PREFIX):
+                transactional_id = key[len(_KEY_PREFIX) :].decode()
+                self._remember(transaction_metadata.from_bytes(transactional_id, value))
+
+    # Looking ------------------------------------------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> TransactionMetadata | None:
+        return self._transactions.get(transactional_id)
+
+    def verify(self, transactional_id: str | None, identity: ProducerIdentity, partition: TopicPartition) -> ErrorCode:
+        """Whether `partition` is part of the producer's open transaction (KIP-890 part 1): NONE, or the coordinator's own code.
+
+        49: unknown id; 90: other epoch; 51: being decided; 120: the partition was never added.
+        """
+        metadata, code = self._identified(transactional_id, identity)
+        if metadata is None:
+            return code
+        if metadata.state in transaction_moves.COMPLETED:
+            return codes.CONCURRENT_TRANSACTIONS
+        if metadata.state is not TransactionState.ONGOING or partition not in metadata.partitions:
+            return codes.TRANSACTION_ABORTABLE
+        return codes.NONE
+
+    def verify_group(self, transactional_id: str | None, identity: ProducerIdentity, group: str) -> ErrorCode:
+        """As `verify`, for the offsets of a group."""
+        metadata, code = self._identified(transactional_id, identity)
+        if metadata is None:
+            return code
+        if metadata.state in transaction_moves.COMPLETED:
+            return codes.CONCURRENT_TRANSACTIONS
+        if metadata.state is not TransactionState.ONGOING or group not in metadata.groups:
+            return codes.TRANSACTION_ABORTABLE
+        return codes.NONE
+
+    # Requests -----------------------------------------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self, transactional_id: str | None, timeout_ms: int, now_ms: int, expected: ProducerIdentity = NO_PRODUCER
+    ) -> InitAnswer:
+        """A producer introduces itself. `expected` is the identity it believes to have (KIP-360), NO_PRODUCER for a fresh start.
+
+        Ongoing transactions are aborted under a raised epoch that nobody is ever told, and the answer is CONCURRENT_TRANSACTIONS: the
+        client comes again and gets an epoch of its own.
+        """
+        if transactional_id is None:
+            return self._init_idempotent()
+        if transactional_id == "":
+            return InitAnswer(codes.INVALID_REQUEST)
+        if not 0 < timeout_ms <= self._timeout_max_ms:
+            return InitAnswer(codes.INVALID_TRANSACTION_TIMEOUT)
+        try:
+            return self._init_transactional(transactional_id, timeout_ms, now_ms, expected)
+        except StorageError:
+            return InitAnswer(NOT_WRITTEN)
+
+    def _init_idempotent(self) -> InitAnswer:
+        try:
+            return InitAnswer(codes.NONE, ProducerIdentity(self._producer_ids.allocate(), 0))
+        except StorageError:
+            return InitAnswer(NOT_WRITTEN)
+
+    def _init_transactional(self, transactional_id: str, timeout_ms: int, now_ms: int, expected: ProducerIdentity) -> InitAnswer:
+        metadata = self._transactions.get(transactional_id)
+        if metadata is None:
+            metadata = TransactionMetadata(transactional_id=transactional_id, producer_id=self._producer_ids.allocate())
+        if expected != NO_PRODUCER and not _is_known_producer(metadata, expected):
+            return InitAnswer(codes.PRODUCER_FENCED)
+        answer = transaction_moves.INIT_PRODUCER_ID[metadata.state]
+        if isinstance(answer, Refused):
+            return InitAnswer(answer.code)
+        if answer is Move.FENCE:
+            if expected not in (NO_PRODUCER, metadata.identity):
+                return InitAnswer(codes.PRODUCER_FENCED)
+            self._fence_and_abort(metadata, now_ms)
+            return InitAnswer(codes.CONCURRENT_TRANSACTIONS)
+        renewed = self._with_new_epoch(metadata, expected)
+        if renewed is None:
+            return InitAnswer(codes.PRODUCER_FENCED)
+        empty = replace(renewed, timeout_ms=timeout_ms, state=TransactionState.EMPTY, started_ms=-1, updated_ms=now_ms)
+        return InitAnswer(codes.NONE, self._move(metadata, empty).identity)
+
+    def _with_new_epoch(self, metadata: TransactionMetadata, expected: ProducerIdentity) -> TransactionMetadata | None:
+        """The next identity of a producer at rest; None when `expected` is an old one (Kafka: prepareIncrementProducerEpoch)."""
+        is_fresh = expected == NO_PRODUCER
+        if metadata.is_epoch_exhausted and (is_fresh or expected.epoch == metadata.producer_epoch):
+            return replace(
+                metadata,
+                producer_id=self._producer_ids.allocate(),
+                producer_epoch=0,
+                last_producer_epoch=NO_EPOCH if is_fresh else metadata.producer_epoch,
+                previous_producer_id=metadata.producer_id,
+            )
+        if is_fresh:
+            return replace(metadata, producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=NO_EPOCH)
+        if metadata.producer_epoch in (NO_EPOCH, expected.epoch):
+            return replace(metadata, producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=metadata.producer_epoch)
+        if expected.epoch == metadata.last_producer_epoch:
+            return metadata  # The answer to the same bump was lost: give it again.
+        return None
+
+    def add_partitions(
+        self, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], now_ms: int
+    ) -> ErrorCode:
+        """Make existing partitions part of the transaction, opening it if need be (AddPartitionsToTxn)."""
+        return self._add(transactional_id, identity, frozenset(partitions), frozenset(), now_ms)
+
+    def add_group(self, transactional_id: str, identity: ProducerIdentity, group: str, now_ms: int) -> ErrorCode:
+        """Make a group's offsets part of the transaction (AddOffsetsToTxn)."""
+        return self._add(transactional_id, identity, frozenset(), frozenset({group}), now_ms)
+
+    def _add(
+        self,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        partitions: frozenset[TopicPartition],
+        groups: frozenset[str],
+        now_ms: int,
+    ) -> ErrorCode:
+        if not transactional_id:
+            return codes.INVALID_REQUEST
+        metadata, code = self._identified(transactional_id, identity)
+        if metadata is None:
+            return code
+        answer = transaction_moves.ADD_PARTITIONS[metadata.state]
+        if isinstance(answer, Refused):
+            return answer.code
+        is_open = metadata.state is TransactionState.ONGOING
+        if is_open and partitions <= metadata.partitions and groups <= metadata.groups:
+            return codes.NONE
+        grown = replace(
+            metadata,
+            state=TransactionState.ONGOING,
+            partitions=(metadata.partitions if is_open else frozenset()) | partitions,
+            groups=(metadata.groups if is_open else frozenset()) | groups,
+            started_ms=metadata.started_ms if is_open else now_ms,
+            updated_ms=now_ms,
+        )
+        try:
+            self._move(metadata, grown)
+        except StorageError:
+            return NOT_WRITTEN
+        return codes.NONE
+
+    def end(self, transactional_id: str, identity: ProducerIdentity, is_commit: bool, now_ms: int) -> ErrorCode:
+        """Commit or abort (EndTxn, protocol version 1). NONE means decided and written down."""
+        if not transactional_id:
+            return codes.INVALID_REQUEST
+        metadata, code = self._identified(transactional_id, identity)
+        if metadata is None:
+            return code
+        table = transaction_moves.END_COMMIT if is_commit else transaction_moves.END_ABORT
+        answer = table[metadata.state]
+        if isinstance(answer, Refused):
+            return answer.code
+        if answer is Move.ALREADY_DONE:
+            return codes.NONE
+        try:
+            self._decide(metadata, is_commit, now_ms)
+        except StorageError:
+            return NOT_WRITTEN
+        return codes.NONE
+
+    # Time and start -----------------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When `expire` has something to do, or None. May be early: a transaction that ended leaves its deadline behind."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Abort and fence what is open beyond its timeout, complete what is decided, forget unused ids. Returns a line of text for each."""
+        lines = []
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            deadline_ms, transactional_id = heapq.heappop(self._deadlines)
+            metadata = self._transactions.get(transactional_id)
+            if metadata is None or self._scheduled.get(transactional_id) != deadline_ms:
+                continue
+            del self._scheduled[transactional_id]
+            due_ms = self._due_ms(metadata)
+            if due_ms > now_ms:
+                self._schedule(transactional_id, due_ms)
+                continue
+            try:
+                lines.append(self._expire_one(metadata, now_ms))
+            except StorageError as error:
+                self._schedule(transactional_id, now_ms + MARKER_RETRY_MS)
+                lines.append(f"transaction of {transactional_id!r} could not be ended and is tried again in {MARKER_RETRY_MS} ms: {error}")
+        return lines
+
+    def _expire_one(self, metadata: TransactionMetadata, now_ms: int) -> str:
+        name = metadata.transactional_id
+        if metadata.state is TransactionState.ONGOING:
+            self._fence_and_abort(metadata, now_ms)
+            return f"transaction of {name!r} aborted: open for more than {metadata.timeout_ms} ms; its producer is fenced"
+        if metadata.state in transaction_moves.COMPLETED:
+            self._complete(metadata, now_ms)
+            return f"markers of the transaction of {name!r} completed"
+        self._journal.put({_key(name): None})
+        del self._transactions[name]
+        return f"transactional id {name!r} forgotten: unused for {self._expiration_ms} ms"
+
+    def complete_decided(self, now_ms: int) -> int:
+        """Finish every transaction that was decided but not completed; called once at start. Returns how many. Raises StorageError."""
+        decided = [metadata for metadata in self._transactions.values() if metadata.state in transaction_moves.COMPLETED]
+        for metadata in decided:
+            self._complete(metadata, now_ms)
+        return len(decided)
+
+    def sync(self) -> None:
+        self._journal.sync()
+
+    # Moves --------------------------------------------------------------------------------------------------------------------------
+
+    def _fence_and_abort(self, metadata: TransactionMetadata, now_ms: int) -> None:
+        """Abort under the next epoch, so that the markers carry it to every partition and late batches are refused there too."""
+        fenced = replace(
+            metadata,
+            state=TransactionState.PREPARE_EPOCH_FENCE,
+            producer_epoch=metadata.producer_epoch + 1,
+            last_producer_epoch=NO_EPOCH,
+        )
+        _check_move(metadata.state, fenced.state)
+        self._decide(fenced, False, now_ms)
+
+    def _decide(self, metadata: TransactionMetadata, is_commit: bool, now_ms: int) -> None:
+        """Write the decision, then carry it out. A failure to carry it out is retried later: the decision stands."""
+        state = TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
+        decided = self._move(metadata, replace(metadata, state=state, updated_ms=now_ms))
+        try:
+            self._complete(decided, now_ms)
+        except StorageError:
+            self._schedule(decided.transactional_id, now_ms + MARKER_RETRY_MS)
+
+    def _complete(self, metadata: TransactionMetadata, now_ms: int) -> None:
+        if self._sync_decisions:
+            self._journal.sync()
+        is_commit = metadata.state is TransactionState.PREPARE_COMMIT
+        for group in sorted(metadata.groups):
+            self._participants.complete_offsets(group, metadata.producer_id, is_commit)
+        for partition in sorted(metadata.partitions):
+            self._participants.write_marker(partition, is_commit, metadata.identity, now_ms)
+        completed = replace(
+            metadata,
+            state=transaction_moves.COMPLETED[metadata.state],
+            partitions=frozenset(),
+            groups=frozenset(),
+            started_ms=-1,
+            updated_ms=now_ms,
+        )
+        self._move(metadata, completed)
+
+    def _move(self, before: TransactionMetadata, after: TransactionMetadata) -> TransactionMetadata:
+        """The only place where a state changes: checked, written down, remembered."""
+        _check_move(before.state, after.state)
+        self._journal.put({_key(after.transactional_id): transaction_metadata.to_bytes(after)})
+        self._remember(after)
+        return after
+
+    def _remember(self, metadata: TransactionMetadata) -> None:
+        self._transactions[metadata.transactional_id] = metadata
+        if metadata.state not in transaction_moves.COMPLETED:  # Those are completed at once, or scheduled by whoever failed to.
+            self._schedule(metadata.transactional_id, self._due_ms(metadata))
+
+    def _schedule(self, transactional_id: str, due_ms: int) -> None:
+        """Make sure `expire` looks at the id at `due_ms` or before; when it looks too early it schedules again."""
+        scheduled_ms = self._scheduled.get(transactional_id)
+        if scheduled_ms is None or due_ms < scheduled_ms:
+            self._scheduled[transactional_id] = due_ms
+            heapq.heappush(self._deadlines, (due_ms, transactional_id))
+
+    def _due_ms(self, metadata: TransactionMetadata) -> int:
+        if metadata.state is TransactionState.ONGOING:
+            return metadata.started_ms + metadata.timeout_ms
+        if metadata.state in transaction_moves.COMPLETED:
+            return metadata.updated_ms
+        return metadata.updated_ms + self._expiration_ms
+
+    # Identities ---------------------------------------------------------------------------------------------------------------------
+
+    def _identified(self, transactional_id: str | None, identity: ProducerIdentity) -> tuple[TransactionMetadata | None, ErrorCode]:
+        metadata = self._transactions.get(transactional_id) if transactional_id else None
+        if metadata is None or metadata.producer_id != identity.producer_id:
+            return None, codes.INVALID_PRODUCER_ID_MAPPING
+        if metadata.producer_epoch != identity.epoch:
+            return None, codes.PRODUCER_FENCED
+        return metadata, codes.NONE
+
+
+def _is_known_producer(metadata: TransactionMetadata, expected: ProducerIdentity) -> bool:
+    """Whether a producer that names its identity may be this id's producer (isValidProducerId in Kafka); its epoch is looked at later."""
+    if metadata.producer_epoch == NO_EPOCH or expected.producer_id == metadata.producer_id:
+        return True
+    return expected.producer_id == metadata.previous_producer_id and expected.epoch >= EPOCH_EXHAUSTED
+
+
+def _check_move(before: TransactionState, after: TransactionState) -> None:
+    assert before in transaction_moves.LEGAL_PREDECESSORS[after], f"illegal move of a transaction: {before.name} -> {after.name}"
+
+
+def _key(transactional_id: str) -> bytes:
+    return _KEY_PREFIX + transactional_id.encode()

@@ -1,0 +1,28 @@
+"""Where the transaction coordinator's decisions are carried out: markers into partition logs, pending offsets into groups."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.topics import Partition, TopicRegistry
+from chaffinch.broker.core.transaction_coordinator import COORDINATOR_EPOCH
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+
+
+class TransactionParticipants:
+    """`grown` gets each partition that a marker was written to: last stable offsets move, and fetches wait for that."""
+
+    def __init__(self, topics: TopicRegistry, offsets: GroupOffsets, grown: list[Partition]) -> None:
+        self._topics = topics
+        self._offsets = offsets
+        self._grown = grown
+
+    def write_marker(self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, now_ms: int) -> None:
+        partition = self._topics.partition(*topic_partition)
+        # A refused marker is of an earlier epoch than the partition knows: whoever raised it has ended the transaction (47, 52 in Kafka).
+        if partition is None or partition.log.check_marker(identity, COORDINATOR_EPOCH) is not None:
+            return
+        partition.log.append_marker(is_commit, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)
+        self._grown.append(partition)
+
+    def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
+        self._offsets.complete(group, producer_id, is_commit)
