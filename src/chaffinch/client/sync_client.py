@@ -20,12 +20,7 @@ from chaffinch.client.connections import Answered, Connected, ConnectionEvent, D
 from chaffinch.client.coordinators import CoordinatorKind, Coordinators
 from chaffinch.client.network import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, Network
 from chaffinch.client.pipeline import Deadline, Exchange, Pipeline, failure_of
-from chaffinch.errors import (
-    IllegalStateException,
-    UnsupportedVersionException,
-    codes,
-    exception_for,
-)
+from chaffinch.errors import IllegalStateException, TimeoutException, UnsupportedVersionException, codes, exception_for
 from chaffinch.errors.handling import Handling
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -146,6 +141,11 @@ class SyncClient:
         deadline = self.deadline(timeout_ms, f"looking for the coordinator of {kind} {key!r}")
         with self.lock:
             return self._coordinator_address(key, kind, deadline)
+
+    def forget_coordinator(self, key: str, kind: CoordinatorKind = "group") -> None:
+        """Look the coordinator of a group or transactional id up anew when it is needed next: an answer said that it has moved."""
+        with self.lock:
+            self._coordinators.forget(key, kind)
 
     def pipeline(self, node: Target, *, window: int = WINDOW_REQUESTS, timeout_ms: int | None = None) -> Pipeline:
         """A window of requests in flight to one broker; see `Pipeline`."""

@@ -42,6 +42,8 @@ class CommitPlan:
     """One batch to be committed, and all that was decided about it before."""
 
     batch_id: int
+    wall_ms: int
+    """When the commit began, in ms since 1970."""
     writer_id: str
     """Of this run of the query; says in the marker who wrote."""
     outcomes: tuple[TaskOutcome, ...]
@@ -97,13 +99,13 @@ def commit_batch(plan: CommitPlan) -> Commit:
     After a Refusal no transaction of ours is left open, as far as the coordinator could be reached.
     """
     state = yield from _read_state(plan)
-    marker, now_ms = yield from _read_marker(plan, Step.READ_MARKER)
-    if _judge(plan, marker, state, now_ms) is Verdict.SKIP:
+    marker = yield from _read_marker(plan, Step.READ_MARKER)
+    if _judge(plan, marker, state) is Verdict.SKIP:
         return CommitResult(outcome="skipped")
 
     tally = _checked(plan)
     if plan.row_count == 0 and (plan.has_checkpoint or plan.group_id is None):
-        yield from _write_state(plan, Step.NOTE_DONE, "empty", now_ms)
+        yield from _write_state(plan, Step.NOTE_DONE, "empty")
         return CommitResult(outcome="empty")
 
     timeout_ms = transaction_timeout_ms(plan)
@@ -112,8 +114,8 @@ def commit_batch(plan: CommitPlan) -> Commit:
     identity, now_ms = yield from requests.init_producer(Step.INIT_PRODUCER, plan.transactional_id, timeout_ms, None, plan.block_max_ms)
     writer = _Writer(plan=plan, tally=tally, marker=marker, identity=identity, timeout_ms=timeout_ms)
     try:
-        writer.marker, now_ms = yield from _read_marker(plan, Step.READ_MARKER_AGAIN)
-        if _judge(plan, writer.marker, state, now_ms) is Verdict.SKIP:
+        writer.marker = yield from _read_marker(plan, Step.READ_MARKER_AGAIN)
+        if _judge(plan, writer.marker, state) is Verdict.SKIP:
             return CommitResult(outcome="skipped")
         result = yield from writer.write(now_ms)
     except Fenced as fenced:
@@ -126,7 +128,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
             text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text) from None
         raise
-    yield from _write_state(plan, Step.NOTE_DONE, "written", now_ms)
+    yield from _write_state(plan, Step.NOTE_DONE, "written")
     return result
 
 
@@ -169,23 +171,23 @@ class _Writer:
         if plan.writes_dead_letter_file:
             yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=self._dead_rows())
 
-        now_ms = began_ms
         if plan.group_id is not None:
             marker = Marker(batch_id=plan.batch_id, writer_id=plan.writer_id, digest=plan.digest)
             yield from requests.add_offsets(Step.ADD_OFFSETS, plan.transactional_id, identity, plan.group_id, plan.block_max_ms)
-            now_ms = yield from requests.commit_marker(
+            yield from requests.commit_marker(
                 Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.block_max_ms
             )
-        yield from _write_state(plan, Step.NOTE_ENDING, "ending", now_ms)
+        yield from _write_state(plan, Step.NOTE_ENDING, "ending")
+        ended_ms = began_ms
         if joined or plan.group_id is not None:
             self.may_be_committed = True
-            now_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.block_max_ms)
+            ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.block_max_ms)
         return CommitResult(
             outcome="written",
             row_count=plan.row_count,
             rejected_count=self.tally.rejected_count,
             byte_count=plan.byte_count,
-            push_ms=now_ms - began_ms,
+            push_ms=ended_ms - began_ms,
         )
 
     def _add_partitions(
@@ -256,14 +258,14 @@ def transaction_timeout_ms(plan: CommitPlan) -> int:
     return min(max(TRANSACTION_TIMEOUT_MIN_MS, PUSH_RESERVE * expected_ms), plan.transaction_timeout_max_ms)
 
 
-def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState, now_ms: int) -> Verdict:
+def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Verdict:
     if plan.group_id is None:
         return Verdict.WRITE
     batch = BatchAtHand(
         batch_id=plan.batch_id, digest=plan.digest, group_id=plan.group_id, is_stream=plan.is_stream,
         writes_without_marker=plan.writes_without_marker, offsets_retention_ms=plan.offsets_retention_ms,
     )  # fmt: skip
-    return judge(batch, marker, state.remembered, now_ms)
+    return judge(batch, marker, state.remembered, plan.wall_ms)
 
 
 def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState]:
@@ -281,23 +283,23 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
     return state
 
 
-def _write_state(plan: CommitPlan, step: Step, stage: Stage, now_ms: int) -> Generator[Operation, Reply, None]:
+def _write_state(plan: CommitPlan, step: Step, stage: Stage) -> Generator[Operation, Reply, None]:
     if plan.has_checkpoint:
-        remembered = Remembered(batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=now_ms)
+        remembered = Remembered(batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms)
         yield WriteState(step=step, state=CheckpointState(transactional_id=plan.transactional_id, remembered=remembered))
 
 
-def _read_marker(plan: CommitPlan, step: Step) -> Generator[Operation, Reply, tuple[Marker | None, int]]:
-    """The marker and the time; always stable, that is without the pending offsets of an open transaction, but for the first look."""
+def _read_marker(plan: CommitPlan, step: Step) -> Generator[Operation, Reply, Marker | None]:
+    """The marker; stable, that is without the pending offsets of an open transaction, but for the first look."""
     if plan.group_id is None:
-        reply_ms = yield from requests.now(step)
-        return None, reply_ms
-    return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, step is not Step.READ_MARKER, plan.block_max_ms))
+        return None
+    is_stable = step is not Step.READ_MARKER
+    return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, is_stable, plan.block_max_ms))
 
 
 def _after_fencing(plan: CommitPlan, marker_before: Marker | None, fenced: Fenced) -> Generator[Operation, Reply, None]:
     """Returns when the marker says that this very run has committed the batch; else raises the Refusal that fits (decision 38)."""
-    marker, _ = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
+    marker = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
     if marker is not None and (marker.batch_id, marker.writer_id) == (plan.batch_id, plan.writer_id):
         return
     if marker != marker_before:

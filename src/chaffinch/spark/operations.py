@@ -125,9 +125,10 @@ Operation: TypeAlias = Ask | SendBatch | NextAnswer | SetAside | WriteDeadLetter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """No answer: the request may or may not have reached the broker. `reason` says what happened and where, in one line."""
+    """No answer. `reason` says what happened and where, in one line; `was_sent`: the request may have reached the broker."""
 
     reason: str
+    was_sent: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +152,7 @@ class DeadLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What is sent into the generator: the operation's result and the time when it was there, in ms since 1970."""
+    """What is sent into the generator: the operation's result and the time when it was there, in ms on a clock that never goes back."""
 
     now_ms: int
     value: Any = None

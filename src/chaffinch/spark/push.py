@@ -165,7 +165,7 @@ class Push:
             partition.window = IN_FLIGHT_MAX
             return partition
         shipment.answer = answer
-        shipment.possibly_stored |= answer.lost is not None or (answer.code is not None and answer.code.stored is not Stored.NO)
+        shipment.possibly_stored |= answer.lost.was_sent if answer.lost is not None else _is_unsure(answer.code)
         partition.is_stopped = True
         return partition
 
@@ -237,6 +237,10 @@ class Push:
             partition.queue.extendleft(_halves(front.batch, innocents))
         elif innocents:
             partition.queue.appendleft(_Shipment(batch=front.batch, kept=innocents, rounds=front.rounds + 1))
+
+
+def _is_unsure(code: ErrorCode | None) -> bool:
+    return code is not None and code.stored is not Stored.NO
 
 
 def _halves(batch: StagedBatch, indices: tuple[int, ...]) -> tuple[_Shipment, _Shipment]:

@@ -7,16 +7,17 @@ All of them may raise Fenced (another epoch exists), StartAgain (only a new tran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from itertools import groupby
 
+from chaffinch.client.answers import codes_in
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
-from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
-from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, AddPartitionsToTxnTopic
-from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -31,7 +32,6 @@ from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
-    TxnOffsetCommitResponse,
 )
 from chaffinch.protocol.schema import Message
 from chaffinch.spark.marker import Marker, Refusal
@@ -45,12 +45,6 @@ ABORT_BLOCK_MAX_MS = 5_000
 ALREADY_ABORTED = FENCED_CODES | {codes.CONCURRENT_TRANSACTIONS}
 
 Asking = Generator[Operation, Reply, tuple[Message, int]]
-
-
-def now(step: Step) -> Generator[Operation, Reply, int]:
-    """The time, where no request brings it along."""
-    reply = yield Wait(step=step, ms=0)
-    return reply.now_ms
 
 
 def init_producer(
@@ -102,7 +96,7 @@ def start_again(
 
 def read_marker(
     step: Step, group_id: str, topic_partition: TopicPartition, is_stable: bool, block_max_ms: int
-) -> Generator[Operation, Reply, tuple[Marker | None, int]]:
+) -> Generator[Operation, Reply, Marker | None]:
     """OffsetFetch of the marker. `is_stable`: wait for open transactions that are about to write it (KIP-447)."""
     topic, partition = topic_partition
     request = OffsetFetchRequest(
@@ -112,13 +106,13 @@ def read_marker(
         require_stable=is_stable,
     )
     what = f"OffsetFetch of group {group_id}"
-    response, now_ms = yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what)
+    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what)
     assert isinstance(response, OffsetFetchResponse)
     found = [(part.committed_offset, part.metadata or "") for part in _fetched_partitions(response)]
     if not found or found[0][0] < 0:
-        return None, now_ms
+        return None
     try:
-        return Marker.from_text(found[0][1]), now_ms
+        return Marker.from_text(found[0][1])
     except ValueError:
         raise Refusal(
             Group.INVALID_CONFIGURATION, "FOREIGN_MARKER",
@@ -157,8 +151,8 @@ def add_offsets(
 
 def commit_marker(
     step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, where: TopicPartition, marker: Marker, block_max_ms: int
-) -> Generator[Operation, Reply, int]:
-    """TxnOffsetCommit of the new marker: pending until the transaction ends. Returns the time."""
+) -> Generator[Operation, Reply, None]:
+    """TxnOffsetCommit of the new marker: pending until the transaction ends."""
     partition = TxnOffsetCommitRequestPartition(
         partition_index=where.partition, committed_offset=marker.batch_id, committed_metadata=marker.to_text()
     )
@@ -167,8 +161,7 @@ def commit_marker(
         topics=[TxnOffsetCommitRequestTopic(name=where.topic, partitions=[partition])],
     )  # fmt: skip
     what = f"TxnOffsetCommit of the marker for {where}"
-    _, now_ms = yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what)
-    return now_ms
+    yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what)
 
 
 def end_transaction(step: Step, transactional_id: str, identity: ProducerIdentity, block_max_ms: int) -> Generator[Operation, Reply, int]:
@@ -232,36 +225,12 @@ _WRONG_COORDINATOR = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVA
 
 def _first_error(response: Message) -> ErrorCode:
     """The first error in an answer, wherever this API puts it; the one that explains the others goes first."""
-    numbers = [number for number in _CODES[type(response)](response) if number]
-    found = [codes.by_number(number) for number in numbers]
+    found = [code for code, _ in codes_in(response)]
     telling = [code for code in found if code is not codes.OPERATION_NOT_ATTEMPTED]
     return (telling or found or [codes.NONE])[0]
-
-
-def _of_partitions(response: AddPartitionsToTxnResponse) -> list[int]:
-    return [part.partition_error_code for topic in response.results_by_topic_v3_and_below for part in topic.results_by_partition]
-
-
-def _of_fetch(response: OffsetFetchResponse) -> list[int]:
-    tops = [response.error_code, *(group.error_code for group in response.groups)]
-    return [*tops, *(part.error_code for part in _fetched_partitions(response))]
 
 
 def _fetched_partitions(response: OffsetFetchResponse) -> list[OffsetFetchResponsePartition | OffsetFetchResponsePartitions]:
     """Of the old form and of the new one: an answer has one of them."""
     old = [part for topic in response.topics for part in topic.partitions]
     return [*old, *(part for group in response.groups for topics in group.topics for part in topics.partitions)]
-
-
-def _of_commit(response: TxnOffsetCommitResponse) -> list[int]:
-    return [part.error_code for topic in response.topics for part in topic.partitions]
-
-
-_CODES: dict[type[Message], Callable[..., list[int]]] = {
-    InitProducerIdResponse: lambda response: [response.error_code],
-    AddPartitionsToTxnResponse: _of_partitions,
-    AddOffsetsToTxnResponse: lambda response: [response.error_code],
-    TxnOffsetCommitResponse: _of_commit,
-    OffsetFetchResponse: _of_fetch,
-    EndTxnResponse: lambda response: [response.error_code],
-}

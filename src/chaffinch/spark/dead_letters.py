@@ -1,0 +1,190 @@
+"""Rows that may not be written, as dead letters: records for a topic, rows for a Parquet file (decisions 42 and 43).
+
+A dead letter keeps key, value and headers of the original. Its reason stands in headers under the names that Kafka Connect
+uses (`__connect.errors.*`) and in ours (`chaffinch.error.*`). One that is too large for its topic carries size and SHA-256 in
+place of the value; the Parquet row always has the value. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark.commit_messages import Rejection
+from chaffinch.spark.snapshot import TopicSnapshot
+
+STAGE: Final = "KAFKA_PRODUCE"
+"""Connect's name for what was being done."""
+BATCH_BYTES: Final = 1_000_000
+_KAFKA_CLASSES: Final = "org.apache.kafka.common.errors."
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where dead letters come from: the query (its id, or the token or a random name of a batch write), the batch, the task (-1: the broker
+    found them)."""
+
+    query: str
+    batch_id: int
+    task: int
+
+
+def parquet_name(origin: Origin) -> str:
+    """The file of one batch of one query: a batch that is written again replaces its own file."""
+    return f"chaffinch-{origin.query}-{origin.batch_id:09d}.parquet"
+
+
+def dead_letter_records(
+    columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, target: TopicSnapshot, now_ms: int
+) -> RecordColumns:
+    """The rejected records (row i was rejected for `rejections[i]`) as records for the dead letter topic, within its limits."""
+    headers: list[list[Header]] = []
+    values: list[bytes | None] = []
+    keys: list[bytes | None] = []
+    timestamps = np.empty(len(columns), np.int64)
+    for index, rejection in enumerate(rejections):
+        key, value = columns.key(index), columns.value(index)
+        original: list[Header] = list(columns.headers(index))
+        reasons = _reason_headers(rejection, origin)
+        timestamp = int(columns.timestamps[index])
+        timestamps[index] = timestamp
+        if not -target.timestamp_after_max_ms <= now_ms - timestamp <= target.timestamp_before_max_ms:
+            # The topic would refuse it for its time alone.
+            reasons.append(("chaffinch.error.timestamp", str(timestamp).encode()))
+            timestamps[index] = now_ms
+        key, value, kept = _fitted(key, value, original, reasons, target.batch_bytes_max)
+        keys.append(key)
+        values.append(value)
+        headers.append(kept)
+    return RecordColumns.from_lists(keys, values, timestamps, headers)
+
+
+def dead_letter_batches(records: RecordColumns, target: TopicSnapshot, sticky: int) -> list[tuple[TopicPartition, int, bytearray]]:
+    """Encoded batches (partition, record count, bytes) for the dead letter topic; null keys go to partition `sticky` modulo the count."""
+    partitions = records.murmur2_partitions(target.partition_count)
+    partitions = np.where(partitions < 0, np.int32(sticky % target.partition_count), partitions)
+    limit = min(BATCH_BYTES, target.batch_bytes_max)
+    return [
+        (TopicPartition(target.topic, partition), len(part), batches.encode(part, is_transactional=True))
+        for partition, part in batches_by_partition(records, partitions, limit)
+    ]
+
+
+def batches_by_partition(columns: RecordColumns, partitions: npt.NDArray[np.int32], bytes_max: int) -> list[tuple[int, RecordColumns]]:
+    """Records grouped by partition, in their order, cut so that each group's batch takes at most `bytes_max` uncompressed.
+
+    A record larger than that has a batch of its own.
+    """
+    if not len(columns):
+        return []
+    order = np.argsort(partitions, kind="stable")
+    is_sorted = bool((order[:-1] < order[1:]).all())
+    ordered = columns if is_sorted else columns.take(order)
+    sorted_partitions = partitions[order]
+    ends = np.cumsum(ordered.sizes())
+    starts = [0, *(np.flatnonzero(np.diff(sorted_partitions)) + 1).tolist(), len(columns)]
+    room = bytes_max - batches.HEADER_BYTES
+    parts = []
+    for start, stop in pairwise(starts):
+        while start < stop:
+            before = int(ends[start - 1]) if start else 0
+            cut = max(start + 1, min(stop, int(np.searchsorted(ends, before + room, side="right"))))
+            parts.append((int(sorted_partitions[start]), ordered.slice(start, cut)))
+            start = cut
+    return parts
+
+
+def rows_stream(columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin) -> bytes:
+    """The rejected records as an Arrow IPC stream of `rows_schema`, for the Parquet file."""
+    import pyarrow as pa
+
+    found = columns.to_arrow()
+    count = len(columns)
+    table = pa.table({
+        "key": found.column("key"),
+        "value": found.column("value"),
+        "headers": found.column("headers"),
+        "timestamp": found.column("timestamp"),
+        "topic": pa.array([rejection.topic_partition.topic for rejection in rejections], pa.string()),
+        "partition": pa.array([_known(rejection.topic_partition.partition) for rejection in rejections], pa.int32()),
+        "error_code": pa.array([rejection.code.number for rejection in rejections], pa.int32()),
+        "error_name": pa.array([rejection.code.name for rejection in rejections], pa.string()),
+        "error_message": pa.array([rejection.message for rejection in rejections], pa.string()),
+        "error_group": pa.array([rejection.code.group_produce.value for rejection in rejections], pa.string()),
+        "query": pa.repeat(pa.scalar(origin.query, pa.string()), count),
+        "batch": pa.repeat(pa.scalar(origin.batch_id, pa.int64()), count),
+        "task": pa.array([_known(origin.task)] * count, pa.int32()),
+        "row": pa.array([rejection.row for rejection in rejections], pa.int64()),
+    })  # fmt: skip
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return out.getvalue()
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _reason_headers(rejection: Rejection, origin: Origin) -> list[Header]:
+    code, where = rejection.code, rejection.topic_partition
+    partition = "" if where.partition < 0 else str(where.partition)
+    fields = {
+        "__connect.errors.topic": where.topic,
+        "__connect.errors.partition": partition,
+        "__connect.errors.connector.name": origin.query,
+        "__connect.errors.task.id": "" if origin.task < 0 else str(origin.task),
+        "__connect.errors.stage": STAGE,
+        "__connect.errors.class.name": "chaffinch.spark.sink",
+        "__connect.errors.exception.class.name": _KAFKA_CLASSES + code.exception_name,
+        "__connect.errors.exception.message": rejection.message,
+        "chaffinch.error.code": str(code.number),
+        "chaffinch.error.name": code.name,
+        "chaffinch.error.group": code.group_produce.value,
+        "chaffinch.error.message": rejection.message,
+        "chaffinch.error.query": origin.query,
+        "chaffinch.error.batch": str(origin.batch_id),
+    }
+    return [(name, text.encode()) for name, text in fields.items()]
+
+
+def _fitted(
+    key: bytes | None, value: bytes | None, original: list[Header], reasons: list[Header], bytes_max: int
+) -> tuple[bytes | None, bytes | None, list[Header]]:
+    """Key, value and headers that fit: the value goes first, then the original headers, then the key; each leaves size and SHA-256."""
+    headers = original + reasons
+    if _fits(key, value, headers, bytes_max):
+        return key, value, headers
+    headers = headers + _digest("value", value)
+    if _fits(key, None, headers, bytes_max):
+        return key, None, headers
+    reasons = reasons + _digest("value", value) + [("chaffinch.error.headers.count", str(len(original)).encode())]
+    if _fits(key, None, reasons, bytes_max):
+        return key, None, reasons
+    return None, None, reasons + _digest("key", key)
+
+
+def _digest(what: str, data: bytes | None) -> list[Header]:
+    if data is None:
+        return []
+    return [
+        (f"chaffinch.error.{what}.bytes", str(len(data)).encode()),
+        (f"chaffinch.error.{what}.sha256", hashlib.sha256(data).hexdigest().encode()),
+    ]
+
+
+def _fits(key: bytes | None, value: bytes | None, headers: list[Header], bytes_max: int) -> bool:
+    size = int(RecordColumns.from_lists([key], [value], [0], [headers]).sizes()[0])
+    return batches.HEADER_BYTES + size <= bytes_max

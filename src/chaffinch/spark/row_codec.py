@@ -1,0 +1,134 @@
+"""Rows of Spark to `RecordColumns` and back: which columns a row may have, and what they become.
+
+Writing takes Arrow record batches with the columns of Spark's Kafka sink. Reading gives Arrow record batches with the schema
+of Spark's Kafka source, down to types and nullability, because Spark compares them field by field.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.errors import ConfigException
+from chaffinch.records.columns import RecordColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NO_PARTITION: Final = -1
+NEGATIVE_PARTITION: Final = -2
+BYTES_TYPES: Final = ("string", "binary")
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+# Column -> the types it may have, in Spark's own short spelling.
+WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
+    "key": BYTES_TYPES,
+    "value": BYTES_TYPES,
+    "headers": (HEADERS_TYPE, "array<struct<key:string,value:string>>"),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+    "partition": ("int", "smallint", "tinyint"),
+    "topic": ("string",),
+}
+# What reading a topic adds; a row that was read may be written as it is, these say where it came from.
+READ_ONLY: Final = ("offset", "timestampType")
+READ_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+HEADERS_SCHEMA: Final = ", headers array<struct<key: string, value: binary>>"
+
+
+class _Field(Protocol):
+    name: str
+    dataType: Any
+
+
+class _Schema(Protocol):
+    fields: list[Any]
+
+
+def check_schema(schema: _Schema, *, has_topic: bool) -> None:
+    """Refuses a schema (Spark's StructType) that cannot be written: ConfigException naming the column, its type and what is allowed."""
+    types = {field.name: field.dataType.simpleString().lower() for field in schema.fields}
+    allowed = ", ".join(WRITTEN)
+    for name, seen in types.items():
+        if name in READ_ONLY:
+            continue
+        if name not in WRITTEN:
+            nearest = difflib.get_close_matches(name, WRITTEN, n=1, cutoff=0.0)[0]
+            raise ConfigException(f"column {name!r} would not be written; the nearest known one is {nearest!r}; select among: {allowed}")
+        if seen not in WRITTEN[name]:
+            raise ConfigException(f"column {name!r} has type {seen}; allowed: {', '.join(WRITTEN[name])}")
+    if "value" not in types:
+        raise ConfigException(f"column 'value' is missing (there are: {', '.join(types) or 'none'}); it must be {' or '.join(BYTES_TYPES)}")
+    if not has_topic and "topic" not in types:
+        raise ConfigException("there is neither an option topic nor a column 'topic': name the target topic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of a task as records: `topics` holds one name for all of them, or one per row by `topic_index` int32[n] (-1: null).
+
+    `partitions` int32[n]: what the column says, NO_PARTITION where it is null, NEGATIVE_PARTITION where it is below 0; None without
+    such a column.
+    """
+
+    columns: RecordColumns
+    topics: tuple[str, ...]
+    topic_index: npt.NDArray[np.int32] | None
+    partitions: npt.NDArray[np.int32] | None
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> Rows:
+    """Rows of Arrow data that passed `check_schema`. `topic`: the option; it wins over a column, as in Spark.
+
+    Raises InvalidColumn for values that no type forbids: a header without a key.
+    """
+    columns = RecordColumns.from_arrow(
+        data.select([name for name in ("value", "key", "timestamp", "headers") if name in data.schema.names]),
+        timestamp_default_ms=timestamp_default_ms,
+    )
+    partitions = None
+    if "partition" in data.schema.names:
+        import pyarrow as pa
+
+        column = data.column("partition").cast(pa.int32())
+        values = column.fill_null(0).to_numpy()
+        known = np.where(values < 0, NEGATIVE_PARTITION, values)
+        partitions = np.where(column.is_null().to_numpy(), NO_PARTITION, known).astype(np.int32)
+    if topic is not None:
+        return Rows(columns=columns, topics=(topic,), topic_index=None, partitions=partitions)
+    encoded = data.column("topic").combine_chunks().dictionary_encode()
+    index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    return Rows(columns=columns, topics=tuple(encoded.dictionary.to_pylist()), topic_index=index, partitions=partitions)
+
+
+def read_schema(*, include_headers: bool) -> str:
+    """The schema of a topic that is read, as Spark's Kafka source has it."""
+    return READ_SCHEMA + (HEADERS_SCHEMA if include_headers else "")
+
+
+def batch_read(columns: RecordColumns, topic: str, partition: int, timestamp_type: int, *, include_headers: bool) -> pa.RecordBatch:
+    """Records of one partition as a record batch of `read_schema`. `columns` carry their offsets."""
+    import pyarrow as pa
+
+    count = len(columns)
+    assert columns.offsets is not None, "records that were read have offsets"
+    found = columns.to_arrow()
+    timestamps = pa.array(columns.timestamps * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    arrays = {
+        "key": found.column("key"),
+        "value": found.column("value"),
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), count),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
+        "offset": pa.array(columns.offsets, pa.int64()),
+        "timestamp": timestamps,
+        "timestampType": pa.repeat(pa.scalar(timestamp_type, pa.int32()), count),
+    }
+    if include_headers:
+        arrays["headers"] = found.column("headers")
+    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))

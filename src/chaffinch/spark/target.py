@@ -1,0 +1,157 @@
+"""Reaching the target cluster: connections kept per process, and snapshots of topics (decision 40).
+
+Spark keeps its Python workers between micro-batches, so a connection made for one batch serves the next; when Spark drops
+an idle worker it is made anew. Truth never lives here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import ApiException, codes
+from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.protocol.messages.describe_configs import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from chaffinch.spark.marker import Refusal
+from chaffinch.spark.options import ClientOptions
+from chaffinch.spark.snapshot import (
+    OFFSETS_RETENTION_MS_DEFAULT,
+    TRANSACTION_TIMEOUT_MAX_MS_DEFAULT,
+    TargetSnapshot,
+    TopicSnapshot,
+    topic_snapshot,
+)
+
+UNKNOWN_TOPIC_PATIENCE_MS = 1_000
+"""A topic that was created a moment ago may not have reached every broker yet."""
+UNKNOWN_TOPIC_WAIT_S = 0.1
+_TOPIC_KEYS = [
+    "cleanup.policy", "max.message.bytes", "message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
+]  # fmt: skip
+_BROKER_KEYS = ["transaction.max.timeout.ms", "offsets.retention.minutes"]
+
+_clients: dict[ClientOptions, SyncClient] = {}
+
+
+def client_for(options: ClientOptions) -> SyncClient:
+    """This process's client for a cluster. Belongs to the one thread that a Spark worker runs tasks and commits on."""
+    client = _clients.get(options)
+    if client is None:
+        client = _clients[options] = SyncClient(
+            options.bootstrap_servers, client_id=options.client_id, request_timeout_ms=options.request_timeout_ms
+        )
+    return client
+
+
+def forget_client(options: ClientOptions) -> None:
+    """Closes the process's client: after an error the next batch begins with new connections."""
+    client = _clients.pop(options, None)
+    if client is not None:
+        client.close()
+
+
+def wall_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def take_snapshot(client: SyncClient, topics: Sequence[tuple[str, str]], timeout_ms: int) -> TargetSnapshot:
+    """Snapshots of the topics, given as (name, the option that names it), and the broker's limits.
+
+    Raises Refusal for a topic that does not exist or cannot be used, and when no broker answers within `timeout_ms`.
+    """
+    try:
+        found = _topic_snapshots(client, [name for name, _ in topics], timeout_ms)
+        for name, option in topics:
+            state = found[name]
+            if isinstance(state, ErrorCode):
+                raise _unusable(client, name, option, state)
+        limits = _broker_limits(client, timeout_ms)
+    except ApiException as error:
+        raise refusal_of(error) from None
+    return TargetSnapshot(
+        topics=tuple(state for state in found.values() if isinstance(state, TopicSnapshot)),
+        transaction_timeout_max_ms=limits.get("transaction.max.timeout.ms", TRANSACTION_TIMEOUT_MAX_MS_DEFAULT),
+        offsets_retention_ms=limits.get("offsets.retention.minutes", OFFSETS_RETENTION_MS_DEFAULT // 60_000) * 60_000,
+    )
+
+
+def find_topic(client: SyncClient, topic: str, timeout_ms: int) -> TopicSnapshot | None:
+    """One topic now; None when there is no such topic. ApiException for everything else that is wrong."""
+    state = _topic_snapshots(client, [topic], timeout_ms)[topic]
+    if isinstance(state, TopicSnapshot):
+        return state
+    if state in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION):
+        return None
+    raise refusal_for(state, f"topic {topic!r}: {state.text}")
+
+
+def refusal_of(error: ApiException) -> Refusal:
+    """A client's exception as the error the user sees: its class, its name, and its own words."""
+    return Refusal(_nameable(error.group), error.name, " ".join(str(error).split()))
+
+
+def refusal_for(code: ErrorCode, text: str) -> Refusal:
+    return Refusal(_nameable(code.group), code.name, text)
+
+
+def _nameable(group: Group) -> Group:
+    """KIP-1050: what has no group is application-recoverable."""
+    return Group.APPLICATION_RECOVERABLE if group is Group.NONE else group
+
+
+def _unusable(client: SyncClient, name: str, option: str, code: ErrorCode) -> Refusal:
+    if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
+        known = ", ".join(str(address) for address in client.cluster.nodes.values())
+        text = f"topic {name!r} (option {option}) does not exist on {known}; create it, or correct the name"
+        return Refusal(Group.INVALID_CONFIGURATION, code.name, text)
+    return refusal_for(code, f"topic {name!r} (option {option}): {code.text}")
+
+
+def _topic_snapshots(client: SyncClient, topics: Sequence[str], timeout_ms: int) -> dict[str, TopicSnapshot | ErrorCode]:
+    """Each topic's snapshot, or the code that says why there is none."""
+    deadline_ms = wall_ms() + UNKNOWN_TOPIC_PATIENCE_MS
+    while True:
+        cluster = client.refresh_metadata(topics, timeout_ms=timeout_ms)
+        states = {name: cluster.topic(name) for name in topics}
+        missing = [name for name, state in states.items() if state is None or not state.partitions]
+        if not missing or wall_ms() >= deadline_ms:
+            break
+        time.sleep(UNKNOWN_TOPIC_WAIT_S)
+    found: dict[str, TopicSnapshot | ErrorCode] = {}
+    usable = [name for name in topics if name not in missing]
+    configurations = _configurations(client, RESOURCE_TOPIC, usable, _TOPIC_KEYS, timeout_ms, None) if usable else {}
+    for name, state in states.items():
+        if state is None or not state.partitions:
+            found[name] = codes.UNKNOWN_TOPIC_OR_PARTITION if state is None or state.code is codes.NONE else state.code
+        else:
+            found[name] = topic_snapshot(name, state.topic_id.bytes, state.partition_count, configurations.get(name, {}))
+    return found
+
+
+def _broker_limits(client: SyncClient, timeout_ms: int) -> dict[str, int]:
+    """The broker's own limits; a principal that may not ask for them gets Kafka's defaults."""
+    node = min(client.cluster.nodes)
+    found = _configurations(client, RESOURCE_BROKER, [str(node)], _BROKER_KEYS, timeout_ms, node)
+    return {name: int(value) for name, value in found.get(str(node), {}).items() if value}
+
+
+def _configurations(
+    client: SyncClient, resource_type: int, names: Iterable[str], keys: list[str], timeout_ms: int, node: int | None
+) -> dict[str, dict[str, str | None]]:
+    request = DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=keys) for name in names]
+    )
+    response: DescribeConfigsResponse = client.request(request, "any" if node is None else node, timeout_ms=timeout_ms)
+    return {
+        result.resource_name: {found.name: found.value for found in result.configs if found.name in keys}
+        for result in response.results
+        if result.error_code == 0
+    }
