@@ -8,13 +8,13 @@ the chunk gets a buffer of exactly its size, so that `records` can stay a view o
 (less than a chunk) is copied. A buffer is used again when nobody holds a view of it any more, which the pool can see: a bytearray
 cannot change its size while views exist. So nobody has to give anything back, and a view that is kept stays valid for ever.
 
-A size is only a claim. Up to `EAGER_BYTES_MAX` the buffer is allocated at once; beyond, it is an anonymous memory map, whose pages
-come into being as data arrives. The claims of all unfinished large frames together are limited by the `FrameBudget` that connections share.
+A size is only a claim. Up to `EAGER_BYTES_MAX` the buffer is allocated at once; a larger one grows with what really arrives, by
+`GROWTH` each time, which costs one copy of a fraction of the frame. The claims of all unfinished large frames together are limited by
+the `FrameBudget` that connections share.
 """
 
 from __future__ import annotations
 
-import mmap
 from struct import Struct
 from typing import Final
 
@@ -27,7 +27,10 @@ CHUNK_BYTES: Final = 64 * 1024
 """The rolling buffer: some hundred small requests, or four batches of 16 KiB, per read."""
 
 EAGER_BYTES_MAX: Final = 2 * 1024 * 1024
-"""Frames up to here are ordinary (a batch has 1 MiB by default) and their buffers worth keeping."""
+"""Frames up to here are ordinary: a batch has 1 MiB by default."""
+
+GROWTH: Final = 8
+"""A frame of 100 MiB is copied twice, 18 MiB in all; a claim alone gets eight times what was sent."""
 
 POOL_BYTES_MAX: Final = 32 * 1024 * 1024
 """What one pool keeps for reuse."""
@@ -115,7 +118,8 @@ class FrameAssembler:
         self._chunk = memoryview(b"")
         self._start = 0  # Where the first unfinished frame begins in the chunk.
         self._stop = 0  # Where the bytes received so far end.
-        self._large: memoryview | None = None  # The body of a large frame.
+        self._large: memoryview | None = None  # The body of a large frame, or as much of it as there is room for yet.
+        self._large_size = 0
         self._large_filled = 0
 
     @property
@@ -157,22 +161,27 @@ class FrameAssembler:
 
     def close(self) -> None:
         """Forget an unfinished frame. Views handed out stay valid."""
-        if self._large is not None and self._budget is not None:
-            self._budget.release(len(self._large))
-        self._large = None
+        self._release()
         self._chunk = memoryview(b"")
         self._start = self._stop = 0
 
     def __del__(self) -> None:
         self.close()
 
+    def _release(self) -> None:
+        if self._large is not None and self._budget is not None:
+            self._budget.release(self._large_size)
+        self._large = None
+
     def _large_updated(self, large: memoryview, count: int) -> list[memoryview]:
         self._large_filled += count
         if self._large_filled < len(large):
             return []
-        self._large = None
-        if self._budget is not None:
-            self._budget.release(len(large))
+        if self._large_filled < self._large_size:
+            self._large = self._pool.lend(min(GROWTH * len(large), self._large_size))
+            self._large[: len(large)] = large
+            return []
+        self._release()
         return [large]
 
     def _begin(self, size: int, frames: list[memoryview]) -> None:
@@ -191,10 +200,10 @@ class FrameAssembler:
             except ProtocolViolation as violation:
                 violation.frames = tuple(frames)
                 raise
-        large = self._pool.lend(size) if size <= EAGER_BYTES_MAX else memoryview(mmap.mmap(-1, size))
+        large = self._pool.lend(min(size, EAGER_BYTES_MAX))
         arrived = self._stop - self._start - 4
         large[:arrived] = self._chunk[self._start + 4 : self._stop]
-        self._large, self._large_filled = large, arrived
+        self._large, self._large_size, self._large_filled = large, size, arrived
         self._start = self._stop
 
     def _refuse(self, size: int, frames: list[memoryview]) -> None:

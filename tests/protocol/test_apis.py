@@ -1,0 +1,51 @@
+"""The registry, and what it costs to import it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from chaffinch.protocol.apis import APIS, Api, api_of
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from chaffinch.protocol.messages.produce import ProduceRequest
+
+ROWS = list(APIS.values())
+
+
+@pytest.mark.parametrize("api", ROWS, ids=repr)
+def test_rows_are_consistent(api: Api) -> None:
+    assert APIS[api.key] is api
+    assert (api.key, api.key) == (api.request.API_KEY, api.response.API_KEY)
+    assert (api.request.__name__, api.response.__name__) == (f"{api.name}Request", f"{api.name}Response")
+    assert api.request.VERSIONS == api.response.VERSIONS
+    assert api.request.FLEXIBLE_SINCE == api.response.FLEXIBLE_SINCE == api.flexible_since
+    for versions in (api.served, api.used):
+        assert set(versions) <= set(range(api.request.VERSIONS[0], api.request.VERSIONS[1] + 1))
+    assert set(api.served) & set(api.used), "our client and our broker understand each other"
+
+
+def test_served_versions_of_produce() -> None:
+    """Kafka 4 removed the versions before 3; 13 needs topic ids."""
+    assert APIS[0].served == range(3, 13)
+
+
+def test_the_client_does_not_write_with_versions_of_the_second_transaction_protocol() -> None:
+    """From Produce 12, EndTxn 5 and TxnOffsetCommit 5 on, the broker adds partitions and bumps epochs by itself (KIP-890)."""
+    assert {key: APIS[key].used[-1] for key in (0, 24, 26, 28)} == {0: 11, 24: 3, 26: 4, 28: 4}
+
+
+def test_api_of_messages_and_classes() -> None:
+    assert api_of(MetadataRequest()) is api_of(MetadataResponse) is APIS[3]
+    assert api_of(ProduceRequest) is APIS[0]
+    with pytest.raises(KeyError):
+        api_of(MetadataRequestTopic())
+
+
+def test_importing_the_protocol_loads_nothing_heavy() -> None:
+    """A broker must answer half a second after its process began."""
+    code = "import sys, chaffinch.protocol.server_connection, chaffinch.protocol.client_connection; print(*sys.modules)"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split())
+    assert "chaffinch.protocol.messages.fetch" in loaded
+    assert not loaded & {"numpy", "pyarrow", "numba", "asyncio", "socket", "ctypes", "threading", "random", "chaffinch.errors.exceptions"}

@@ -1,0 +1,192 @@
+"""Frames: three arrivals, limits, and buffers that are lent and used again."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaffinch.protocol.frames import (
+    CHUNK_BYTES,
+    EAGER_BYTES_MAX,
+    POOL_BUFFERS_MAX,
+    BufferPool,
+    FrameAssembler,
+    FrameBudget,
+)
+from chaffinch.protocol.violations import ProtocolViolation
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(len(body).to_bytes(4, "big", signed=True) + body for body in bodies)
+
+
+def feed(assembler: FrameAssembler, data: bytes, read_bytes_max: int = 1 << 30) -> list[memoryview]:
+    """What a transport does: ask for a buffer, fill as much of it as there is data."""
+    frames = []
+    view = memoryview(data)
+    while view:
+        buffer = assembler.get_buffer(-1)
+        assert len(buffer) > 0
+        count = min(len(buffer), len(view), read_bytes_max)
+        buffer[:count] = view[:count]
+        frames += assembler.buffer_updated(count)
+        view = view[count:]
+    return frames
+
+
+SIZES = [0, 1, 3, 5, 1000, CHUNK_BYTES - 5, CHUNK_BYTES - 4, CHUNK_BYTES - 3, CHUNK_BYTES, 200_000, EAGER_BYTES_MAX, EAGER_BYTES_MAX + 1]
+
+
+def body(size: int) -> bytes:
+    return random.Random(size).randbytes(size)
+
+
+class TestArrivals:
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize("before", [0, 1, 5000, CHUNK_BYTES - 100])
+    def test_whole_with_frames_before_and_after(self, size: int, before: int) -> None:
+        bodies = [body(before), body(size), body(77)]
+        assembler = FrameAssembler()
+        assert feed(assembler, framed(*bodies)) == bodies
+        assert assembler.bytes_pending == 0
+
+    @pytest.mark.parametrize("size", [size for size in SIZES if size <= 200_000])
+    def test_byte_by_byte(self, size: int) -> None:
+        bodies = [body(size), body(7)]
+        assert feed(FrameAssembler(), framed(*bodies), read_bytes_max=1 if size < 5000 else 997) == bodies
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_with_trailing_bytes(self, size: int) -> None:
+        assembler = FrameAssembler()
+        assert feed(assembler, framed(body(size)) + b"\0\0\0") == [body(size)]
+        assert assembler.bytes_pending == 3
+        assert feed(assembler, b"\2ab") == [b"ab"]
+
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(st.integers(0, 3000) | st.integers(CHUNK_BYTES - 8, CHUNK_BYTES + 8), max_size=12), st.integers(1, 100_000))
+    def test_any_sizes_in_any_pieces(self, sizes: list[int], read_bytes_max: int) -> None:
+        bodies = [body(size) for size in sizes]
+        assert feed(FrameAssembler(), framed(*bodies), max(read_bytes_max, sum(sizes) // 200)) == bodies
+
+    def test_get_buffer_changes_nothing(self) -> None:
+        assembler = FrameAssembler()
+        assembler.get_buffer(-1)[:3] = b"\0\0\0"
+        assembler.get_buffer(1 << 20)
+        assert assembler.buffer_updated(3) == []
+        assembler.get_buffer(-1)
+        assembler.get_buffer(-1)[:3] = b"\2ab"
+        assert assembler.buffer_updated(3) == [b"ab"]
+
+
+class TestViews:
+    def test_frames_are_writable_views(self) -> None:
+        for size in (100, CHUNK_BYTES, EAGER_BYTES_MAX + 1):
+            (frame,) = feed(FrameAssembler(), framed(body(size)))
+            frame[:4] = b"base"
+            assert bytes(frame[:4]) == b"base"
+
+    def test_a_kept_view_stays_valid_while_others_reuse_buffers(self) -> None:
+        assembler = FrameAssembler()
+        kept = []
+        for number in range(200):
+            for frame in feed(assembler, framed(bytes([number]) * 40_000)):
+                if number % 3 == 0:
+                    kept.append((number, frame[100:200]))
+        assert all(view == bytes([number]) * 100 for number, view in kept)
+
+    def test_a_large_frame_is_read_into_place(self) -> None:
+        assembler = FrameAssembler()
+        data = framed(body(500_000))
+        assert feed(assembler, data[: CHUNK_BYTES // 2]) == []
+        buffer = assembler.get_buffer()
+        assert len(buffer) == len(data) - CHUNK_BYTES // 2
+        buffer[:] = data[CHUNK_BYTES // 2 :]
+        (frame,) = assembler.buffer_updated(len(buffer))
+        assert frame == data[4:]
+        buffer[0] ^= 0xFF
+        assert frame != data[4:]
+
+
+class TestLimits:
+    @pytest.mark.parametrize("size", [-1, -(1 << 31), 1001, (1 << 31) - 1])
+    @pytest.mark.parametrize("read_bytes_max", [1, 1 << 20])
+    def test_a_size_out_of_range_names_both_numbers(self, size: int, read_bytes_max: int) -> None:
+        data = framed(b"good") + size.to_bytes(4, "big", signed=True) + b"rest"
+        assembler = FrameAssembler(1000)
+        with pytest.raises(ProtocolViolation, match=rf"frame of {size} bytes refused, allowed are 0 to 1000") as caught:
+            feed(assembler, data, read_bytes_max)
+        assert caught.value.frames == ((b"good",) if read_bytes_max > 1 else ())
+
+    def test_a_complete_frame_above_the_limit_is_refused_too(self) -> None:
+        assert feed(FrameAssembler(1000), framed(body(1000))) == [body(1000)]
+        with pytest.raises(ProtocolViolation, match="frame of 1001 bytes refused"):
+            feed(FrameAssembler(1000), framed(body(1001)))
+
+    def test_a_claim_of_100_mib_costs_little(self) -> None:
+        assembler = FrameAssembler()
+        tracemalloc.start()
+        feed(assembler, (100 << 20).to_bytes(4, "big") + b"x" * 10)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak <= EAGER_BYTES_MAX + 2 * CHUNK_BYTES
+
+    def test_the_budget_counts_unfinished_large_frames(self) -> None:
+        budget = FrameBudget(1_000_000)
+        first, second = FrameAssembler(budget=budget), FrameAssembler(budget=budget)
+        feed(first, framed(body(700_000))[:10])
+        assert budget.bytes_reserved == 700_000
+        feed(second, framed(body(10_000))[:10])
+        assert budget.bytes_reserved == 700_000, "small frames live in the chunk and cost nothing more"
+        third = FrameAssembler(budget=budget)
+        with pytest.raises(ProtocolViolation, match=r"frame of 300001 bytes refused: 300000 of 1000000 bytes are free") as caught:
+            feed(third, framed(b"good") + framed(body(300_001)))
+        assert caught.value.frames == (b"good",)
+        feed(first, framed(body(700_000))[10:])
+        assert budget.bytes_reserved == 0
+        assert feed(FrameAssembler(budget=budget), framed(body(300_001))) == [body(300_001)]
+
+    def test_a_lost_connection_gives_its_claim_back(self) -> None:
+        budget = FrameBudget(1_000_000)
+        closed, dropped = FrameAssembler(budget=budget), FrameAssembler(budget=budget)
+        for assembler in (closed, dropped):
+            feed(assembler, framed(body(500_000))[:10])
+        closed.close()
+        closed.close()
+        assert budget.bytes_reserved == 500_000
+        del dropped, assembler
+        assert budget.bytes_reserved == 0
+
+
+class TestPool:
+    def test_a_buffer_without_views_is_lent_again(self) -> None:
+        pool = BufferPool()
+        first = pool.lend(100_000)
+        first[0] = 1
+        part = first[10:20]
+        del first
+        assert pool.lend(100_000)[0] == 0, "a view of the first still exists"
+        part[:] = b"0123456789"
+        del part
+        again = [pool.lend(100_000), pool.lend(100_000)]
+        assert sorted(bytes(view[10:20]) for view in again) == [b"\0" * 10, b"0123456789"]
+        assert pool.bytes_kept == 2 * 2 * CHUNK_BYTES
+
+    def test_much_larger_buffers_are_not_wasted_on_small_frames(self) -> None:
+        pool = BufferPool()
+        pool.lend(1_000_000)[0] = 7
+        assert pool.lend(100_000)[0] == 0
+
+    def test_what_is_kept_is_limited_in_bytes_and_number(self) -> None:
+        pool = BufferPool(1_000_000)
+        views = [pool.lend(400_000) for _ in range(5)]
+        assert pool.bytes_kept <= 1_000_000
+        assert pool.lend(5_000_000)[:3] == b"\0\0\0"
+        assert pool.bytes_kept <= 1_000_000
+        many = BufferPool()
+        views += [many.lend(10) for _ in range(POOL_BUFFERS_MAX + 5)]
+        assert many.bytes_kept == POOL_BUFFERS_MAX * CHUNK_BYTES
+        assert len({id(view.obj) for view in views}) == len(views), "buffers in use are never shared"

@@ -1,0 +1,189 @@
+"""The broker's end: requests in three arrivals, responses in order, violations."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.protocol.apis import APIS
+from chaffinch.protocol.client_connection import ClientConnection
+from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from chaffinch.protocol.violations import MalformedMessage, ProtocolViolation, UnencodableMessage
+
+
+def request_bytes(message: Message, version: int, client_id: str | None = "me") -> bytes:
+    return b"".join(ClientConnection(client_id).encode_request(message, version)[1])
+
+
+def produce(acks: int = -1, records: bytes = b"batch") -> ProduceRequest:
+    return ProduceRequest(acks=acks, topics=[TopicProduceData(name="orders", partitions=[PartitionProduceData(records=records)])])
+
+
+def received(connection: ServerConnection, *messages: tuple[Message, int]) -> list[ReceivedRequest]:
+    return connection.receive(b"".join(request_bytes(message, version) for message, version in messages))
+
+
+TWO = request_bytes(produce(), 9) + request_bytes(MetadataRequest(topics=None), 1, client_id=None)
+
+
+class TestArrivals:
+    @staticmethod
+    def check(requests: list[ReceivedRequest]) -> None:
+        first, second = requests
+        assert (first.api.name, first.version, first.correlation_id, first.client_id) == ("Produce", 9, 0, "me")
+        assert first.message == produce()
+        assert (second.api.name, second.version, second.client_id) == ("Metadata", 1, None)
+        assert second.message == MetadataRequest(topics=None)
+
+    def test_whole(self) -> None:
+        self.check(ServerConnection().receive(TWO))
+
+    def test_byte_by_byte(self) -> None:
+        connection = ServerConnection()
+        self.check([request for byte in TWO for request in connection.receive(bytes([byte]))])
+
+    def test_with_trailing_bytes(self) -> None:
+        connection = ServerConnection()
+        self.check(connection.receive(TWO + TWO[:7]))
+        assert len(connection.receive(TWO[7:])) == 2
+
+    def test_records_of_a_large_request_are_a_view_of_the_buffer(self) -> None:
+        connection = ServerConnection()
+        data = request_bytes(produce(records=b"x" * 300_000), 9)
+        assert connection.receive(data[:1000]) == []
+        buffer = connection.get_buffer()
+        buffer[:] = data[1000:]
+        (request,) = connection.buffer_updated(len(buffer))
+        assert isinstance(request.message, ProduceRequest)
+        records = request.message.topics[0].partitions[0].records
+        assert isinstance(records, memoryview)
+        records[299_999] = ord("y")
+        assert buffer[len(buffer) - 4] == ord("y")
+
+
+class TestApiVersions:
+    @staticmethod
+    def response() -> ApiVersionsResponse:
+        return ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, min_version=0, max_version=4)])
+
+    def test_the_software_is_remembered(self) -> None:
+        connection = ServerConnection()
+        assert (connection.client_software_name, connection.client_software_version) == ("", "")
+        received(connection, (ApiVersionsRequest(client_software_name="chaffinch", client_software_version="1.2"), 3))
+        assert (connection.client_software_name, connection.client_software_version) == ("chaffinch", "1.2")
+        received(connection, (ApiVersionsRequest(), 0))
+        assert connection.client_software_name == "chaffinch"
+
+    @pytest.mark.parametrize("body", [b"", b"what a later version may hold"])
+    def test_an_unknown_version_is_answered_in_version_0_with_error_35(self, body: bytes) -> None:
+        frame = bytes.fromhex("0012 0063 0000002a ffff 00") + body
+        connection = ServerConnection()
+        (request,) = connection.receive(len(frame).to_bytes(4, "big") + frame)
+        assert (request.version, request.unsupported_version, request.message) == (0, 99, ApiVersionsRequest())
+        answer = b"".join(connection.encode_response(request, self.response()))
+        assert answer == bytes.fromhex("00000010 0000002a 0023 00000001 0012 0000 0004")
+
+    def test_a_known_version_keeps_the_brokers_error_code(self) -> None:
+        connection = ServerConnection()
+        (request,) = received(connection, (ApiVersionsRequest(), 3))
+        answer = b"".join(connection.encode_response(request, self.response()))
+        assert answer == bytes.fromhex("00000013 00000000 0000 02 0012 0000 0004 00 00000000 00")
+
+
+class TestViolations:
+    @pytest.mark.parametrize(
+        ("header", "message"),
+        [
+            ("03e7 0000 00000001 ffff", "API key 999 is not served (version 0, correlation id 1)"),
+            ("ffff 0000 00000001 ffff", "API key -1 is not served"),
+            ("0000 000d 00000001 ffff 00", "Produce v13 is not served, only versions 3 to 12"),
+            ("0000 0002 00000001 ffff", "Produce v2 is not served"),
+            ("0003 ffff 00000001 ffff", "Metadata v-1 is not served"),
+            ("0003 0000", "malformed RequestHeader v1: correlation_id"),
+            ("", "malformed RequestHeader v1: correlation_id"),
+            ("0003 0001 00000001 ffff 7fffffff", "malformed MetadataRequest v1: topics at byte 14: 2147483647 elements"),
+        ],
+    )
+    def test_messages_name_what_was_refused(self, header: str, message: str) -> None:
+        frame = bytes.fromhex(header)
+        with pytest.raises(ProtocolViolation) as caught:
+            ServerConnection().receive(len(frame).to_bytes(4, "big") + frame)
+        assert str(caught.value).startswith(message)
+        assert caught.value.requests == ()
+
+    @pytest.mark.parametrize("bad", ["00000004 03e70000", "ffffffff", "00000009 0000 0009 00000001 ff", "7fffffff"])
+    def test_what_came_before_is_not_lost(self, bad: str) -> None:
+        with pytest.raises(ProtocolViolation) as caught:
+            ServerConnection().receive(TWO + bytes.fromhex(bad))
+        assert [request.api.name for request in caught.value.requests] == ["Produce", "Metadata"]
+
+    def test_the_first_violation_counts(self) -> None:
+        with pytest.raises(MalformedMessage) as caught:
+            ServerConnection().receive(TWO + bytes.fromhex("00000001 00 ffffffff"))
+        assert caught.value.message_name == "RequestHeader"
+        assert len(caught.value.requests) == 2
+
+    def test_frames_above_the_cap(self) -> None:
+        with pytest.raises(ProtocolViolation, match="allowed are 0 to 50"):
+            ServerConnection(50).receive(request_bytes(produce(records=b"x" * 100), 9))
+
+
+class TestOrder:
+    """Kafka works on one request of a connection at a time, so clients match responses to requests by their order."""
+
+    def test_a_response_waits_for_earlier_ones(self) -> None:
+        connection = ServerConnection()
+        first, second, third = received(connection, (produce(), 9), (MetadataRequest(), 9), (FindCoordinatorRequest(), 1))
+        assert connection.open_count == 3
+        assert connection.encode_response(third, FindCoordinatorResponse()) == []
+        assert connection.encode_response(second, MetadataResponse()) == []
+        parts = connection.encode_response(first, ProduceResponse())
+        expected = [
+            b"".join(ServerConnection().encode_response(request, message))
+            for request, message in ((first, ProduceResponse()), (second, MetadataResponse()), (third, FindCoordinatorResponse()))
+        ]
+        assert b"".join(parts) == b"".join(expected)
+        assert connection.open_count == 0
+
+    def test_without_acknowledgements_there_is_nothing_to_wait_for(self) -> None:
+        connection = ServerConnection()
+        first, second = received(connection, (produce(acks=0), 9), (MetadataRequest(), 9))
+        assert (first.expects_response, second.expects_response) == (False, True)
+        assert connection.encode_response(second, MetadataResponse()) != []
+
+    def test_a_request_that_is_never_answered_can_be_skipped(self) -> None:
+        connection = ServerConnection()
+        first, second = received(connection, (produce(), 9), (MetadataRequest(), 9))
+        assert connection.encode_response(second, MetadataResponse()) == []
+        assert b"".join(connection.skip_response(first)) == b"".join(ServerConnection().encode_response(second, MetadataResponse()))
+
+    def test_a_response_that_cannot_be_encoded_can_be_tried_again(self) -> None:
+        connection = ServerConnection()
+        (request,) = received(connection, (MetadataRequest(), 9))
+        with pytest.raises(UnencodableMessage):
+            connection.encode_response(request, MetadataResponse(controller_id=1 << 40))
+        assert connection.encode_response(request, MetadataResponse()) != []
+
+    def test_after_close_nothing_is_open(self) -> None:
+        connection = ServerConnection()
+        received(connection, (MetadataRequest(), 9))
+        connection.close()
+        assert connection.open_count == 0
+
+
+@pytest.mark.parametrize("api", APIS.values(), ids=repr)
+def test_every_served_version_makes_the_trip(api: object) -> None:
+    assert api in APIS.values()
+    for version in api.served:  # type: ignore[attr-defined]
+        client, server = ClientConnection("me"), ServerConnection()
+        _, parts = client.encode_request(api.request(), version)  # type: ignore[attr-defined]
+        (request,) = server.receive(b"".join(parts))
+        assert (request.api, request.version, request.message) == (api, version, api.request())  # type: ignore[attr-defined]
+        if not request.expects_response:
+            continue
+        (response,) = client.receive(b"".join(server.encode_response(request, api.response())))  # type: ignore[attr-defined]
+        assert (response.api, response.version, response.message) == (api, version, api.response())  # type: ignore[attr-defined]
