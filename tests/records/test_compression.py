@@ -41,6 +41,14 @@ def raw_snappy(data: bytes) -> bytes:
     return bytes(cramjam.snappy.compress_raw(data))
 
 
+def length_or_refused(codec: Compression, data: bytes | bytearray, bytes_max: int) -> int:
+    """How many bytes come out; -1 where that is refused as it should be. Any other error goes through."""
+    try:
+        return len(decompress(codec, data, bytes_max))
+    except CompressionError:
+        return -1
+
+
 class TestRoundTrip:
     @pytest.mark.parametrize("codec", CODECS)
     @pytest.mark.parametrize("data", [b"", b"x", TEXT, NOISE, bytes(XERIAL_BLOCK_BYTES), bytes(XERIAL_BLOCK_BYTES + 1)])
@@ -51,7 +59,9 @@ class TestRoundTrip:
     def test_any_bytes_in_any_buffer(self, codec, data, kind):
         assert bytes(decompress(codec, kind(bytes(compress(codec, kind(data)))), 5000)) == data
 
-    @pytest.mark.parametrize(("codec", "level"), [(Compression.GZIP, 1), (Compression.GZIP, 9), (Compression.LZ4, 12), (Compression.ZSTD, 19)])
+    @pytest.mark.parametrize(
+        ("codec", "level"), [(Compression.GZIP, 1), (Compression.GZIP, 9), (Compression.LZ4, 12), (Compression.ZSTD, 19)]
+    )
     def test_a_level_is_used(self, codec, level):
         words = b"".join(b"%d " % (i * i % 9973) for i in range(20_000))
         with_level = bytes(compress(codec, words, level))
@@ -64,30 +74,31 @@ class TestRoundTrip:
         assert decompress(Compression.NONE, data, 7).obj is data
 
 
+READERS = {
+    Compression.GZIP: [gzip.decompress, aiokafka.codec.gzip_decode],
+    Compression.SNAPPY: [aiokafka.codec.snappy_decode],
+    Compression.LZ4: [aiokafka.codec.lz4_decode, lambda data: pa.Codec("lz4").decompress(data, len(TEXT)).to_pybytes()],
+    Compression.ZSTD: [aiokafka.codec.zstd_decode, lambda data: pa.Codec("zstd").decompress(data, len(TEXT)).to_pybytes()],
+}
+WRITERS = {
+    Compression.GZIP: [gzip.compress, aiokafka.codec.gzip_encode],
+    Compression.SNAPPY: [aiokafka.codec.snappy_encode, raw_snappy, lambda data: pa.Codec("snappy").compress(data).to_pybytes()],
+    Compression.LZ4: [aiokafka.codec.lz4_encode, lambda data: pa.Codec("lz4").compress(data).to_pybytes()],
+    Compression.ZSTD: [aiokafka.codec.zstd_encode, lambda data: pa.Codec("zstd").compress(data).to_pybytes()],
+}
+
+
 class TestOtherWritersAndReaders:
     """What the codecs of other projects write is read, and they read ours."""
-
-    READERS = {
-        Compression.GZIP: [gzip.decompress, aiokafka.codec.gzip_decode],
-        Compression.SNAPPY: [aiokafka.codec.snappy_decode],
-        Compression.LZ4: [aiokafka.codec.lz4_decode, lambda data: pa.Codec("lz4").decompress(data, len(TEXT)).to_pybytes()],
-        Compression.ZSTD: [aiokafka.codec.zstd_decode, lambda data: pa.Codec("zstd").decompress(data, len(TEXT)).to_pybytes()],
-    }
-    WRITERS = {
-        Compression.GZIP: [gzip.compress, aiokafka.codec.gzip_encode],
-        Compression.SNAPPY: [aiokafka.codec.snappy_encode, raw_snappy, lambda data: pa.Codec("snappy").compress(data).to_pybytes()],
-        Compression.LZ4: [aiokafka.codec.lz4_encode, lambda data: pa.Codec("lz4").compress(data).to_pybytes()],
-        Compression.ZSTD: [aiokafka.codec.zstd_encode, lambda data: pa.Codec("zstd").compress(data).to_pybytes()],
-    }
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
     def test_others_read_ours(self, codec):
         ours = bytes(compress(codec, TEXT))
-        assert [bytes(read(ours)) == TEXT for read in self.READERS[codec]] == [True] * len(self.READERS[codec])
+        assert [bytes(read(ours)) == TEXT for read in READERS[codec]] == [True] * len(READERS[codec])
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
     def test_ours_reads_others(self, codec):
-        for write in self.WRITERS[codec]:
+        for write in WRITERS[codec]:
             assert bytes(decompress(codec, write(TEXT), len(TEXT))) == TEXT
 
     def test_lz4_blocks_are_independent(self):
@@ -152,19 +163,13 @@ class TestRefused:
 
     @given(st.sampled_from(REAL_CODECS), st.binary(max_size=200))
     def test_noise_is_refused_or_read_but_never_another_error(self, codec, data):
-        try:
-            assert len(decompress(codec, data, 10_000)) <= 10_000
-        except CompressionError as error:
-            assert error.codec is codec
+        assert length_or_refused(codec, data, 10_000) <= 10_000
 
     @given(st.sampled_from(REAL_CODECS), st.data())
     def test_a_changed_byte_is_refused_or_read_but_never_another_error(self, codec, data):
         damaged = bytearray(compress(codec, TEXT[:3000]))
         damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
-        try:
-            assert len(decompress(codec, damaged, 10_000)) <= 10_000
-        except CompressionError as error:
-            assert error.codec is codec
+        assert length_or_refused(codec, damaged, 10_000) <= 10_000
 
 
 class TestBound:

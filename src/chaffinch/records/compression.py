@@ -82,6 +82,10 @@ class UnknownCompression(RecordsError):
         return f"compression {self.name!r} does not exist; allowed: {', '.join(codec.name.lower() for codec in Compression)}"
 
 
+GZIP_LEVEL_DEFAULT: Final = -1
+"""How Kafka's `compression.gzip.level` spells "the codec's own default"."""
+
+
 def from_name(name: str) -> Compression:
     """The codec called `name` in options (`compression.type`), upper or lower case. Raises UnknownCompression."""
     try:
@@ -91,7 +95,7 @@ def from_name(name: str) -> Compression:
 
 
 def compress(codec: Compression, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` compressed. `level` is the codec's own (gzip 1 to 9, lz4 1 to 12, zstd 1 to 22; snappy has none), None its default.
+    """`data` compressed. `level` is the codec's own (gzip 1 to 9 or -1, lz4 1 to 17, zstd 1 to 22; snappy has none), None its default.
 
     NONE returns `data` itself.
     """
@@ -145,7 +149,7 @@ def _stream_decompress(codec: Compression, data: Buffer, bytes_max: int) -> memo
 
 
 def _gzip_compress(data: Buffer, level: int | None) -> Buffer:
-    return memoryview(cramjam.gzip.compress(data, level))
+    return memoryview(cramjam.gzip.compress(data, None if level == GZIP_LEVEL_DEFAULT else level))
 
 
 _LZ4_LEVEL_FAST: Final = 1

@@ -1,0 +1,66 @@
+"""KIP-135: a null key sent to a compacted topic is an error of its own, which nobody retries.
+
+One line per record; the code is INVALID_COMPACTION_KEY, which travels as 87 with the record listed (`apache`) or as 45 (`kip`).
+"""
+
+import pytest
+
+from chaffinch.errors import codes, exceptions
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.records.batch import encode_control_batch
+from chaffinch.records.compression import Compression
+from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, response_fields, validate
+from tests.support.raw_batches import NOW_MS, raw_batch, record, view
+
+COMPACTED = ValidationPolicy(topic_partition=TopicPartition("accounts", 3), is_compacted=True)
+PLAIN = ValidationPolicy(topic_partition=TopicPartition("accounts", 3), is_compacted=False)
+
+# (key, value, policy, refused?)
+TABLE = [
+    (None, b"value", COMPACTED, True),
+    (None, b"", COMPACTED, True),
+    (None, None, COMPACTED, True),
+    (b"", b"value", COMPACTED, False),
+    (b"", None, COMPACTED, False),
+    (b"key", b"value", COMPACTED, False),
+    (b"key", None, COMPACTED, False),  # A tombstone.
+    (None, b"value", PLAIN, False),
+    (None, None, PLAIN, False),
+]
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize(("key", "value", "policy", "is_refused"), TABLE)
+def test_records(key, value, policy, is_refused, compression):
+    batch = raw_batch([record(0), record(1, key, value), record(2)], compression=compression)
+    verdict = validate(view(batch), policy, Origin.CLIENT, NOW_MS)
+    assert isinstance(verdict, Rejected if is_refused else Accepted)
+    if isinstance(verdict, Rejected):
+        assert verdict.code is codes.INVALID_COMPACTION_KEY
+        assert [(culprit.batch_index, culprit.code) for culprit in verdict.culprits] == [(1, codes.INVALID_COMPACTION_KEY)]
+        assert verdict.counts == (("NoKeyCompactedTopicRecordsPerSec", 1),)
+
+
+@pytest.mark.parametrize(("numbering", "number"), [("apache", 87), ("kip", 45)])
+def test_the_number_that_travels_is_read_back_with_its_culprits(numbering, number):
+    verdict = validate(view(raw_batch([record(0, key=None)])), COMPACTED, Origin.CLIENT, NOW_MS)
+    sent, culprits, message = response_fields(verdict, numbering)
+    assert (sent, len(culprits)) == (number, 1)
+    assert message == "record 0 of 1 for accounts-3 rejected: null key, the topic is compacted and needs one"
+    expected = codes.INVALID_COMPACTION_KEY if numbering == "kip" else codes.INVALID_RECORD
+    assert codes.by_number(sent, numbering, has_culprits=True) == expected
+
+
+def test_the_exception_is_not_retriable_and_says_what_is_wrong():
+    error = exceptions.exception_for(codes.INVALID_COMPACTION_KEY)
+    assert isinstance(error, exceptions.InvalidCompactionKeyException)
+    assert isinstance(error, exceptions.ApiException)
+    assert not isinstance(error, exceptions.RetriableException)
+    assert not codes.INVALID_COMPACTION_KEY.is_retriable
+    assert "key" in str(error)
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_markers_of_transactions_pass_on_compacted_topics(is_commit):
+    marker = encode_control_batch(is_commit, ProducerIdentity(7, 0), 0, NOW_MS)
+    assert isinstance(validate(view(marker), COMPACTED, Origin.COORDINATOR, NOW_MS), Accepted)

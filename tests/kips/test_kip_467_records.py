@@ -1,0 +1,318 @@
+"""KIP-467 read as tables: one line per batch, with the exact code, the culprits and the counters.
+
+Section 2 of the KIP (broker side) as `records.validation` does it; what travels to old clients, and the client's half of the KIP, are
+tested with the broker and the producer. Indices count from 0 within the batch.
+"""
+
+import pytest
+
+from chaffinch.errors import codes, exceptions
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records.batch import TimestampType
+from chaffinch.records.compression import Compression
+from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, response_fields, validate
+from chaffinch.records.validation_rules import BATCH_RULES, RULE_BY_REASON
+from tests.support.raw_batches import NOW_MS, raw_batch, record, varint, view
+
+ORDERS = TopicPartition("orders", 0)
+OFFSET, KEY, TIME = codes.INVALID_RECORD, codes.INVALID_COMPACTION_KEY, codes.INVALID_TIMESTAMP
+NO_KEY = "NoKeyCompactedTopicRecordsPerSec"
+MAGIC = "InvalidMagicNumberRecordsPerSec"
+CRC = "InvalidMessageCrcRecordsPerSec"
+NON_INCREASING = "NonIncreasingOffsetRecordsPerSec"
+TIMESTAMP = "InvalidTimestampRecordsPerSec"
+TOO_LARGE = "TooLargeBatchesPerSec"
+SEQUENCE = "OutOfOrderSequenceBatchesPerSec"
+HOUR_MS = 3_600_000
+NEVER = 2**63 - 1
+
+
+def policy(**options):
+    return ValidationPolicy(topic_partition=ORDERS, **{"is_compacted": True, **options})
+
+
+def refused(batch, origin=Origin.CLIENT, **options):
+    verdict = validate(view(batch), policy(**options), origin, NOW_MS)
+    assert isinstance(verdict, Rejected), verdict
+    return verdict
+
+
+def late(offset_delta, by_ms, **fields):
+    return record(offset_delta, timestamp_delta=by_ms, **fields)
+
+
+# (name, topic options, records, code of the batch, culprits, counters)
+RECORD_TABLE = [
+    ("null key", {}, [record(0), record(1, key=None), record(2)], KEY, [(1, KEY)], {NO_KEY: 1}),
+    ("null keys", {}, [record(0, key=None), record(1), record(2, key=None)], KEY, [(0, KEY), (2, KEY)], {NO_KEY: 2}),
+    ("every key null", {}, [record(i, key=None) for i in range(3)], KEY, [(0, KEY), (1, KEY), (2, KEY)], {NO_KEY: 3}),
+    ("offset repeated", {}, [record(0), record(0), record(2)], OFFSET, [(1, OFFSET)], {NON_INCREASING: 1}),
+    ("offset skipped", {}, [record(0), record(2), record(3)], OFFSET, [(1, OFFSET), (2, OFFSET)], {NON_INCREASING: 2}),
+    ("offsets swapped", {}, [record(0), record(2), record(1)], OFFSET, [(1, OFFSET), (2, OFFSET)], {NON_INCREASING: 2}),
+    ("first offset not 0", {}, [record(1), record(1)], OFFSET, [(0, OFFSET)], {NON_INCREASING: 1}),
+    ("offset negative", {}, [record(-1)], OFFSET, [(0, OFFSET)], {NON_INCREASING: 1}),
+    ("an hour and 1 ms ahead", {}, [late(0, HOUR_MS), late(1, HOUR_MS + 1)], TIME, [(1, TIME)], {TIMESTAMP: 1}),
+    ("behind", {"timestamp_before_max_ms": 500}, [late(0, -500), late(1, -501)], TIME, [(1, TIME)], {TIMESTAMP: 1}),
+    ("no tolerance", {"timestamp_after_max_ms": 0}, [late(0, 0), late(1, 1)], TIME, [(1, TIME)], {TIMESTAMP: 1}),
+    # Several kinds in one batch: the timestamp's code wins, every culprit is listed under its own.
+    ("key and timestamp", {}, [record(0, key=None), late(1, 2 * HOUR_MS)], TIME, [(0, KEY), (1, TIME)], {NO_KEY: 1, TIMESTAMP: 1}),
+    ("timestamp and key", {}, [late(0, 2 * HOUR_MS), record(1, key=None)], TIME, [(0, TIME), (1, KEY)], {NO_KEY: 1, TIMESTAMP: 1}),
+    ("offset and key", {}, [record(3), record(1, key=None)], OFFSET, [(0, OFFSET), (1, KEY)], {NON_INCREASING: 1, NO_KEY: 1}),
+    (
+        "all three",
+        {},
+        [record(9), record(1), record(2, key=None), late(3, 2 * HOUR_MS)],
+        TIME,
+        [(0, OFFSET), (2, KEY), (3, TIME)],
+        {NON_INCREASING: 1, NO_KEY: 1, TIMESTAMP: 1},
+    ),
+    # Several reasons for one record: the first in the order offset, key, timestamp, and only that one.
+    ("one record, three reasons", {}, [late(4, 2 * HOUR_MS, key=None)], OFFSET, [(0, OFFSET)], {NON_INCREASING: 1}),
+    ("one record, two reasons", {}, [late(0, 2 * HOUR_MS, key=None)], KEY, [(0, KEY)], {NO_KEY: 1}),
+]
+
+
+@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize(
+    ("options", "records", "code", "culprits", "counters"), [row[1:] for row in RECORD_TABLE], ids=[row[0] for row in RECORD_TABLE]
+)
+class TestRecordRules:
+    """2.b: for most cases a single record is at fault; it is listed, and so is every other one of its batch."""
+
+    def test_code_culprits_and_counters(self, compression, options, records, code, culprits, counters):
+        verdict = refused(raw_batch(records, compression=compression), **options)
+        assert (verdict.code, [(culprit.batch_index, culprit.code) for culprit in verdict.culprits]) == (code, culprits)
+        assert dict(verdict.counts) == counters
+
+    def test_each_message_names_the_record_and_its_partition(self, compression, options, records, code, culprits, counters):
+        verdict = refused(raw_batch(records, compression=compression), **options)
+        for culprit in verdict.culprits:
+            assert culprit.message.startswith(f"record {culprit.batch_index} of {len(records)} for orders-0 rejected: ")
+        assert "orders-0" in verdict.message
+
+
+class TestTimestampType:
+    """ "validate that timestamp Type is CREATE_TIME": a client that says otherwise is refused, every record of its batch."""
+
+    @pytest.mark.parametrize("topic_type", TimestampType)
+    def test_a_client_may_not_say_log_append_time(self, topic_type):
+        batch = raw_batch([record(0), record(1, key=None), record(2)], attributes=0b1000)
+        verdict = refused(batch, timestamp_type=topic_type)
+        assert verdict.code is TIME
+        assert [(culprit.batch_index, culprit.code) for culprit in verdict.culprits] == [(0, TIME), (1, KEY), (2, TIME)]
+        assert dict(verdict.counts) == {TIMESTAMP: 2, NO_KEY: 1}
+        assert "LogAppendTime" in verdict.culprits[0].message
+
+    def test_a_topic_with_log_append_time_looks_at_no_timestamp(self):
+        batch = raw_batch([late(0, 10 * HOUR_MS), late(1, -(10**15))])
+        assert isinstance(validate(view(batch), policy(timestamp_type=TimestampType.LOG_APPEND_TIME), Origin.CLIENT, NOW_MS), Accepted)
+
+
+# (name, what the header says, code, counter)
+BATCH_TABLE = [
+    ("magic 0", {"magic": 0}, codes.INVALID_RECORD, MAGIC),
+    ("magic 1", {"magic": 1}, codes.INVALID_RECORD, MAGIC),
+    ("magic 3", {"magic": 3}, codes.CORRUPT_MESSAGE, MAGIC),
+    ("magic -1", {"magic": -1}, codes.CORRUPT_MESSAGE, MAGIC),
+    ("wrong CRC", {"crc": 0xDEADBEEF}, codes.CORRUPT_MESSAGE, CRC),
+    ("base offset of a client", {"base_offset": 1}, codes.INVALID_RECORD, NON_INCREASING),
+    ("negative last offset delta", {"last_offset_delta": -1}, codes.INVALID_RECORD, NON_INCREASING),
+    ("no records", {"count": 0, "last_offset_delta": 0}, codes.INVALID_RECORD, NON_INCREASING),
+    ("negative count", {"count": -1, "last_offset_delta": 0}, codes.INVALID_RECORD, NON_INCREASING),
+    ("count above the offsets", {"count": 3, "last_offset_delta": 1}, codes.INVALID_RECORD, NON_INCREASING),
+    ("count below the offsets", {"count": 2, "last_offset_delta": 2}, codes.INVALID_RECORD, NON_INCREASING),
+    ("largest offset", {"count": 2, "last_offset_delta": 2**31 - 1}, codes.INVALID_RECORD, NON_INCREASING),
+    ("control batch", {"attributes": 0b10_0000}, codes.INVALID_RECORD, NON_INCREASING),
+    ("producer without sequence", {"producer_id": 5, "producer_epoch": 0}, codes.INVALID_RECORD, SEQUENCE),
+    ("negative sequence", {"producer_id": 5, "producer_epoch": 0, "base_sequence": -2}, codes.INVALID_RECORD, SEQUENCE),
+    ("codec 5", {"attributes": 5}, codes.INVALID_RECORD, None),
+    ("codec 7", {"attributes": 7}, codes.INVALID_RECORD, None),
+    # Each of these breaks a second rule too: the first in the order above is the answer.
+    ("magic before CRC", {"magic": 3, "crc": 1}, codes.CORRUPT_MESSAGE, MAGIC),
+    ("CRC before count", {"crc": 1, "count": 0}, codes.CORRUPT_MESSAGE, CRC),
+    ("count before sequence", {"count": 0, "producer_id": 5}, codes.INVALID_RECORD, NON_INCREASING),
+    ("sequence before codec", {"attributes": 5, "producer_id": 5}, codes.INVALID_RECORD, SEQUENCE),
+]
+
+
+class TestBatchRules:
+    """A batch rule has no culprits and counts once: what a refused batch says of itself is not to be trusted."""
+
+    @pytest.mark.parametrize(("header", "code", "counter"), [row[1:] for row in BATCH_TABLE], ids=[row[0] for row in BATCH_TABLE])
+    def test_code_and_counter(self, header, code, counter):
+        verdict = refused(raw_batch(record(0) + record(1), **{"count": 2, **header}))
+        assert (verdict.code, verdict.culprits, verdict.counter, verdict.count) == (code, (), counter, 1)
+        assert verdict.message.startswith("batch for orders-0 rejected: ")
+
+    def test_a_batch_of_exactly_the_largest_size(self):
+        batch = raw_batch([record(0)])
+        assert isinstance(validate(view(batch), policy(batch_bytes_max=len(batch)), Origin.CLIENT, NOW_MS), Accepted)
+
+    def test_a_batch_one_byte_larger(self):
+        batch = raw_batch([record(0, key=None)])
+        verdict = refused(batch, batch_bytes_max=len(batch) - 1)
+        assert (verdict.code, verdict.culprits, verdict.counts) == (codes.MESSAGE_TOO_LARGE, (), ((TOO_LARGE, 1),))
+        assert f"{len(batch)} bytes, max.message.bytes allows {len(batch) - 1} bytes" in verdict.message
+
+    def test_the_crc_is_looked_at_before_the_size(self):
+        assert refused(raw_batch([record(0)], crc=1), batch_bytes_max=10).code is codes.CORRUPT_MESSAGE
+
+    def test_batch_rules_come_before_record_rules(self):
+        assert refused(raw_batch([record(0, key=None)], attributes=0b10_0000)).culprits == ()
+
+    @pytest.mark.parametrize("sequence", [0, 7, 2**31 - 1])
+    def test_a_producer_with_a_sequence(self, sequence):
+        batch = raw_batch([record(0)], producer_id=0, producer_epoch=0, base_sequence=sequence)
+        assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
+
+    def test_a_sequence_without_producer_is_nothing_to_a_broker(self):
+        """kafkajs sends base sequence 0 without a producer id."""
+        batch = raw_batch([record(0)], base_sequence=0, producer_epoch=0)
+        assert isinstance(validate(view(batch), policy(), Origin.CLIENT, NOW_MS), Accepted)
+
+
+# (name, payload, count): bytes that are no records, whatever codec they come in
+LYING_TABLE = [
+    ("one record fewer", record(0) + record(1), 3),
+    ("one record more", record(0) + record(1), 1),
+    ("a byte too many", record(0) + b"\x00", 1),
+    ("length off by one", record(0, length_off_by=1), 1),
+    ("length off by -1", record(0, length_off_by=-1), 1),
+    ("length off by 1000", record(0, length_off_by=1000) + record(1), 2),
+    ("length 0", record(0) + b"\x00", 2),
+    ("length -1", record(0) + varint(-1) + bytes(9), 2),
+    ("length of eleven bytes", b"\x80" * 10 + b"\x01" + bytes(9), 1),
+    ("null header key", record(0, headers=[(None, b"x")]), 1),
+    ("a count of two billion", record(0), 2**31 - 1),
+    ("no bytes", b"", 1),
+]
+
+
+class TestPayloads:
+    """Decision: a payload that does not decompress or parse, although its CRC is right, is INVALID_RECORD without culprits.
+
+    CORRUPT_MESSAGE would make clients send the same bytes again for ever.
+    """
+
+    @pytest.mark.parametrize("compression", Compression)
+    @pytest.mark.parametrize(("payload", "count"), [row[1:] for row in LYING_TABLE], ids=[row[0] for row in LYING_TABLE])
+    def test_lengths_that_lie_are_refused_under_every_codec(self, compression, payload, count):
+        verdict = refused(raw_batch([payload], compression=compression, count=count))
+        assert (verdict.code, verdict.culprits) == (codes.INVALID_RECORD, ())
+        assert verdict.message.startswith("batch for orders-0 rejected: ")
+
+    @pytest.mark.parametrize("compression", list(Compression)[1:])
+    @pytest.mark.parametrize("payload", [b"", b"\x01", b"junk", bytes(100)], ids=["empty", "one", "junk", "zeros"])
+    def test_what_does_not_decompress(self, compression, payload):
+        verdict = refused(raw_batch(payload, compression=compression))
+        assert (verdict.code, verdict.culprits, verdict.counts) == (codes.INVALID_RECORD, (), ())
+        assert f"the {compression.name.lower()} payload does not decompress" in verdict.message
+
+    @pytest.mark.parametrize("compression", list(Compression)[1:])
+    def test_decompression_is_bounded(self, compression):
+        payload = record(0, value=bytes(10_000))
+        batch = raw_batch([payload], compression=compression)
+        assert isinstance(validate(view(batch), policy(decompressed_bytes_max=len(payload)), Origin.CLIENT, NOW_MS), Accepted)
+        verdict = refused(batch, decompressed_bytes_max=len(payload) - 1)
+        assert (verdict.code, verdict.culprits) == (codes.INVALID_RECORD, ())
+        assert f"decompresses to more than {len(payload) - 1} bytes" in verdict.message
+
+    def test_the_message_says_which_record_and_which_byte(self):
+        verdict = refused(raw_batch([record(0), record(1, length_off_by=100)]))
+        assert "record 1, byte 15: the record length goes beyond the payload" in verdict.message
+
+    def test_culprits_of_an_unreadable_batch_are_not_listed(self):
+        assert refused(raw_batch([record(0, key=None), record(1, length_off_by=100)])).culprits == ()
+
+
+# (culprits' records, numbering, number, indices listed)
+RESPONSE_TABLE = [
+    ([record(0, key=None)], "apache", 87, [0]),
+    ([record(0, key=None)], "kip", 45, [0]),
+    ([record(3)], "apache", 87, [0]),
+    ([record(3)], "kip", 85, [0]),
+    ([late(0, 2 * HOUR_MS)], "apache", 32, [0]),
+    ([late(0, 2 * HOUR_MS)], "kip", 32, [0]),
+    ([record(0, key=None), late(1, 2 * HOUR_MS), record(2, key=None)], "apache", 32, [0, 1, 2]),
+    ([record(0, key=None), late(1, 2 * HOUR_MS), record(2, key=None)], "kip", 45, [0, 2]),
+    ([late(0, 2 * HOUR_MS), record(1, key=None), record(5)], "kip", 32, [0]),
+    ([record(0, key=None), record(5)], "apache", 87, [0, 1]),
+    ([record(7), record(1, key=None)], "kip", 85, [0]),
+]
+
+
+class TestOneCodePerPartition:
+    """2.b: "only indicate one error code", of the first error (`kip`), or Apache Kafka's choice, which lists all (`apache`)."""
+
+    @pytest.mark.parametrize(("records", "numbering", "number", "indices"), RESPONSE_TABLE)
+    def test_number_and_culprits_on_the_wire(self, records, numbering, number, indices):
+        verdict = refused(raw_batch(records))
+        sent, culprits, message = response_fields(verdict, numbering)
+        assert (sent, [culprit.batch_index for culprit in culprits], message) == (number, indices, verdict.message)
+        assert all(culprit.message for culprit in culprits)
+
+    @pytest.mark.parametrize("numbering", ["apache", "kip"])
+    def test_a_batch_rule_lists_nobody_but_says_why(self, numbering):
+        number, culprits, message = response_fields(refused(raw_batch([record(0)], crc=1)), numbering)
+        assert (number, culprits) == (2, ())
+        assert "checksum" in message
+
+    def test_the_kip_number_of_a_batch_rule(self):
+        assert response_fields(refused(raw_batch([record(0)], count=2)), "kip")[0] == 85
+
+    @pytest.mark.parametrize("numbering", ["apache", "kip"])
+    def test_each_code_that_is_sent_with_culprits_is_read_back_as_an_error_that_is_not_retried(self, numbering):
+        for _, used, number, _ in RESPONSE_TABLE:
+            if used == numbering:
+                assert not codes.by_number(number, numbering, has_culprits=True).is_retriable
+
+
+class TestMessages:
+    """Seen and allowed value, with their units."""
+
+    @pytest.mark.parametrize(
+        ("options", "bad", "text"),
+        [
+            ({}, record(9), "record 1 of 3 for orders-0 rejected: offset delta 9, expected its index within the batch"),
+            ({}, record(1, key=None), "record 1 of 3 for orders-0 rejected: null key, the topic is compacted and needs one"),
+            (
+                {},
+                late(1, 7_200_001),
+                f"record 1 of 3 for orders-0 rejected: timestamp {NOW_MS + 7_200_001} ms is 7200001 ms ahead of the broker, "
+                "message.timestamp.after.max.ms allows 3600000 ms",
+            ),
+            (
+                {"timestamp_before_max_ms": 1000},
+                late(1, -1001),
+                f"record 1 of 3 for orders-0 rejected: timestamp {NOW_MS - 1001} ms is 1001 ms behind the broker, "
+                "message.timestamp.before.max.ms allows 1000 ms",
+            ),
+        ],
+    )
+    def test_of_one_culprit(self, options, bad, text):
+        verdict = refused(raw_batch([record(0), bad, record(2)]), **options)
+        assert (verdict.message, verdict.culprits[0].message) == (text, text)
+
+    def test_of_many_names_the_first_three(self):
+        verdict = refused(raw_batch([record(0), *(record(index, key=None) for index in range(1, 6))]))
+        no_key = "null key, the topic is compacted and needs one"
+        named = f"record 1: {no_key}; record 2: {no_key}; record 3: {no_key}"
+        assert verdict.message == f"5 of 6 records for orders-0 rejected: {named}; and 2 more"
+
+
+class TestTables:
+    def test_every_batch_rule_has_a_line(self):
+        seen = set()
+        for _, header, _, _ in BATCH_TABLE:
+            batch = view(raw_batch(record(0) + record(1), **{"count": 2, **header}))
+            seen.add(next(rule for rule in BATCH_RULES if rule.broken(batch, policy())))
+        assert {rule.broken.__name__ for rule in BATCH_RULES if rule not in seen} == {"is_too_large"}
+
+    def test_every_record_rule_has_a_line(self):
+        assert {rule.code for rule in RULE_BY_REASON.values()} == {code for row in RECORD_TABLE for _, code in row[4]}
+
+    def test_invalid_record_is_an_api_exception_that_is_not_retried(self):
+        """1: no longer a CorruptRecordException."""
+        assert not issubclass(exceptions.InvalidRecordException, exceptions.CorruptRecordException)
+        assert issubclass(exceptions.InvalidRecordException, exceptions.ApiException)
+        assert not codes.INVALID_RECORD.is_retriable
