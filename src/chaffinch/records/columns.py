@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+_INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,6 +52,29 @@ class RecordColumns:
     header_value_valid: Bytes | None
     offsets: Int64s | None = None
 
+    def __post_init__(self) -> None:
+        """The compiled loops take these lengths and types for granted: ValueError where they are not so. Offsets are `measure`'s."""
+        entries = len(self.timestamps) + 1
+        is_whole = len(self.key_offsets) == len(self.value_offsets) == len(self.header_offsets) == entries
+        is_whole &= len(self.header_key_offsets) == len(self.header_value_offsets) > 0
+        for offsets, valid in (
+            (self.key_offsets, self.key_valid),
+            (self.value_offsets, self.value_valid),
+            (self.header_value_offsets, self.header_value_valid),
+        ):
+            is_whole &= valid is None or len(valid) == len(offsets) - 1
+        is_whole &= self.offsets is None or len(self.offsets) == entries - 1
+        if not is_whole:
+            lengths = {name: len(array) for name, array in self._arrays() if array is not None}
+            raise ValueError(f"lengths that do not belong together: {lengths}")
+        for name, array in self._arrays():
+            kind = _UINT8 if name.endswith(("data", "valid")) else _INT64
+            if array is not None and not (array.dtype == kind and array.flags.c_contiguous and array.flags.aligned):
+                raise ValueError(f"{name} is {array.dtype}, not one aligned piece of {kind}")
+
+    def _arrays(self) -> Iterable[tuple[str, npt.NDArray[Any] | None]]:
+        return ((name, getattr(self, name)) for name in self.__slots__)
+
     @classmethod
     def of(
         cls,
@@ -62,16 +87,12 @@ class RecordColumns:
         header_values: ByteColumn | None = None,
         offsets: Int64s | None = None,
     ) -> RecordColumns:
-        """Columns put together; the lengths must agree (ValueError). Without `header_offsets` no record has headers."""
+        """Columns put together; lengths and types must agree (ValueError). Without `header_offsets` no record has headers."""
         count = len(timestamps)
         if header_offsets is None:
             header_offsets = np.zeros(count + 1, np.int64)
         header_keys = ByteColumn.nulls(0) if header_keys is None else header_keys
         header_values = ByteColumn.nulls(0) if header_values is None else header_values
-        if not keys.length == values.length == len(header_offsets) - 1 == count:
-            raise ValueError(f"{keys.length} keys, {values.length} values, {count} timestamps, {len(header_offsets) - 1} header ranges")
-        if header_keys.length != header_values.length:
-            raise ValueError(f"{header_keys.length} header keys, {header_values.length} header values")
         return cls(
             key_offsets=keys.offsets,
             key_data=keys.data,
@@ -265,10 +286,11 @@ def measure(columns: RecordColumns, base_timestamp: int | None, sizes: Int64s) -
 def _concat(parts: Sequence[RecordColumns]) -> RecordColumns:
     if len(parts) == 1:
         return parts[0]
-    header_offsets = [np.zeros(1, np.int64)]
-    for part in parts:
-        header_offsets.append(part.header_offsets[1:] - part.header_offsets[0] + header_offsets[-1][-1])
     header_ranges = [(int(part.header_offsets[0]), int(part.header_offsets[-1])) for part in parts]
+    header_offsets, end = [np.zeros(1, np.int64)], 0
+    for part, (first, last) in zip(parts, header_ranges, strict=True):
+        header_offsets.append(part.header_offsets[1:] + (end - first))
+        end += last - first
     offsets = [part.offsets for part in parts if part.offsets is not None]
     return RecordColumns.of(
         concat_bytes([part.keys for part in parts]),

@@ -1,7 +1,7 @@
 """The loops over records: compiled where numba is there and loaded, the plain twin otherwise.
 
 Callers ask `choose(count)` for the loops that suit `count` records and call them; both sets give the same results for any
-input. Importing this package imports no numba: that takes 0.3 s and 60 MB, which an idle broker and a task of ten records
+input. Importing this package imports no numba: that takes 0.4 s and 100 MB, which an idle broker and a task of ten records
 do without. The compiled set comes in by `load()` (a server calls it in a thread once it is ready) or, without anybody
 asking, when the twin has worked through `LOAD_AFTER_RECORDS` records.
 
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 
 LOAD_AFTER_RECORDS = 50_000
 """How many records the twin takes before the compiled loops are loaded unasked: its time for them is about that of loading."""
@@ -50,7 +49,7 @@ class _State:
 
     compiled: Loops | None = None
     is_loading = False
-    is_missing = False
+    missing_reason: str | None = None
     records_by_twin = 0
 
 
@@ -67,23 +66,23 @@ def choose(count: int) -> Loops:
     if _State.compiled is not None:
         return _State.compiled
     _State.records_by_twin += count
-    if _State.records_by_twin >= LOAD_AFTER_RECORDS and not _State.is_loading and not _State.is_missing and load():
+    if _State.records_by_twin >= LOAD_AFTER_RECORDS and not _State.is_loading and load():
         return choose(count)
     return TWIN
 
 
 def load() -> bool:
-    """Load the compiled loops, compiling what the cache does not hold; False where numba is not installed.
+    """Load the compiled loops, compiling what the cache does not hold; False where numba is not installed or does not start.
 
-    Takes 0.5 s from the cache, and the better part of a minute without it. Other threads go on with the twin meanwhile.
+    Takes 0.4 s from the cache, 5 s without it. Other threads go on with the twin meanwhile.
     """
-    if _State.compiled is None and not _State.is_missing:
+    if _State.compiled is None and _State.missing_reason is None:
         _State.is_loading = True
         try:
-            if find_spec("numba") is None:
-                _State.is_missing = True
-            else:
-                _State.compiled = _loops(__name__, is_compiled=True)
+            _State.compiled = _loops(__name__, is_compiled=True)
+        except (ImportError, OSError) as error:
+            # Not installed, unfit for this numpy, or no room for its cache: slower, and right all the same.
+            _State.missing_reason = f"{type(error).__name__}: {error}"
         finally:
             _State.is_loading = False
     return _State.compiled is not None
@@ -92,3 +91,8 @@ def load() -> bool:
 def is_loaded() -> bool:
     """Whether `choose` gives the compiled loops."""
     return _State.compiled is not None
+
+
+def missing_reason() -> str | None:
+    """Why `load` failed; None where it did not, or was not called yet."""
+    return _State.missing_reason

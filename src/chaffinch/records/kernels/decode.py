@@ -161,10 +161,10 @@ def scan(  # noqa: C901 - one straight line through the fields of a record; part
             return _fault(summary, fault, index, position)
         if position != end:
             return _fault(summary, _RECORD_LENGTH_UNUSED, index, position)
-    summary[NULL_KEYS] = null_keys
-    summary[NULL_VALUES] = null_values
     if position != payload.size:
         return _fault(summary, _TRAILING_BYTES, count, position)
+    summary[NULL_KEYS] = null_keys
+    summary[NULL_VALUES] = null_values
     return 0
 
 

@@ -66,7 +66,7 @@ def encode(
     out: Bytes,
     position: int,
 ) -> int:
-    if position < 0:
+    if position < 0 or position > out.size:
         return -1
     header_count = header_key_offsets.size - 1
     for index in range(timestamps.size):

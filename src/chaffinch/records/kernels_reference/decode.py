@@ -6,6 +6,8 @@ of the payload.
 
 from __future__ import annotations
 
+import numpy as np
+
 from chaffinch.records.faults import Fault
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64
@@ -73,40 +75,48 @@ def scan(
 
     Per record: `offsets` and `timestamps` (deltas added to the bases, modulo 2^64), where key and value begin (`*_starts`), their
     lengths added up (`*_offsets`, n+1 entries, null counts 0), validity, where the headers begin, and their counts added up.
-    `summary` gets the record and byte position of a fault (position 0 and record 0 for faults outside records), and the
-    numbers of null keys and null values.
+    `summary` gets the record and byte position of a fault (0 and 0 for RECORD_COUNT, record `count` for bytes after the last one),
+    or else the numbers of null keys and null values.
     """
-    key_offsets[0] = value_offsets[0] = header_offsets[0] = 0
     summary[:] = 0
     data = payload.tobytes()
     if count < 0 or count > len(data) // RECORD_BYTES_MIN:
         return Fault.RECORD_COUNT
-    position = index = 0
+    rows: list[tuple[int, ...]] = []
+    position = 0
     try:
-        for index in range(count):
+        for _ in range(count):
             reader = _record_at(data, position)
-            timestamps[index] = wrap_int64(base_timestamp + reader.number(Fault.TIMESTAMP_DELTA, INT64_BYTES_MAX))
-            offsets[index] = wrap_int64(base_offset + reader.number(Fault.OFFSET_DELTA))
-            key_starts[index], key_length = reader.field(Fault.KEY_LENGTH)
-            key_valid[index] = key_length >= 0
-            key_offsets[index + 1] = key_offsets[index] + max(key_length, 0)
-            value_starts[index], value_length = reader.field(Fault.VALUE_LENGTH)
-            value_valid[index] = value_length >= 0
-            value_offsets[index + 1] = value_offsets[index] + max(value_length, 0)
-            header_starts[index], header_count = _skip_headers(reader)
-            header_offsets[index + 1] = header_offsets[index] + header_count
+            timestamp = wrap_int64(base_timestamp + reader.number(Fault.TIMESTAMP_DELTA, INT64_BYTES_MAX))
+            offset = wrap_int64(base_offset + reader.number(Fault.OFFSET_DELTA))
+            key, value = reader.field(Fault.KEY_LENGTH), reader.field(Fault.VALUE_LENGTH)
+            headers = _skip_headers(reader)
             if reader.position != reader.end:
                 raise _Malformed(Fault.RECORD_LENGTH_UNUSED, reader.position)
-            summary[NULL_KEYS] += key_length < 0
-            summary[NULL_VALUES] += value_length < 0
+            rows.append((offset, timestamp, *key, *value, *headers))
             position = reader.end
         if position != len(data):
-            index = count
             raise _Malformed(Fault.TRAILING_BYTES, position)
     except _Malformed as malformed:
-        summary[AT_RECORD], summary[AT_POSITION] = index, malformed.position
+        summary[AT_RECORD], summary[AT_POSITION] = len(rows), malformed.position
         return malformed.fault
+    table = np.array(rows, np.int64).reshape(count, 8).T
+    offsets[:], timestamps[:] = table[0], table[1]
+    summary[NULL_KEYS] = _fill(table[2], table[3], key_starts, key_offsets, key_valid)
+    summary[NULL_VALUES] = _fill(table[4], table[5], value_starts, value_offsets, value_valid)
+    header_starts[:] = table[6]
+    header_offsets[0] = 0
+    np.cumsum(table[7], out=header_offsets[1:])
     return Fault.NONE
+
+
+def _fill(found_starts: Int64s, lengths: Int64s, starts: Int64s, offsets: Int64s, valid: Bytes) -> int:
+    """Write what was found about one column to its buffers; returns how many entries are null."""
+    starts[:] = found_starts
+    valid[:] = lengths >= 0
+    offsets[0] = 0
+    np.cumsum(np.maximum(lengths, 0), out=offsets[1:])
+    return int(np.count_nonzero(lengths < 0))
 
 
 def _record_at(data: bytes, position: int) -> _Reader:
@@ -145,22 +155,20 @@ def scan_headers(
     summary: Int64s,
 ) -> int:
     """Find the fields of the headers that `scan` counted: as there, with one entry per header in the last five arrays."""
-    key_offsets[0] = value_offsets[0] = 0
     summary[:] = 0
     data = payload.tobytes()
-    ends = header_offsets.tolist()
-    entry = index = 0
+    entries: list[tuple[int, ...]] = []
+    record = 0
     try:
-        for index, start in enumerate(header_starts.tolist()):
+        for start, count in zip(header_starts.tolist(), np.diff(header_offsets).tolist(), strict=True):
             reader = _Reader(data, start, len(data))
-            for entry in range(ends[index], ends[index + 1]):
-                key_starts[entry], key_length = reader.field(Fault.HEADER_KEY_LENGTH, is_nullable=False)
-                key_offsets[entry + 1] = key_offsets[entry] + key_length
-                value_starts[entry], value_length = reader.field(Fault.HEADER_VALUE_LENGTH)
-                value_valid[entry] = value_length >= 0
-                value_offsets[entry + 1] = value_offsets[entry] + max(value_length, 0)
-                summary[NULL_VALUES] += value_length < 0
+            for _ in range(count):
+                entries.append((*reader.field(Fault.HEADER_KEY_LENGTH, is_nullable=False), *reader.field(Fault.HEADER_VALUE_LENGTH)))
+            record += 1
     except _Malformed as malformed:
-        summary[AT_RECORD], summary[AT_POSITION] = index, malformed.position
+        summary[AT_RECORD], summary[AT_POSITION] = record, malformed.position
         return malformed.fault
+    table = np.array(entries, np.int64).reshape(len(entries), 4).T
+    _fill(table[0], table[1], key_starts, key_offsets, np.empty(len(entries), np.uint8))
+    summary[NULL_VALUES] = _fill(table[2], table[3], value_starts, value_offsets, value_valid)
     return Fault.NONE

@@ -1,0 +1,91 @@
+"""When the compiled loops are loaded, and what is not: each case in a process of its own."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+
+def run(program, **environment):
+    finished = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout.split()
+
+
+def test_importing_records_loads_neither_numba_nor_pyarrow():
+    program = (
+        "import sys, chaffinch.records.batch, chaffinch.records.validation; print(*[m for m in ('numba', 'pyarrow') if m in sys.modules])"
+    )
+    assert run(program) == []
+
+
+ENCODE = """
+import sys
+from chaffinch.records import kernels
+from chaffinch.records.batch import decode, encode
+from chaffinch.records.columns import RecordColumns
+def work(count):
+    columns = RecordColumns.from_lists(None, [b"v"] * count, [1] * count)
+    assert decode(encode(columns)).equals(columns)
+"""
+
+
+def test_small_work_stays_with_the_twin_and_large_work_loads_the_compiled_loops():
+    program = f"{ENCODE}\nwork(10); print(kernels.is_loaded()); work(kernels.LOAD_AFTER_RECORDS); print(kernels.is_loaded())"
+    assert run(program) == ["False", "True"]
+
+
+def test_many_small_pieces_of_work_add_up():
+    program = f"{ENCODE}\nkernels.LOAD_AFTER_RECORDS = 100\nfor _ in range(30): work(1)\nprint(kernels.is_loaded())"
+    assert run(program) == ["True"]
+
+
+def test_without_numba_the_twin_serves_everything():
+    program = f"""
+{ENCODE}
+sys.modules["numba"] = None
+kernels.LOAD_AFTER_RECORDS = 0
+work(10)
+print(kernels.load(), kernels.is_loaded(), "numba" in kernels.missing_reason())
+work(10)
+"""
+    assert run(program) == ["False", "False", "True"]
+
+
+def test_while_another_thread_loads_the_twin_goes_on():
+    program = f"""{ENCODE}
+from threading import Event, Thread
+import chaffinch.records.kernels as k
+started, finish, original = Event(), Event(), k.import_module
+def slow_import(name):
+    started.set(); finish.wait(60)
+    return original(name)
+k.import_module = slow_import
+thread = Thread(target=k.load)
+thread.start(); started.wait(60)
+k.LOAD_AFTER_RECORDS = 0
+work(10); print(k.is_loaded())
+finish.set(); thread.join(60); print(k.is_loaded())
+"""
+    assert run(program) == ["False", "True"]
+
+
+@pytest.mark.parametrize("cache", ["a file", "a folder"])
+def test_where_no_cache_can_be_written_the_loops_compile_without(tmp_path, cache):
+    """A file in its place stands for a folder that cannot be written to; a good folder is filled."""
+    folder = tmp_path / "cache"
+    if cache == "a file":
+        folder.write_text("")
+    program = "from chaffinch.records.kernels import gather; print(gather.gather.stats.cache_path is not None)"
+    only_there = {"NUMBA_CACHE_DIR": str(folder), "NUMBA_CACHE_LOCATOR_CLASSES": "UserProvidedCacheLocator"}
+    assert run(program, **only_there) == [str(cache == "a folder")]
+    assert cache == "a file" or any(folder.rglob("*.nbc"))
+
+
+def test_bounds_checks_compile_anew_and_leave_the_cache_alone(tmp_path):
+    program = "from chaffinch.records.kernels import gather; print(gather.gather.stats.cache_path)"
+    assert run(program, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_BOUNDSCHECK="1") == ["None"]
+    assert not any(tmp_path.rglob("*.nbc"))

@@ -1,0 +1,178 @@
+"""The compiled loops and their plain twin: the same results, outputs and faults for any input, malformed bytes included."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.records import kernels
+from chaffinch.records.faults import Fault
+from chaffinch.records.kernels_reference.varints import varint_size, write_varint
+from tests.records.record_strategies import INT64_MAX, INT64_MIN, columns_and_rows
+
+TWIN = kernels.TWIN
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    assert kernels.load(), "numba is not installed"
+    return kernels.choose(1)
+
+
+def measured(loops, columns, base_timestamp, is_bound):
+    sizes = np.full(columns.count, -7, np.int64)
+    total = loops.measure(
+        *(columns.key_offsets, len(columns.key_data), columns.keys.validity),
+        *(columns.value_offsets, len(columns.value_data), columns.values.validity),
+        *(columns.timestamps, columns.header_offsets, columns.header_key_offsets, len(columns.header_key_data)),
+        *(columns.header_value_offsets, len(columns.header_value_data), columns.header_values.validity),
+        *(base_timestamp, is_bound, sizes),
+    )
+    return total, sizes.tolist()
+
+
+def encoded(loops, columns, base_timestamp, size, position):
+    out = np.full(size, 0xEE, np.uint8)
+    end = loops.encode(
+        *(columns.key_offsets, columns.key_data, columns.keys.validity),
+        *(columns.value_offsets, columns.value_data, columns.values.validity),
+        *(columns.timestamps, columns.header_offsets, columns.header_key_offsets, columns.header_key_data),
+        *(columns.header_value_offsets, columns.header_value_data, columns.header_values.validity),
+        *(base_timestamp, out, position),
+    )
+    return end, out.tobytes()
+
+
+def scanned(loops, payload, count, base_offset, base_timestamp):
+    """Fault, summary and, without a fault, everything else that scan and scan_headers write."""
+    data = np.frombuffer(payload, np.uint8)
+    rows = max(count, 0)
+    ints, longer = np.full((5, rows), -7, np.int64), np.full((3, rows + 1), -7, np.int64)
+    flags, summary = np.full((2, rows), 7, np.uint8), np.full(4, -7, np.int64)
+    offsets, timestamps, key_starts, value_starts, header_starts = ints
+    fault = loops.scan(
+        *(data, count, base_offset, base_timestamp, offsets, timestamps),
+        *(key_starts, longer[0], flags[0], value_starts, longer[1], flags[1], header_starts, longer[2], summary),
+    )
+    if fault:
+        return fault, summary.tolist()
+    entries = int(longer[2][-1])
+    starts, ends = np.full((2, entries), -7, np.int64), np.full((2, entries + 1), -7, np.int64)
+    valid, header_summary = np.full(entries, 7, np.uint8), np.full(4, -7, np.int64)
+    header_fault = loops.scan_headers(data, header_starts, longer[2], starts[0], ends[0], starts[1], ends[1], valid, header_summary)
+    found = [ints, longer, flags, summary, starts, ends, valid, header_summary]
+    return header_fault, [array.tolist() for array in found]
+
+
+bases = st.just(1_700_000_000_000) | st.integers(INT64_MIN, INT64_MAX)
+
+
+@given(columns_and_rows(), bases, st.booleans())
+def test_measure(compiled, drawn, base_timestamp, is_bound):
+    columns, _ = drawn
+    assert measured(compiled, columns, base_timestamp, is_bound) == measured(TWIN, columns, base_timestamp, is_bound)
+
+
+@given(columns_and_rows(min_size=1), bases, st.sampled_from(["key", "value", "header", "header_key", "header_value"]), st.data())
+def test_measure_of_offsets_that_lie(compiled, drawn, base_timestamp, column, data):
+    columns, _ = drawn
+    offsets = getattr(columns, f"{column}_offsets").copy()
+    at = data.draw(st.integers(0, len(offsets) - 1))
+    offsets[at] = data.draw(st.sampled_from([-1, INT64_MIN, INT64_MAX, int(offsets[at]) + 1, int(offsets[at]) - 1]))
+    broken = columns.__class__(**{name: getattr(columns, name) for name in columns.__slots__} | {f"{column}_offsets": offsets})
+    assert measured(compiled, broken, base_timestamp, False) == measured(TWIN, broken, base_timestamp, False)
+
+
+@given(columns_and_rows(), bases, st.integers(0, 3), st.integers(-2, 2))
+def test_encode(compiled, drawn, base_timestamp, position, spare):
+    columns, _ = drawn
+    total, _ = measured(TWIN, columns, base_timestamp, False)
+    size = max(0, position + total + spare)
+    end, out = encoded(compiled, columns, base_timestamp, size, position)
+    twin_end, twin_out = encoded(TWIN, columns, base_timestamp, size, position)
+    assert end == twin_end
+    assert end == (position + total if size >= position + total else -1)
+    if end >= 0:
+        assert out == twin_out
+        assert out[end:] == b"\xee" * (size - end)
+    assert out[:position] == b"\xee" * min(position, size)
+
+
+@given(columns_and_rows(), bases)
+def test_sizes_are_upper_bounds_and_exact_sums(drawn, base_timestamp):
+    columns, _ = drawn
+    total, exact = measured(TWIN, columns, base_timestamp, False)
+    _, bounds = measured(TWIN, columns, base_timestamp, True)
+    assert total == sum(exact)
+    assert all(size <= bound <= size + 15 for size, bound in zip(exact, bounds, strict=True))
+
+
+def payload_of(columns, base_timestamp=0):
+    total, _ = measured(TWIN, columns, base_timestamp, False)
+    return encoded(TWIN, columns, base_timestamp, total, 0)[1]
+
+
+@given(columns_and_rows(), bases, bases)
+def test_scan_of_good_bytes(compiled, drawn, base_offset, base_timestamp):
+    columns, _ = drawn
+    payload = payload_of(columns)
+    found = scanned(compiled, payload, columns.count, base_offset, base_timestamp)
+    assert found[0] == Fault.NONE
+    assert found == scanned(TWIN, payload, columns.count, base_offset, base_timestamp)
+
+
+@given(columns_and_rows(min_size=1), st.data())
+def test_scan_of_mutated_bytes(compiled, drawn, data):
+    columns, _ = drawn
+    payload = bytearray(payload_of(columns))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(payload) - 1))
+        payload[at] = data.draw(st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
+    cut = data.draw(st.integers(0, 3))
+    payload = bytes(payload[: len(payload) - cut]) + data.draw(st.binary(max_size=2))
+    count = columns.count + data.draw(st.integers(-1, 1))
+    assert scanned(compiled, payload, count, 0, 0) == scanned(TWIN, payload, count, 0, 0)
+
+
+@given(st.binary(max_size=40), st.integers(-2, 6))
+def test_scan_of_any_bytes(compiled, payload, count):
+    assert scanned(compiled, payload, count, 5, 7) == scanned(TWIN, payload, count, 5, 7)
+
+
+@given(st.lists(st.integers(0, 0xFF), max_size=14), st.integers(0, 3))
+def test_scan_of_long_varints(compiled, tail, filler):
+    """Varints of up to eleven bytes where the deltas are: the bits beyond 32 and 64 are dropped, the eleventh byte refused."""
+    body = bytes([0]) + bytes([0x80 | byte for byte in tail]) + bytes([filler, 0, 1, 1, 0])
+    payload = bytes([2 * len(body)]) + body
+    assert scanned(compiled, payload, 1, INT64_MAX, INT64_MIN) == scanned(TWIN, payload, 1, INT64_MAX, INT64_MIN)
+
+
+small = st.integers(-2, 12)
+
+
+@given(st.binary(max_size=10), st.lists(small | st.sampled_from([INT64_MIN, INT64_MAX]), max_size=5), st.lists(small, max_size=6))
+def test_gather(compiled, data, starts, offsets):
+    out_offsets = np.array(offsets or [0], np.int64)
+    found = []
+    for loops in (compiled, TWIN):
+        out = np.zeros(12, np.uint8)
+        found.append((loops.gather(np.frombuffer(data, np.uint8), np.array(starts, np.int64), out_offsets, out), out.tobytes()))
+    assert found[0] == found[1]
+
+
+@given(columns_and_rows(), st.integers(1, 2**31 - 1))
+def test_murmur2_partitions(compiled, drawn, partition_count):
+    columns, _ = drawn
+    found = []
+    for loops in (compiled, TWIN):
+        out = np.full(columns.count, -7, np.int32)
+        result = loops.murmur2_partitions(columns.key_offsets, columns.key_data, columns.keys.validity, partition_count, out)
+        found.append((result, out.tolist()))
+    assert found[0] == found[1]
+
+
+@given(st.integers(INT64_MIN, INT64_MAX))
+def test_a_varint_takes_the_size_that_is_said(value):
+    out = bytearray()
+    write_varint(out, value)
+    assert len(out) == varint_size(value)

@@ -1,0 +1,37 @@
+"""Hypothesis strategies for records, as Python lists and as columns, sliced or not; and how to read columns back as rows."""
+
+from hypothesis import strategies as st
+
+from chaffinch.records.columns import RecordColumns
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+byte_strings = st.one_of(st.binary(max_size=12), st.sampled_from([63, 64, 127, 128, 300, 8191, 8192]).map(lambda size: b"x" * size))
+nullable_bytes = st.none() | byte_strings
+timestamps = st.one_of(
+    st.just(-1),
+    st.integers(1_700_000_000_000, 1_700_000_100_000),
+    st.integers(INT64_MIN, INT64_MAX),
+    st.sampled_from([INT64_MIN, INT64_MAX]),
+)
+headers = st.lists(st.tuples(st.text(max_size=5), nullable_bytes), max_size=3)
+rows = st.tuples(nullable_bytes, nullable_bytes, timestamps, st.just([]) | headers)
+row_lists = st.lists(rows, max_size=12)
+
+
+def columns_of(row_list):
+    keys, values, stamps, header_lists = zip(*row_list, strict=True) if row_list else ([], [], [], [])
+    return RecordColumns.from_lists(list(keys), list(values), list(stamps), header_lists)
+
+
+def rows_of(columns):
+    return [(columns.key(i), columns.value(i), int(columns.timestamps[i]), columns.headers(i)) for i in range(len(columns))]
+
+
+@st.composite
+def columns_and_rows(draw, *, min_size=0):
+    """Columns, and the rows they hold: cut out of longer columns half of the time, so that no offset begins at 0."""
+    row_list = draw(st.lists(rows, min_size=min_size, max_size=12))
+    before, after = draw(st.just(([], [])) | st.tuples(st.lists(rows, max_size=3), st.lists(rows, max_size=3)))
+    whole = columns_of([*before, *row_list, *after])
+    return whole.slice(len(before), len(before) + len(row_list)), row_list

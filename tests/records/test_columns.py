@@ -1,0 +1,147 @@
+"""RecordColumns against the same records as Python lists."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.records.byte_columns import ByteColumn, gather
+from chaffinch.records.columns import RecordColumns
+from tests.records.record_strategies import columns_and_rows, columns_of, row_lists, rows_of
+
+
+@given(row_lists)
+def test_rows_come_back_as_they_went_in(row_list):
+    columns = columns_of(row_list)
+    assert rows_of(columns) == row_list
+    assert columns.count == len(columns) == len(row_list)
+    assert columns.offsets is None
+
+
+@given(row_lists, st.integers(-15, 15), st.integers(-15, 15))
+def test_slice_is_a_list_slice(row_list, start, stop):
+    assert rows_of(columns_of(row_list).slice(start, stop)) == row_list[start:stop]
+
+
+@given(columns_and_rows(), st.data())
+def test_take_picks_rows(drawn, data):
+    columns, row_list = drawn
+    indices = data.draw(st.lists(st.integers(0, len(row_list) - 1), max_size=20)) if row_list else []
+    assert rows_of(columns.take(indices)) == [row_list[i] for i in indices]
+
+
+@given(st.lists(columns_and_rows(), min_size=1, max_size=4))
+def test_concat_joins_rows(drawn):
+    joined = RecordColumns.concat([columns for columns, _ in drawn])
+    assert rows_of(joined) == [row for _, row_list in drawn for row in row_list]
+
+
+@given(columns_and_rows(), st.integers(0, 12))
+def test_split_then_join(drawn, at):
+    columns, _ = drawn
+    assert RecordColumns.concat([columns.slice(0, at), columns.slice(at, 100)]).equals(columns)
+
+
+@given(row_lists, row_lists)
+def test_equality_is_that_of_the_rows(left, right):
+    assert columns_of(left).equals(columns_of(right)) == (left == right)
+
+
+def test_log_offsets_follow_their_records():
+    columns = RecordColumns.of(
+        ByteColumn.nulls(4), ByteColumn.of([b"a", b"b", b"c", b"d"]), np.zeros(4, np.int64), offsets=np.array([7, 9, 10, 30])
+    )
+    assert columns.slice(1, 3).offsets.tolist() == [9, 10]
+    assert columns.take([3, 0]).offsets.tolist() == [30, 7]
+    assert RecordColumns.concat([columns, columns.slice(0, 1)]).offsets.tolist() == [7, 9, 10, 30, 7]
+    without_offsets = RecordColumns.from_lists(None, [b"e"], [0])
+    assert RecordColumns.concat([columns, without_offsets]).offsets is None
+
+
+def test_no_keys_means_null_keys_and_no_headers():
+    columns = RecordColumns.from_lists(None, [b"v", None], [1, 2])
+    assert rows_of(columns) == [(None, b"v", 1, []), (None, None, 2, [])]
+
+
+def test_a_header_key_that_is_not_utf_8_is_shown_with_replacements():
+    columns = RecordColumns.of(
+        ByteColumn.nulls(1),
+        ByteColumn.nulls(1),
+        np.zeros(1, np.int64),
+        header_offsets=np.array([0, 1]),
+        header_keys=ByteColumn.of([b"a\xff"]),
+        header_values=ByteColumn.of([b"\xff"]),
+    )
+    assert columns.headers(0) == [("a�", b"\xff")]
+
+
+@pytest.mark.parametrize("index", [-1, 2, 100])
+def test_an_index_outside_the_records(index):
+    columns = RecordColumns.from_lists([b"a", b"b"], [b"1", b"2"], [0, 0])
+    for read in (columns.key, columns.value, columns.headers, lambda i: columns.take([i])):
+        with pytest.raises(IndexError, match=str(index)):
+            read(index)
+
+
+def of_three(**replaced):
+    """Three records as flat buffers, some of them replaced."""
+    columns = RecordColumns.from_lists([b"a", None, b"c"], [b"1", b"2", b"3"], [0, 1, 2], [[("h", None)], [], []])
+    arrays = {name: getattr(columns, name) for name in RecordColumns.__slots__}
+    return RecordColumns(**(arrays | replaced))
+
+
+@pytest.mark.parametrize(
+    ("replaced", "named"),
+    [
+        ({"timestamps": np.zeros(2, np.int64)}, "'timestamps': 2"),
+        ({"key_offsets": np.zeros(3, np.int64)}, "'key_offsets': 3"),
+        ({"key_valid": np.ones(4, np.uint8)}, "'key_valid': 4"),
+        ({"value_valid": np.ones(0, np.uint8)}, "'value_valid': 0"),
+        ({"header_offsets": np.zeros(0, np.int64)}, "'header_offsets': 0"),
+        ({"header_key_offsets": np.zeros(1, np.int64)}, "'header_key_offsets': 1"),
+        ({"header_value_valid": np.zeros(9, np.uint8)}, "'header_value_valid': 9"),
+        ({"offsets": np.zeros(1, np.int64)}, "'offsets': 1"),
+        ({"key_offsets": np.zeros(4, np.int32)}, "key_offsets is int32"),
+        ({"timestamps": np.zeros(3, ">i8")}, "timestamps is >i8"),
+        ({"timestamps": np.zeros(6, np.int64)[::2]}, "timestamps is int64, not one aligned piece"),
+        ({"timestamps": np.frombuffer(bytes(25), np.int64, 3, 1)}, "timestamps is int64, not one aligned piece"),
+        ({"value_data": np.zeros(3, np.int8)}, "value_data is int8"),
+    ],
+)
+def test_buffers_that_no_loop_could_trust_are_refused(replaced, named):
+    with pytest.raises(ValueError, match=named):
+        of_three(**replaced)
+
+
+@pytest.mark.parametrize(
+    ("replaced", "row"),
+    [
+        ({"key_offsets": np.array([0, 1, 2, 3])}, 2),
+        ({"key_offsets": np.array([-1, 0, 1, 2])}, 0),
+        ({"value_offsets": np.array([0, 2, 1, 3])}, 1),
+        ({"value_offsets": np.array([0, 1, 2, 2**62])}, 2),
+        ({"header_offsets": np.array([0, 1, 1, 2])}, 2),
+        ({"header_offsets": np.array([1, 0, 0, 0])}, 0),
+        ({"header_key_offsets": np.array([0, 5])}, 0),
+        ({"header_value_offsets": np.array([0, 1])}, 0),
+    ],
+)
+def test_offsets_that_do_not_ascend_within_the_data_name_the_row(replaced, row):
+    with pytest.raises(ValueError, match=rf"record {row} do not ascend"):
+        of_three(**replaced).sizes()
+
+
+def test_gather_outside_the_data():
+    with pytest.raises(ValueError, match="entry 1"):
+        gather(np.zeros(4, np.uint8), np.array([0, 3]), np.array([0, 2, 4]))
+
+
+def test_partitions_of_no_partition():
+    with pytest.raises(ValueError, match="0 partitions"):
+        columns_of([]).murmur2_partitions(0)
+
+
+def test_partitions_of_offsets_outside_the_data():
+    columns = of_three(key_offsets=np.array([0, 1, 2, 3]), key_valid=None)
+    with pytest.raises(ValueError, match="record 2"):
+        columns.murmur2_partitions(3)
