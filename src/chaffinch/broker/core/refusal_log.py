@@ -22,19 +22,22 @@ class RefusalLog:
 
     def refused(self, *, api: str, client: str, place: str, code: str, reason: str, now_ms: int) -> None:
         """One refusal. `place` is a topic-partition, a group or a transactional id."""
-        key = (client, place, code)
-        last_ms, omitted = self._last.get(key, (-INTERVAL_MS, 0))
-        if now_ms - last_ms < INTERVAL_MS:
+        self.say_seldom((client, place, code), f"refused: {api} from client {client!r} for {place}: {code}: {reason}", now_ms)
+
+    def say_seldom(self, key: tuple[str, str, str], text: str, now_ms: int) -> None:
+        """A line that may come again and again for the same key."""
+        last_ms, omitted = self._last.get(key, (now_ms - INTERVAL_MS, 0))
+        if 0 <= now_ms - last_ms < INTERVAL_MS:
             self._last[key] = (last_ms, omitted + 1)
             return
         if len(self._last) >= KEYS_MAX:
             self._last.clear()
         self._last[key] = (now_ms, 0)
         more = f" ({omitted} more like it since the last line)" if omitted else ""
-        self._lines.append(Report(f"refused: {api} from client {client!r} for {place}: {code}: {reason}{more}"))
+        self._lines.append(Report(text + more))
 
     def say(self, text: str) -> None:
-        """A line that is not a refusal."""
+        """A line that comes once."""
         self._lines.append(Report(text))
 
     def take(self) -> list[Report]:

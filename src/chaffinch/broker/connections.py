@@ -1,0 +1,157 @@
+"""One client's connection on the broker's side: bytes from the transport to requests, answers back, and how much may pile up.
+
+Reading pauses while answers pile up unread or too many requests wait, so a client that does not read, or sends faster than it is
+answered, holds what one connection may hold and no more. Knows nothing of Kafka but frames; decisions are `server.BrokerServer`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Protocol, cast
+
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from chaffinch.protocol.violations import ProtocolViolation
+
+WRITE_BUFFER_BYTES_MAX: Final = 4 << 20
+"""Answers that the client has not read: beyond it nothing more is done for this connection. One fetch answer may exceed it."""
+
+REQUESTS_WAITING_MAX: Final = 256
+"""Requests read and not answered: beyond it nothing more is read. More than any client has in flight by default."""
+
+BYTES_WAITING_MAX: Final = 8 << 20
+"""The same in bytes; one larger frame may exceed it."""
+
+
+class Owner(Protocol):
+    """What a connection needs of its server."""
+
+    def connected(self, peer: Peer) -> bool: ...
+    def received(self, peer: Peer, request: ReceivedRequest) -> None: ...
+    def violated(self, peer: Peer, violation: ProtocolViolation) -> None: ...
+    def failed(self, peer: Peer, error: Exception) -> None: ...
+    def disconnected(self, peer: Peer) -> None: ...
+    def now(self) -> float: ...
+
+
+class Peer(asyncio.BufferedProtocol):
+    """A connected client. `node_id`: the declared node on whose listener it came."""
+
+    def __init__(self, owner: Owner, frames: ServerConnection, connection_id: int, node_id: int) -> None:
+        self.connection_id = connection_id
+        self.node_id = node_id
+        self.frames = frames
+        self.address = "?"
+        self.active_at = 0.0
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._backlog: deque[ReceivedRequest] = deque()
+        self._bytes_waiting = 0
+        self._is_congested = False
+        self._is_paused = False
+        self.get_buffer = frames.get_buffer  # type: ignore[method-assign, assignment]  # The transport's own call, without one of ours between.
+
+    # What the transport calls ---------------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports are not asyncio's classes.
+        self.address = _shown(transport.get_extra_info("peername"))
+        self.active_at = self._owner.now()
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        if not self._owner.connected(self):
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.frames.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.active_at = self._owner.now()
+        try:
+            requests = self.frames.buffer_updated(nbytes)
+        except ProtocolViolation as violation:
+            self._feed(violation.requests)
+            self._owner.violated(self, violation)
+            return
+        self._bytes_waiting += nbytes
+        if requests:
+            self._feed(requests)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._is_congested = True
+        self._consider_reading()
+
+    def resume_writing(self) -> None:
+        self._is_congested = False
+        self._feed(())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._backlog.clear()
+        self.frames.close()
+        self._owner.disconnected(self)
+
+    # What the server calls ------------------------------------------------------------------------------------------------------------
+
+    def respond(self, request: ReceivedRequest, message: Message) -> None:
+        """Send an answer, unless the connection is gone."""
+        transport = self._transport
+        if transport is None:
+            return
+        parts = self.frames.encode_response(request, message)
+        if len(parts) == 1:
+            transport.write(parts[0])
+        else:
+            transport.writelines(parts)
+        if self._is_paused:
+            self._consider_reading()
+
+    def skip(self, request: ReceivedRequest) -> None:
+        """The request has no answer, and is done."""
+        if self._is_paused:
+            self._consider_reading()
+
+    def close(self) -> None:
+        """Send what was answered, then close."""
+        self._backlog.clear()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; what was not sent is dropped."""
+        self._backlog.clear()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Inside ---------------------------------------------------------------------------------------------------------------------------
+
+    def _feed(self, requests: Any) -> None:
+        """Hand requests to the server, in order, as long as the client reads its answers."""
+        backlog = self._backlog
+        backlog.extend(requests)
+        try:
+            while backlog and not self._is_congested:
+                self._owner.received(self, backlog.popleft())
+        except Exception as error:  # A request that the broker cannot digest costs its connection, never the broker.
+            self._owner.failed(self, error)
+            return
+        self._consider_reading()
+
+    def _consider_reading(self) -> None:
+        waiting = self.frames.open_count
+        if waiting == 0 and not self._backlog:
+            self._bytes_waiting = 0
+        must_pause = self._is_congested or waiting > REQUESTS_WAITING_MAX or (waiting > 0 and self._bytes_waiting > BYTES_WAITING_MAX)
+        if must_pause != self._is_paused and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = must_pause
+            if must_pause:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+
+def _shown(address: Any) -> str:
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else str(address)

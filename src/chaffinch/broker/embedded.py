@@ -1,0 +1,190 @@
+"""A broker inside this process, for tests, examples and development: core and server of `chaffinch broker`, on a thread of its own.
+
+    with EmbeddedBroker(topics={"orders": {"partitions": 3, "cleanup.policy": "compact"}}) as broker:
+        ... broker.bootstrap_servers ...
+
+Without `data_dir` everything lives in memory and is gone at the end, but survives `restart`. All methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from chaffinch.broker import committed_records
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.counters import ALL_TOPICS
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.server import Address, BrokerServer, listen, nodes_of
+from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_text, parse_python
+from chaffinch.errors import codes
+from chaffinch.runtime.loop import LoopThread
+from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+HOST = "127.0.0.1"
+
+T = TypeVar("T")
+
+
+class EmbeddedBroker:
+    """See the module. `topics` as in `topic_arguments.Topics`; `config`: broker options; `port` 0: a free one.
+
+    Raises ConfigException for wrong options, an ApiException for a topic that is refused, OSError for a port in use, StorageError for a
+    data directory that is in use, foreign or damaged.
+    """
+
+    def __init__(
+        self,
+        *,
+        topics: Topics | None = None,
+        data_dir: str | None = None,
+        brokers: int = 1,
+        config: Mapping[str, Any] | None = None,
+        port: int = 0,
+    ) -> None:
+        self._config = dict(config or {})
+        self._file_system: DiskFileSystem | MemoryFileSystem = MemoryFileSystem() if data_dir is None else DiskFileSystem(str(data_dir))
+        self._data_dir = None if data_dir is None else str(data_dir)
+        self._server: BrokerServer | None = None
+        self._thread = LoopThread("chaffinch-broker")
+        self.faults = Faults(self)
+        try:
+            listeners = listen(Address(host=HOST, port=port), brokers)
+            self._ports = [listener.getsockname()[1] for listener in listeners]
+            self._start(listeners)
+            for topic in parse_python(topics):
+                self._create_missing(topic)
+        except BaseException:
+            self.close()
+            raise
+
+    # Life -----------------------------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the broker; a second call does nothing."""
+        server, self._server = self._server, None
+        try:
+            if server is not None:
+                self._thread.run(server.close())
+        finally:
+            self._thread.close()
+
+    def restart(self, *, kill: bool = True) -> None:
+        """Start over on the same ports and the same files. With `kill`, the old broker gets no chance to write anything more."""
+        server = self._running
+        self._server = None
+        if kill:
+            self._thread.call(server.abandon)
+            self._lose_process()
+        else:
+            self._thread.run(server.close())
+        self._start(self._thread.call(lambda: [listen(Address(host=HOST, port=port), 1)[0] for port in self._ports]))
+
+    def _lose_process(self) -> None:
+        """What was open in the old process is closed by the system; files stay as they are."""
+        self._file_system.kill()
+        if self._data_dir is not None:
+            self._file_system = DiskFileSystem(self._data_dir)
+
+    def _start(self, listeners: list[Any]) -> None:
+        nodes = nodes_of(listeners, HOST)
+        self._server = self._thread.run(
+            BrokerServer.start(self._file_system, self._config, listeners=listeners, nodes=nodes, dice=random.SystemRandom())
+        )
+
+    # Looking ----------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`HOST:PORT,HOST:PORT`, one for each declared node."""
+        return ",".join(f"{HOST}:{port}" for port in self._ports)
+
+    def topics(self) -> dict[str, int]:
+        """Names of the topics, and how many partitions each has."""
+        return self._call(lambda core: {topic.name: len(topic.partitions) for topic in core.topics})
+
+    def counters(self, topic: str | None = None) -> dict[str, int]:
+        """BrokerTopicStats: totals since the broker's start, of one topic or of all."""
+        snapshot = self._call(lambda core: core.counters.snapshot())
+        return snapshot.get(ALL_TOPICS if topic is None else topic, dict.fromkeys(snapshot[ALL_TOPICS], 0))
+
+    def read(self, topic: str, isolation: Literal["read_committed", "read_uncommitted"] = "read_committed") -> pa.Table:
+        """All records of a topic: partition, offset, timestamp, key, value, headers; in order within each partition.
+
+        With `read_committed`, without those of aborted and open transactions. Raises UnknownTopicOrPartitionException.
+        """
+        parts = self._call(lambda core: committed_records.collect(core, topic, is_committed=isolation == "read_committed"))
+        return committed_records.to_table(parts)
+
+    # Changing -------------------------------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, Any] | None = None) -> None:
+        """Create a topic; -1 leaves a number to the broker's defaults. Raises the ApiException of Kafka's code."""
+        texts = {key: config_text(value) for key, value in (config or {}).items()}
+        self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=texts))
+
+    def _create_missing(self, topic: TopicArgument) -> None:
+        if topic.name not in self.topics():
+            self._create(topic)
+
+    def _create(self, topic: TopicArgument) -> None:
+        server = self._running
+        try:
+            self._thread.call(lambda: server.create_topic(topic))
+        except RequestRefused as refused:
+            raise refused.as_exception("CreateTopics") from None
+
+    # Inside ---------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def _running(self) -> BrokerServer:
+        if self._server is None:
+            raise RuntimeError("the embedded broker is closed")
+        return self._server
+
+    def _call(self, function: Callable[[BrokerCore], T]) -> T:
+        """Do something with the core on its own thread."""
+        server = self._running
+        try:
+            return self._thread.call(lambda: function(server.core))
+        except RequestRefused as refused:
+            raise refused.as_exception() from None
+
+
+class Faults:
+    """Faults on purpose: answer with an error, cut the connection before or after the work, answer late. See `core/fault_script.py`."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+
+    def add(
+        self,
+        api: str = "Produce",
+        topic: str | None = None,
+        partition: int | None = None,
+        action: Literal["error", "drop_before", "drop_after", "delay"] = "error",
+        error: str = codes.NOT_LEADER_OR_FOLLOWER.name,
+        count: int = 1,
+        delay_ms: int = 0,
+    ) -> None:
+        """The next `count` requests of this API (for this topic and partition, where given) meet this fault."""
+        self._broker._call(
+            lambda core: core.faults.add(
+                api=api, topic=topic, partition=partition, action=action, error=error, count=count, delay_ms=delay_ms
+            )
+        )
+
+    def clear(self) -> None:
+        """No faults any more."""
+        self._broker._call(lambda core: core.faults.clear())

@@ -1,0 +1,309 @@
+"""The broker as a server: listeners, connections and the clock around one `BrokerCore`.
+
+Everything runs in one thread, on one event loop. With `flush.policy=always`, what arrives in one turn of the loop is synced together before
+any of its answers goes out. Has no `if` about Kafka: events go in, effects are carried out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chaffinch.broker.connections import Peer
+from chaffinch.broker.core import options
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.declared_replicas import Node
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
+from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
+from chaffinch.broker.core.topics import Dice
+from chaffinch.broker.topic_arguments import TopicArgument
+from chaffinch.protocol.frames import BufferPool, FrameBudget
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from chaffinch.protocol.violations import ProtocolViolation
+from chaffinch.records import kernels
+from chaffinch.runtime.clock import Clock, SystemClock
+from chaffinch.storage.file_system import FileSystem, StorageError
+
+LOG = logging.getLogger("chaffinch.broker")
+
+LISTEN_BACKLOG: Final = 1024
+SWEEPS_PER_IDLE_TIME: Final = 4
+"""Idle connections are looked for this often within `connections.max.idle.ms`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where to listen, or what to tell clients; port 0 asks the system for a free one."""
+
+    host: str
+    port: int
+
+
+def listen(address: Address, count: int) -> list[socket.socket]:
+    """One listening socket per declared node: the first at `address`, the others at the ports after it, or any free ones for port 0.
+
+    Raises OSError, with the address in its text; nothing stays open then.
+    """
+    listeners: list[socket.socket] = []
+    try:
+        for node_id in range(count):
+            port = address.port + node_id if address.port else 0
+            listeners.append(_listening_socket(Address(host=address.host, port=port)))
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _listening_socket(address: Address) -> socket.socket:
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(
+            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(target)
+            listener.listen(LISTEN_BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise OSError(error.errno, f"cannot listen on {address.host}:{address.port}: {error.strerror or error}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def nodes_of(listeners: Sequence[socket.socket], host: str, advertised: Address | None = None) -> list[Node]:
+    """The declared nodes under the addresses that clients are told: those of the listeners, or `advertised` and the ports after it."""
+    nodes = []
+    for node_id, listener in enumerate(listeners):
+        port = listener.getsockname()[1]
+        if advertised is None:
+            nodes.append(Node(id=node_id, host=host, port=port))
+        else:
+            nodes.append(Node(id=node_id, host=advertised.host, port=advertised.port + node_id if advertised.port else port))
+    return nodes
+
+
+class BrokerServer:
+    """A running broker. Made by `start`; `close` ends it in order, `abandon` as a SIGKILL would."""
+
+    def __init__(self, core: BrokerCore, listeners: Sequence[socket.socket], clock: Clock) -> None:
+        self.core = core
+        self._clock = clock
+        self._listeners = listeners
+        self._servers: list[asyncio.Server] = []
+        self._loop = asyncio.get_running_loop()
+        self._peers: dict[int, Peer] = {}
+        self._ids = itertools.count(1)
+        settings = core.state.settings
+        self._connections_max: int = settings["max.connections"]
+        self._idle_seconds_max = settings["connections.max.idle.ms"] / 1000
+        self._frame_bytes_max: int = settings["socket.request.max.bytes"]
+        self._budget = FrameBudget(settings["queued.max.request.bytes"])
+        self._pool = BufferPool()
+        self._syncs = settings["flush.policy"] == "always"
+        self._unsent: list[Effect] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._kernels_asked_for = False
+        self.now: Callable[[], float] = self._loop.time
+
+    @classmethod
+    async def start(
+        cls,
+        file_system: FileSystem,
+        settings: Mapping[str, Any] | None,
+        *,
+        listeners: Sequence[socket.socket],
+        nodes: Sequence[Node],
+        dice: Dice,
+        clock: Clock | None = None,
+    ) -> BrokerServer:
+        """Open the core and begin to accept. Raises ConfigException, StorageError; the listeners are closed then."""
+        clock = clock or SystemClock()
+        try:
+            core = BrokerCore(file_system, options.parse(settings), nodes=nodes, dice=dice, now_ms=clock.wall_ms())
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        server = cls(core, listeners, clock)
+        await server._accept()
+        return server
+
+    async def _accept(self) -> None:
+        for node_id, listener in enumerate(self._listeners):
+            self._servers.append(await self._loop.create_server(lambda node_id=node_id: self._peer(node_id), sock=listener))  # type: ignore[misc]
+        self._carry_out(self.core.apply(TimePassed(), self._clock.wall_ms()))
+        self._arm()
+        if self._idle_seconds_max > 0:
+            self._sweep_idle()
+
+    def _peer(self, node_id: int) -> Peer:
+        frames = ServerConnection(self._frame_bytes_max, budget=self._budget, pool=self._pool)
+        return Peer(self, frames, next(self._ids), node_id)
+
+    # What connections tell ------------------------------------------------------------------------------------------------------------
+
+    def connected(self, peer: Peer) -> bool:
+        """Take note of a new connection; False when there are too many."""
+        if len(self._peers) >= self._connections_max:
+            self._say_seldom(peer, "max.connections", f"connection from {peer.address} refused: there are {len(self._peers)} already")
+            return False
+        self._peers[peer.connection_id] = peer
+        return True
+
+    def received(self, peer: Peer, request: ReceivedRequest) -> None:
+        """A request came: let the core work on it and carry out what it wants."""
+        event = RequestReceived(
+            connection_id=peer.connection_id,
+            request=request,
+            node_id=peer.node_id,
+            client_software_name=peer.frames.client_software_name,
+        )
+        if not self._kernels_asked_for and request.api.key == 0:
+            self._load_kernels()
+        effects = self.core.apply(event, self._clock.wall_ms())
+        if self._syncs:
+            self._send_later(effects)
+        else:
+            self._carry_out(effects)
+        self._arm()
+
+    def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
+        """The stream makes no sense any more: this connection ends, with one line."""
+        self._say_seldom(peer, "violation", f"connection from {peer.address} closed: {violation}")
+        peer.close()
+
+    def failed(self, peer: Peer, error: Exception) -> None:
+        """A mistake of ours: this connection ends, and the line has the traceback."""
+        LOG.error("connection from %s closed: the broker failed on its request", peer.address, exc_info=error)
+        peer.abort()
+
+    def disconnected(self, peer: Peer) -> None:
+        if self._peers.pop(peer.connection_id, None) is not None:
+            self._carry_out(self.core.apply(ConnectionLost(connection_id=peer.connection_id), self._clock.wall_ms()))
+
+    # Effects --------------------------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Respond):
+                peer = self._peers.get(effect.connection_id)
+                if peer is not None:
+                    peer.respond(effect.request, effect.message)
+            elif isinstance(effect, Report):
+                LOG.warning(effect.text)
+            elif isinstance(effect, CompleteSilently):
+                peer = self._peers.get(effect.connection_id)
+                if peer is not None:
+                    peer.skip(effect.request)
+            else:
+                self._close_peer(effect)
+
+    def _close_peer(self, effect: CloseConnection) -> None:
+        peer = self._peers.get(effect.connection_id)
+        if peer is not None:
+            LOG.info("connection from %s closed: %s", peer.address, effect.reason)
+            peer.close()
+
+    def _send_later(self, effects: Sequence[Effect]) -> None:
+        """Under flush.policy=always: one sync for all that came in this turn of the loop."""
+        if effects and not self._unsent:
+            self._loop.call_soon(self._sync_and_send)
+        self._unsent += effects
+
+    def _sync_and_send(self) -> None:
+        effects, self._unsent = self._unsent, []
+        try:
+            self.core.sync()
+        except StorageError as error:
+            # Nobody knows what is on disk now: no answer is better than a wrong one, and the clients ask again.
+            LOG.error("%s; connections that wait for it are closed", error)
+            for connection_id in {effect.connection_id for effect in effects if not isinstance(effect, Report)}:
+                if connection_id in self._peers:
+                    self._peers[connection_id].abort()
+            return
+        self._carry_out(effects)
+
+    # Time -----------------------------------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Wake up at the core's next deadline; too early is harmless."""
+        deadline_ms = self.core.next_deadline_ms
+        if deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        delay_ms = max(0, deadline_ms - self._clock.wall_ms())
+        self._timer = self._loop.call_later(delay_ms / 1000, self._time_passed)
+
+    def _time_passed(self) -> None:
+        self._timer = self._timer_ms = None
+        effects = self.core.apply(TimePassed(), self._clock.wall_ms())
+        if self._syncs:
+            self._send_later(effects)
+        else:
+            self._carry_out(effects)
+        self._arm()
+
+    def _sweep_idle(self) -> None:
+        now = self.now()
+        for peer in list(self._peers.values()):
+            if now - peer.active_at > self._idle_seconds_max:
+                LOG.info("connection from %s closed: idle for more than %d s", peer.address, self._idle_seconds_max)
+                peer.abort()
+        self._sweep = self._loop.call_later(self._idle_seconds_max / SWEEPS_PER_IDLE_TIME, self._sweep_idle)
+
+    # Ending ---------------------------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop accepting, close connections, leave the data directory in order. Raises StorageError."""
+        self._stop_listening()
+        for peer in list(self._peers.values()):
+            peer.close()
+        await asyncio.sleep(0)
+        self.core.close()
+
+    def abandon(self) -> None:
+        """Drop everything as a killed process does: nothing more is written, no answer sent."""
+        self._stop_listening()
+        for peer in list(self._peers.values()):
+            peer.abort()
+        self._peers.clear()
+        self.core.abandon()
+
+    def _stop_listening(self) -> None:
+        for server in self._servers:
+            server.close()
+        for timer in (self._timer, self._sweep):
+            if timer is not None:
+                timer.cancel()
+
+    def create_topic(self, topic: TopicArgument) -> None:
+        """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
+        self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, now_ms=self._clock.wall_ms())
+
+    # Other --------------------------------------------------------------------------------------------------------------------------
+
+    def _load_kernels(self) -> None:
+        """Compiled loops are loaded in a thread when the first records come; until they are there their plain twins work."""
+        self._kernels_asked_for = True
+        if not kernels.is_loaded():
+            threading.Thread(target=kernels.load, name="chaffinch-kernels", daemon=True).start()
+
+    def _say_seldom(self, peer: Peer, what: str, text: str) -> None:
+        refusals = self.core.state.refusals
+        refusals.say_seldom((peer.address.rpartition(":")[0], what, ""), text, self._clock.wall_ms())
+        self._carry_out(refusals.take())

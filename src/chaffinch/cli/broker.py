@@ -1,0 +1,129 @@
+"""`chaffinch broker`: run a broker in this process until it is told to stop.
+
+Prints one line, `ready bootstrap.servers=HOST:PORT[,...]`, once it accepts; says why in one line and exits with 1 when it cannot (port in
+use, data directory in use, foreign or damaged), with 2 when the arguments are wrong. SIGTERM and SIGINT end it in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import signal
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from chaffinch.broker.core import options
+from chaffinch.broker.core.declared_replicas import Node
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.server import Address, BrokerServer, listen, nodes_of
+from chaffinch.broker.topic_arguments import TopicArgument, parse_text
+from chaffinch.errors import ConfigException, codes
+from chaffinch.runtime import loop
+from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, StorageError
+
+EXIT_REFUSED: Final = 1
+
+ANY_HOST: Final = frozenset({"", "0.0.0.0", "::", "*"})
+
+
+def broker(
+    listen_at: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Where node 0 listens; port 0 takes a free one.")
+    ] = "127.0.0.1:9092",
+    data_dir: Annotated[
+        str | None, typer.Option("--data-dir", metavar="DIR", help="Where everything is kept; without it, in memory.")
+    ] = None,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, max=1000, help="Declared nodes; the others listen on the next ports.")] = 1,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="NAME[:PARTITIONS[:REPLICATION]][,option=value...]", help="A topic to create if it is not there."),
+    ] = None,
+    config: Annotated[
+        list[str] | None, typer.Option("--config", metavar="option=value", help="A broker option, named as in Apache Kafka.")
+    ] = None,
+    advertise: Annotated[str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients are told.")] = None,
+) -> None:
+    """Run a broker that speaks Kafka's protocol."""
+    address = parse_address("--listen", listen_at)
+    advertised = None if advertise is None else parse_address("--advertise", advertise)
+    if advertised is None and address.host in ANY_HOST:
+        raise ConfigException(
+            f"--listen {listen_at} is every address of this machine: say with --advertise HOST:PORT which one clients are to use"
+        )
+    settings = parse_config(config or [])
+    topics = [parse_text(text) for text in topic or []]
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        loop.run(_main(address, advertised, data_dir, brokers, topics, settings))
+    except (StorageError, CorruptLog, OSError) as error:
+        _refuse(str(error))
+
+
+async def _main(
+    address: Address,
+    advertised: Address | None,
+    data_dir: str | None,
+    brokers: int,
+    topics: list[TopicArgument],
+    settings: dict[str, str],
+) -> None:
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    listeners = listen(address, brokers)
+    nodes = nodes_of(listeners, address.host, advertised)
+    file_system = MemoryFileSystem() if data_dir is None else DiskFileSystem(data_dir)
+    server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, dice=random.SystemRandom())
+    try:
+        for topic in topics:
+            _create_missing(server, topic)
+        gc.freeze()  # What is here now stays: the collector need not look at it again.
+        print(f"ready bootstrap.servers={bootstrap_servers(nodes)}", flush=True)
+        await stopped.wait()
+    finally:
+        await server.close()
+
+
+def _create_missing(server: BrokerServer, topic: TopicArgument) -> None:
+    """Topics of an earlier start stay as they are."""
+    try:
+        server.create_topic(topic)
+    except RequestRefused as refused:
+        if refused.code is not codes.TOPIC_ALREADY_EXISTS:
+            raise ConfigException(f"--topic {topic.name}: {refused.message}") from None
+
+
+def parse_address(option: str, text: str) -> Address:
+    """`HOST:PORT`, `[V6]:PORT` or `:PORT`. Raises ConfigException."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > 65535:
+        raise ConfigException(f"{option} {text!r}: expected HOST:PORT with a port from 0 to 65535")
+    return Address(host=host.removeprefix("[").removesuffix("]"), port=int(port))
+
+
+def parse_config(texts: list[str]) -> dict[str, str]:
+    """`option=value` texts. Raises ConfigException for anything else, for unknown names and for illegal values."""
+    settings: dict[str, str] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise ConfigException(f"--config {text!r}: expected option=value")
+        if name.strip() in settings:
+            raise ConfigException(f"--config {name.strip()} is given twice")
+        settings[name.strip()] = value.strip()
+    options.parse(settings)
+    return settings
+
+
+def bootstrap_servers(nodes: list[Node]) -> str:
+    """What clients put into their `bootstrap.servers`."""
+    return ",".join(f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}" for node in nodes)
+
+
+def _refuse(message: str) -> None:
+    print(f"chaffinch: {message}", file=sys.stderr)
+    sys.exit(EXIT_REFUSED)
