@@ -1,0 +1,358 @@
+"""Record batches: what other clients write and read, taking records out, splitting, and bytes that lie."""
+
+import struct
+
+import aiokafka.record.default_records as aiokafka_records
+import kafka.record.default_records as kafka_records
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.records import batch_codec
+from chaffinch.records.batch import (
+    HEADER_BYTES,
+    BatchTooLarge,
+    Compression,
+    CorruptBatch,
+    RecordsError,
+    TimestampType,
+    decode,
+    decode_offsets,
+    encode,
+    encode_control_batch,
+    patch_log_append_time,
+    patch_offset,
+    read_control,
+    read_header,
+    split_in_half,
+    views,
+    without,
+)
+from chaffinch.records.batch_header import write_crc
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.compression import CompressionError
+from chaffinch.records.faults import Fault
+from tests.records.record_strategies import columns_and_rows, columns_of, nullable_bytes, rows_of
+
+# What Java's producer takes: other clients compute nothing sensible from other timestamps.
+LEADER_EPOCH = slice(12, 16)
+IDENTITY = ProducerIdentity(4711, 3)
+plain_rows = st.lists(
+    st.tuples(
+        nullable_bytes,
+        nullable_bytes,
+        st.integers(0, 2**62),
+        st.lists(st.tuples(st.text(max_size=5), nullable_bytes), max_size=3),
+    ),
+    min_size=1,
+    max_size=10,
+)
+
+
+def view_of(data):
+    (view,) = views(data)
+    return view
+
+
+def written_by(library, row_list, codec=0, is_transactional=False, identity=NO_PRODUCER, base_sequence=-1):
+    """The batch of another client: kafka-python's plain builder or aiokafka's compiled one."""
+    arguments = {"magic": 2, "compression_type": codec, "is_transactional": is_transactional, "batch_size": 1 << 30}
+    identity_arguments = {"producer_id": identity.producer_id, "producer_epoch": identity.epoch, "base_sequence": base_sequence}
+    builder = library.DefaultRecordBatchBuilder(**arguments, **identity_arguments)
+    for offset, (key, value, timestamp, headers) in enumerate(row_list):
+        builder.append(offset, timestamp=timestamp, key=key, value=value, headers=headers)
+    return bytearray(builder.build())
+
+
+def read_by(library, data):
+    batch = library.DefaultRecordBatch(bytes(data))
+    assert batch.validate_crc()
+    return [(record.key, record.value, record.timestamp, list(record.headers)) for record in batch]
+
+
+class TestOtherClients:
+    @pytest.mark.parametrize("library", [kafka_records, aiokafka_records], ids=["kafka-python", "aiokafka"])
+    @pytest.mark.parametrize("is_transactional", [False, True])
+    @given(row_list=plain_rows)
+    def test_the_same_bytes_uncompressed(self, library, is_transactional, row_list):
+        """But for the leader epoch, which is -1 in Java's client and ours; the CRC does not cover it."""
+        ours = encode(columns_of(row_list), identity=IDENTITY, base_sequence=9, is_transactional=is_transactional)
+        theirs = written_by(library, row_list, 0, is_transactional, IDENTITY, 9)
+        ours[LEADER_EPOCH] = theirs[LEADER_EPOCH]
+        assert ours == theirs
+
+    @pytest.mark.parametrize("codec", Compression)
+    @given(row_list=plain_rows)
+    def test_the_same_records_under_each_codec(self, codec, row_list):
+        assert read_by(aiokafka_records, encode(columns_of(row_list), compression=codec)) == row_list
+        assert rows_of(decode(written_by(aiokafka_records, row_list, int(codec)))) == row_list
+
+    @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP])
+    @given(row_list=plain_rows)
+    def test_the_same_records_for_a_plain_client(self, codec, row_list):
+        """kafka-python needs further packages for the other codecs."""
+        assert read_by(kafka_records, encode(columns_of(row_list), compression=codec)) == row_list
+        assert rows_of(decode(written_by(kafka_records, row_list, int(codec)))) == row_list
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("codec", Compression)
+    @given(drawn=columns_and_rows(min_size=1), base_offset=st.integers(0, 2**62))
+    def test_records_come_back(self, codec, drawn, base_offset):
+        columns, row_list = drawn
+        view = view_of(encode(columns, compression=codec, identity=IDENTITY, base_sequence=2**31 - 1, base_offset=base_offset))
+        assert view.crc_is_valid()
+        header = view.header
+        assert (header.count, header.last_offset_delta, header.base_offset) == (len(row_list), len(row_list) - 1, base_offset)
+        assert (header.identity, header.base_sequence, header.compression) == (IDENTITY, 2**31 - 1, codec)
+        assert (header.base_timestamp, header.max_timestamp) == (row_list[0][2], max(row[2] for row in row_list))
+        assert (header.leader_epoch, header.magic) == (-1, 2)
+        decoded = decode(view)
+        assert rows_of(decoded) == row_list
+        assert decoded.offsets.tolist() == list(range(base_offset, base_offset + len(row_list)))
+
+    @pytest.mark.parametrize("size", [8191, 8192, 2**20 - 1, 2**20])
+    def test_values_at_the_edge_of_a_longer_length(self, size):
+        row_list = [(b"k" * size, b"v" * size, 0, [("h" * size, b"w" * size)])]
+        assert rows_of(decode(encode(columns_of(row_list)))) == row_list
+
+    def test_a_level_is_passed_on(self):
+        columns = RecordColumns.from_lists(None, [bytes(range(200)) * 50], [0])
+        sizes = [len(encode(columns, compression=Compression.GZIP, level=level)) for level in (1, 9)]
+        assert sizes[0] > sizes[1]
+
+    def test_no_records_are_no_batch(self):
+        with pytest.raises(ValueError, match="at least one record"):
+            encode(columns_of([]))
+
+    def test_more_than_the_format_holds(self, monkeypatch):
+        monkeypatch.setattr(batch_codec, "BATCH_BYTES_MAX", 100)
+        with pytest.raises(BatchTooLarge, match=r"a batch of 1\d\d bytes .* 100 bytes"):
+            encode(RecordColumns.from_lists(None, [b"x" * 80], [0]))
+
+    def test_the_first_of_several_batches_is_decoded(self):
+        first, second = (encode(RecordColumns.from_lists(None, [value], [0])) for value in (b"1", b"2"))
+        assert decode(bytes(first + second)).value(0) == b"1"
+
+    def test_what_is_decoded_outlives_the_bytes(self):
+        data = encode(RecordColumns.from_lists([b"k"], [b"v"], [0]))
+        columns = decode(data)
+        data[:] = bytes(len(data))
+        assert rows_of(columns) == [(b"k", b"v", 0, [])]
+
+
+def repacked(data, payload=None, **fields):
+    """The batch with another payload or other header fields, and a CRC that is right."""
+    payload = bytes(data[HEADER_BYTES:]) if payload is None else payload
+    header = read_header(data)._replace(length=HEADER_BYTES - 12 + len(payload), **fields)
+    out = bytearray(struct.pack(">qiibIhiqqqhii", *header) + payload)
+    write_crc(out)
+    return out
+
+
+def record(offset_delta, value=b"v", timestamp_delta=0):
+    body = bytes([0, 2 * timestamp_delta, 2 * offset_delta, 1, 2 * len(value)]) + value + b"\0"
+    return bytes([2 * len(body)]) + body
+
+
+class TestBatchesOfALog:
+    def test_a_compacted_batch_keeps_its_gaps(self):
+        whole = encode(RecordColumns.from_lists(None, [b"v"], [5]))
+        compacted = repacked(whole, record(3) + record(7), count=2, last_offset_delta=9, base_offset=100)
+        assert decode(compacted).offsets.tolist() == [103, 107]
+        assert decode_offsets(compacted).tolist() == [103, 107]
+
+    def test_a_batch_that_compaction_emptied(self):
+        emptied = repacked(encode(RecordColumns.from_lists(None, [b"v"], [5])), b"", count=0, last_offset_delta=9)
+        assert decode(emptied).count == 0
+        assert decode_offsets(emptied).tolist() == []
+
+    def test_log_append_time_counts_for_every_record(self):
+        data = encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2]))
+        patch_log_append_time(data, 0, 99)
+        assert decode(data).timestamps.tolist() == [99, 99]
+
+    def test_lengths_below_minus_one_are_null_as_in_kafka(self):
+        body = bytes([0, 0, 0, 3, 5, 2, 2]) + b"h" + bytes([9])
+        data = repacked(encode(RecordColumns.from_lists(None, [b"v"], [5])), bytes([2 * len(body)]) + body)
+        assert rows_of(decode(data)) == [(None, None, 5, [("h", None)])]
+
+
+class TestWithout:
+    @given(drawn=columns_and_rows(min_size=1), data=st.data(), codec=st.sampled_from(Compression))
+    def test_the_others_stay(self, drawn, data, codec):
+        columns, row_list = drawn
+        gone = data.draw(st.lists(st.integers(0, len(row_list) - 1)))
+        whole = encode(columns, compression=codec, identity=IDENTITY, base_sequence=8, is_transactional=True, base_offset=40)
+        patch_offset(whole, 0, 40, 6)
+        rest = without(whole, gone)
+        kept = [row for index, row in enumerate(row_list) if index not in gone]
+        if not kept:
+            assert rest is None
+            return
+        view = view_of(rest)
+        assert view.crc_is_valid()
+        assert rows_of(decode(view)) == kept
+        same = ("base_offset", "leader_epoch", "attributes", "producer_id", "producer_epoch", "base_sequence")
+        assert all(getattr(view.header, name) == getattr(read_header(whole), name) for name in same)
+        assert view.header.last_offset_delta == len(kept) - 1
+
+    def test_nothing_taken_out_leaves_the_same_batch(self):
+        whole = encode(RecordColumns.from_lists([b"k"], [b"v"], [3]), identity=IDENTITY, base_sequence=1)
+        assert without(whole, []) == whole
+
+    def test_log_append_time_stays(self):
+        data = encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2]))
+        patch_log_append_time(data, 0, 99)
+        rest = without(data, [0])
+        assert read_header(rest).timestamp_type is TimestampType.LOG_APPEND_TIME
+        assert decode(rest).timestamps.tolist() == [99]
+
+    @pytest.mark.parametrize("index", [-1, 2])
+    def test_an_index_outside_the_batch(self, index):
+        with pytest.raises(IndexError, match=f"record {index} of 2"):
+            without(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [index])
+
+
+class TestSplitInHalf:
+    @given(drawn=columns_and_rows(min_size=1), codec=st.sampled_from(Compression), base_sequence=st.sampled_from([-1, 0, 2**31 - 1]))
+    def test_the_halves_are_the_whole(self, drawn, codec, base_sequence):
+        columns, row_list = drawn
+        whole = encode(columns, compression=codec, identity=IDENTITY, base_sequence=base_sequence, base_offset=10)
+        parts = split_in_half(whole)
+        assert len(parts) == min(2, len(row_list))
+        assert [row for part in parts for row in rows_of(decode(part))] == row_list
+        assert [offset for part in parts for offset in decode_offsets(part)] == list(range(10, 10 + len(row_list)))
+        counts = [read_header(part).count for part in parts]
+        assert counts[0] - counts[-1] in (0, 1)
+        if len(parts) == 2:
+            expected = -1 if base_sequence == -1 else (base_sequence + counts[0]) % 2**31
+            assert read_header(parts[1]).base_sequence == expected
+        assert read_header(parts[0]).base_sequence == base_sequence
+
+
+class TestControlBatches:
+    @pytest.mark.parametrize("is_commit", [False, True])
+    def test_markers(self, is_commit):
+        data = encode_control_batch(is_commit, IDENTITY, 12, 5000, base_offset=77)
+        view = view_of(data)
+        assert len(data) == 78
+        assert read_control(view) == (is_commit, 12)
+        assert (view.header.is_control, view.header.is_transactional, view.header.compression) == (True, True, Compression.NONE)
+        assert (view.header.identity, view.header.base_sequence, view.header.base_offset) == (IDENTITY, -1, 77)
+        assert view.crc_is_valid()
+
+    @pytest.mark.parametrize("library", [kafka_records, aiokafka_records], ids=["kafka-python", "aiokafka"])
+    def test_markers_as_other_clients_read_them(self, library):
+        batch = library.DefaultRecordBatch(bytes(encode_control_batch(False, IDENTITY, 12, 5000)))
+        assert batch.is_control_batch
+        assert next(iter(batch)).key == b"\0\0\0\0"
+
+    @pytest.mark.parametrize(
+        ("key", "value", "found"),
+        [
+            (b"\0\0\0\2", b"\0\0\0\0\0\7", (None, -1)),
+            (b"\0\1\0\1more", b"\0\1\0\0\0\7more", (True, 7)),
+            (b"\0\0\0", b"\0\0\0\0\0\7", "key of 3 bytes"),
+            (None, b"\0\0\0\0\0\7", "key of 0 bytes"),
+            (b"\0\0\0\0", b"\0\0\0\0\0", "value of 5 bytes"),
+            (b"\0\0\0\0", None, "value of 0 bytes"),
+        ],
+    )
+    def test_newer_unknown_and_broken_markers(self, key, value, found):
+        view = view_of(repacked(encode(RecordColumns.from_lists([key], [value], [0])), attributes=0b11_0000))
+        if isinstance(found, tuple):
+            assert read_control(view) == found
+        else:
+            with pytest.raises(CorruptBatch, match=found):
+                read_control(view)
+
+    def test_batches_that_are_no_control_batches(self):
+        one, two = (RecordColumns.from_lists(None, [b"v"] * count, [0] * count) for count in (1, 2))
+        with pytest.raises(CorruptBatch, match="control bit 0"):
+            read_control(view_of(encode(one)))
+        with pytest.raises(CorruptBatch, match="2 records"):
+            read_control(view_of(repacked(encode(two), attributes=0b11_0000)))
+
+
+GOOD = record(0) + record(1)
+BROKEN_PAYLOADS = [
+    ("count too large", GOOD, 3, Fault.RECORD_COUNT, None, None),
+    ("count negative", GOOD, -1, Fault.RECORD_COUNT, None, None),
+    ("count beyond all memory", GOOD, 2**31 - 1, Fault.RECORD_COUNT, None, None),
+    ("count too small", GOOD, 1, Fault.TRAILING_BYTES, 1, 8),
+    ("bytes after the last", GOOD + b"x", 2, Fault.TRAILING_BYTES, 2, 16),
+    ("length of eleven bytes", b"\xff" * 11 + GOOD, 2, Fault.RECORD_LENGTH, 0, 0),
+    ("length negative", b"\x01" + GOOD, 2, Fault.RECORD_LENGTH, 0, 0),
+    ("length beyond the payload", record(0) + b"\x10" + record(1)[1:], 2, Fault.RECORD_CUT_SHORT, 1, 8),
+    ("length beyond 2 GiB", b"\xfe\xff\xff\xff\x0f" + GOOD, 2, Fault.RECORD_CUT_SHORT, 0, 0),
+    ("length too small", b"\x0c" + record(0)[1:] + record(1), 2, Fault.HEADER_COUNT, 0, 7),
+    ("no room for attributes", b"\x00" + GOOD, 2, Fault.TIMESTAMP_DELTA, 0, 2),
+    ("timestamp delta without end", b"\x14\0" + b"\x80" * 9 + b"\0" * 8, 1, Fault.TIMESTAMP_DELTA, 0, 2),
+    ("offset delta of six bytes", b"\x16\0\0" + b"\x80" * 5 + b"\0\1\1\0", 1, Fault.OFFSET_DELTA, 0, 3),
+    ("key beyond the record", b"\x0e\0\0\0\x08\1\1\0", 1, Fault.KEY_LENGTH, 0, 4),
+    ("value beyond the record", b"\x0e\0\0\0\1\x06\1\0", 1, Fault.VALUE_LENGTH, 0, 5),
+    ("headers negative", b"\x0e\0\0\0\1\2v\1", 1, Fault.HEADER_COUNT, 0, 7),
+    ("headers beyond the record", b"\x0e\0\0\0\1\2v\x02", 1, Fault.HEADER_COUNT, 0, 7),
+    ("header key null", b"\x10\0\0\0\1\1\x02\1\1", 1, Fault.HEADER_KEY_LENGTH, 0, 7),
+    ("header value beyond the record", b"\x10\0\0\0\1\1\x02\0\x02", 1, Fault.HEADER_VALUE_LENGTH, 0, 8),
+    ("a byte nobody claims", b"\x10\0\0\0\1\2v\0x", 1, Fault.RECORD_LENGTH_UNUSED, 0, 8),
+]
+
+
+class TestBytesThatLie:
+    @pytest.mark.parametrize(
+        ("name", "payload", "count", "fault", "index", "position"), BROKEN_PAYLOADS, ids=[row[0] for row in BROKEN_PAYLOADS]
+    )
+    @pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+    def test_the_field_the_record_and_the_byte_are_named(self, name, payload, count, fault, index, position, codec):
+        data = batch_with_payload(payload, count, codec)
+        with pytest.raises(CorruptBatch) as caught:
+            decode(data)
+        assert (caught.value.fault, caught.value.record_index, caught.value.position) == (fault, index, position)
+
+    @pytest.mark.parametrize("codec", [codec for codec in Compression if codec is not Compression.NONE])
+    def test_decompression_is_bounded(self, codec):
+        columns = RecordColumns.from_lists(None, [bytes(100_000)], [0])
+        data = encode(columns, compression=codec)
+        assert decode(data, decompressed_bytes_max=101_000).count == 1
+        with pytest.raises(CompressionError, match="more than 99000 bytes"):
+            decode(data, decompressed_bytes_max=99_000)
+
+    @pytest.mark.parametrize("codec", range(1, 8))
+    def test_a_payload_that_is_not_of_its_codec(self, codec):
+        with pytest.raises(RecordsError):
+            decode(repacked(encode(RecordColumns.from_lists(None, [b"v" * 50], [0])), attributes=codec))
+
+    @given(drawn=columns_and_rows(min_size=1), codec=st.sampled_from(Compression), data=st.data())
+    def test_mutated_bytes_raise_records_errors_and_nothing_else(self, drawn, codec, data):
+        columns, _ = drawn
+        mutated = encode(columns, compression=codec)
+        for _ in range(data.draw(st.integers(1, 4))):
+            mutated[data.draw(st.integers(0, len(mutated) - 1))] = data.draw(st.integers(0, 255))
+        del mutated[len(mutated) - data.draw(st.integers(0, 2)) :]
+        try:
+            decode(mutated, decompressed_bytes_max=1 << 20)
+        except RecordsError as error:
+            text = str(error)
+            assert text
+
+    @given(st.binary(max_size=200))
+    def test_any_bytes_raise_records_errors_and_nothing_else(self, data):
+        with pytest.raises(RecordsError):
+            decode(data)
+
+
+def batch_with_payload(payload, count, codec):
+    from chaffinch.records.compression import compress
+
+    whole = encode(RecordColumns.from_lists(None, [b"v"], [0]))
+    return repacked(whole, bytes(compress(codec, payload)), count=count, attributes=int(codec))
+
+
+def test_log_offsets_are_no_part_of_a_batch():
+    columns = decode(encode(RecordColumns.from_lists(None, [b"a", b"b"], [0, 0]), base_offset=50))
+    again = decode(encode(columns.take(np.array([1]))))
+    assert again.offsets.tolist() == [0]
