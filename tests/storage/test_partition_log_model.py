@@ -230,5 +230,5 @@ class LogLives(RuleBasedStateMachine):
             assert set(self.log.aborted_transactions(middle, expected.end + 1)) == wanted
 
 
-LogLives.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+LogLives.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
 TestLogLives = LogLives.TestCase

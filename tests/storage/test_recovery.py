@@ -8,7 +8,7 @@ import pytest
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.records.batch import read_header, views
 from chaffinch.records.batch_header import write_crc
-from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem
+from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch
 
@@ -357,6 +357,39 @@ def test_a_snapshot_of_lost_batches_is_not_believed_later() -> None:
     assert [log.find_duplicate(read_header(batch(identity=ONE, base_sequence=at))) is not None for at in range(6)] == [True] * 3 + [
         False
     ] * 3
+
+
+def test_an_index_is_made_anew_below_a_torn_end() -> None:
+    """The index is lost with the power, the snapshot is not, and a torn batch stands behind what the snapshot vouches for."""
+    files = MemoryFileSystem()
+    log = filled(files, 3, index_interval_bytes=1)
+    log.close()
+    files.remove(FIRST + ".index")
+    files.open(FIRST + ".log").append((b"\x00" * 20,))
+    files.kill()
+    log = opened(files)
+    assert [cut.position for cut in log.cuts] == [3 * SIZE]
+    assert end_offsets(log) == [1, 2, 3]
+
+
+def test_what_a_failed_save_left_out_is_saved_later() -> None:
+    """The disk is full when a segment with an aborted transaction is sealed; there is space again when the log is closed."""
+    files = MemoryFileSystem()
+    log = opened(files, segment_bytes=3 * SIZE)
+    log.append(batch(identity=ONE, base_sequence=0, is_transactional=True), now_ms=0)
+    log.append_marker(False, ONE, 0, 0)
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if size and path.endswith(".txnindex"):
+            raise StorageError(path, operation, "No space left on device")
+
+    files.hook = hook
+    log.append(batch(), now_ms=0)
+    assert len([name for name in files.list(DIRECTORY) if name.endswith(".log")]) == 2
+    files.hook = None
+    log.close()
+    files.kill()
+    assert opened(files).aborted_transactions(0, 3) == [(1, 0)]
 
 
 def test_half_written_snapshots_are_swept_away() -> None:

@@ -343,7 +343,7 @@ class PartitionLog:
             is_durable=is_durable,
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
-            segments=[*(segment.mark() for segment in self._segments[:-1]), self._segments[-1].save()],
+            segments=[segment.save() for segment in self._segments],  # An older one too: its last save may have failed.
             producers=self._producers.to_rows(),
         )
         name = snapshot.write(self._file_system, self.directory, taken)

@@ -99,9 +99,9 @@ class Segment:
         size = self._header_at(start).size
         return [data + self.log.read(start + len(data), size - len(data))]
 
-    def headers(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of the batches from `position` on."""
-        chunk, start, end = b"", position, self.size
+    def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of the batches from `position` up to `end`, by default that of the file."""
+        chunk, start, end = b"", position, self.size if end is None else end
         while position < end:
             if position - start + HEADER_BYTES > len(chunk):
                 start, chunk = position, self.log.read(position, min(WALK_BYTES, end - position))
@@ -206,9 +206,7 @@ class Segment:
         return data if len(data) == size and crc32c(data) == crc else None
 
     def _index_anew(self, mark: SegmentMark) -> None:
-        for position, header in self.headers(0):
-            if position >= mark.size:
-                break
+        for position, header in self.headers(0, mark.size):
             self.extend(header, header.base_offset, position)
 
     def close(self) -> None:

@@ -1,0 +1,163 @@
+"""Which directories a broker may use, and what it says about the others."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from chaffinch.records.checksum import crc32c
+from chaffinch.storage.data_directory import META_NAME, DataDirectory, DataDirectoryError
+from chaffinch.storage.file_system import AlreadyLocked, DiskFileSystem, Interrupted, MemoryFileSystem, StorageError
+
+
+def opened(root: Path, cluster_id: str = "other") -> DataDirectory:
+    return DataDirectory.open(DiskFileSystem(root), cluster_id=cluster_id)
+
+
+def snapshot_of(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_new_directory_takes_the_cluster_id_and_keeps_it(tmp_path: Path) -> None:
+    root = tmp_path / "deep" / "data"
+    first = opened(root, "first")
+    assert (first.cluster_id, first.format_version, first.is_new) == ("first", 1, True)
+    first.close()
+    again = opened(root, "second")
+    assert (again.cluster_id, again.format_version, again.is_new) == ("first", 1, False)
+    again.close()
+
+
+def test_a_directory_in_use_names_the_process(tmp_path: Path) -> None:
+    held = opened(tmp_path)
+    with pytest.raises(AlreadyLocked, match=f"{tmp_path}: it is in use by process {os.getpid()}") as caught:
+        opened(tmp_path)
+    assert caught.value.holder == str(os.getpid())
+    held.close()
+    opened(tmp_path).close()
+
+
+def test_a_killed_owner_leaves_it_free(tmp_path: Path) -> None:
+    program = "import os,signal,sys;from chaffinch.storage.data_directory import DataDirectory;"
+    program += "from chaffinch.storage.file_system import DiskFileSystem;"
+    program += "d=DataDirectory.open(DiskFileSystem(sys.argv[1]), cluster_id='first');os.kill(os.getpid(), signal.SIGKILL)"
+    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == -9
+    directory = opened(tmp_path)
+    assert directory.cluster_id == "first"
+    directory.close()
+
+
+def foreign(root: Path) -> None:
+    (root / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
+    (root / "orders-0").mkdir()
+
+
+def without_meta(root: Path) -> None:
+    opened(root).close()
+    (root / "topics.journal").write_bytes(b"x")
+    (root / META_NAME).unlink()
+
+
+def meta(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def damage(root: Path) -> None:
+        opened(root).close()
+        path = root / META_NAME
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
+
+
+def newer(data: bytes) -> bytes:
+    body = b"format.version=2\ncluster.id=abc\nsomething=new\n"
+    return body + b"crc32c=%08x\n" % crc32c(body)
+
+
+REFUSALS = {
+    "another program's": (
+        foreign,
+        f"it is not empty \\(meta.properties, orders-0\\) and has no {META_NAME}: not a Chaffinch data directory",
+    ),
+    "ours, without its first file": (without_meta, "not empty .*topics.journal.* not a Chaffinch data directory"),
+    "a byte changed": (meta(lambda data: data.replace(b"other", b"0ther")), f"{META_NAME}: the file is damaged"),
+    "emptied": (meta(lambda data: b""), "the file is damaged"),
+    "cut short": (meta(lambda data: data[:-3]), "the file is damaged"),
+    "zeros": (meta(lambda data: bytes(len(data))), "the file is damaged"),
+    "a newer format": (meta(newer), "format version 2, this Chaffinch knows versions up to 1"),
+}
+
+
+@pytest.mark.parametrize(("make", "match"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_what_is_refused_is_left_as_it_is(tmp_path: Path, make: Callable[[Path], None], match: str) -> None:
+    make(tmp_path)
+    before = snapshot_of(tmp_path)
+    with pytest.raises(DataDirectoryError, match=match):
+        opened(tmp_path)
+    after = snapshot_of(tmp_path)
+    after.pop(".lock", None)
+    before.pop(".lock", None)
+    assert after == before
+
+
+def test_a_refused_directory_is_not_left_locked(tmp_path: Path) -> None:
+    meta(lambda data: b"")(tmp_path)
+    for _ in range(2):
+        with pytest.raises(DataDirectoryError, match="damaged"):
+            opened(tmp_path)
+
+
+def test_a_file_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="file"):
+        opened(tmp_path / "file")
+
+
+def test_not_writable(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = MemoryFileSystem()
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "lock":
+            raise StorageError(path, operation, "Permission denied")
+
+    files.hook = hook
+    with pytest.raises(DataDirectoryError, match="cannot use /: it is not writable: Permission denied"):
+        DataDirectory.open(files, cluster_id="x")
+
+
+def test_lost_and_found_is_nobody_s(tmp_path: Path) -> None:
+    """The top of a freshly made file system."""
+    (tmp_path / "lost+found").mkdir()
+    opened(tmp_path).close()
+
+
+@pytest.mark.parametrize("power_is_lost", [False, True])
+def test_an_end_at_every_operation_of_its_making(power_is_lost: bool) -> None:
+    """Either nothing was made, and the next process makes it, or all was."""
+    for stop_at in range(50):
+        files = MemoryFileSystem()
+        seen: list[str] = []
+
+        def hook(operation: str, path: str, size: int, seen: list[str] = seen, stop_at: int = stop_at) -> None:
+            seen.append(operation)
+            if len(seen) > stop_at:
+                raise Interrupted(size // 2)
+
+        files.hook = hook
+        try:
+            first: DataDirectory | None = DataDirectory.open(files, cluster_id="first")
+        except Interrupted:
+            first = None
+        files.hook = None
+        if power_is_lost:
+            files.crash(lambda path, unsynced: unsynced // 2)
+        else:
+            files.kill()
+        again = DataDirectory.open(files, cluster_id="second")
+        assert again.cluster_id in ("first", "second")
+        if first is not None:
+            assert again.cluster_id == "first"
+            assert stop_at >= 6
+            return
+    raise AssertionError("it was never made")
