@@ -146,6 +146,18 @@ class TestCorrelation:
                 client.receive(answer + bytes.fromhex(bad))
             assert [response.message for response in caught.value.responses] == [MetadataResponse()]
 
+    def test_the_first_violation_counts(self) -> None:
+        client = ClientConnection("me")
+        client.encode_request(MetadataRequest(), 1)
+        with pytest.raises(CorrelationIdMismatch, match="correlation id 7, expected 0"):
+            client.receive(bytes.fromhex("00000004 00000007 ffffffff"))
+
+    def test_after_close_nothing_is_open(self) -> None:
+        client = ClientConnection("me")
+        client.encode_request(MetadataRequest(), 1)
+        client.close()
+        assert client.open_count == 0
+
     def test_a_malformed_body(self) -> None:
         client = ClientConnection("me")
         client.encode_request(MetadataRequest(), 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from uuid import UUID
 
 import pytest
 
@@ -12,7 +13,7 @@ from chaffinch.protocol.messages.create_topics import CreateTopicsRequest
 from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
-from chaffinch.protocol.primitives import Array, Int32, String, Struct, Uuid
+from chaffinch.protocol.primitives import Array, Bytes, Float64, Int32, String, Struct, Uuid
 from chaffinch.protocol.schema import Message, wire
 from chaffinch.protocol.violations import MalformedMessage
 from tests.protocol.instances import CASES, name_of, sample
@@ -154,12 +155,12 @@ class Rare(Message, api_key=98, versions=(0, 1), flexible_since=1):
     nullable: Position | None = wire(Struct(Position), nullable_since=0)
     ids: list[object] = wire(Array(Uuid))
     names: list[str] | None = wire(Array(String), nullable_since=0)
+    blob: bytes = wire(Bytes)
+    share: float = wire(Float64)
 
 
 @pytest.mark.parametrize("version", [0, 1])
 @pytest.mark.parametrize("nullable", [None, Position(x=2)])
 def test_nested_structures_and_lists_of_simple_types(version: int, nullable: Position | None) -> None:
-    from uuid import UUID
-
-    message = Rare(plain=Position(x=1), nullable=nullable, ids=[UUID(int=3)], names=["a", "b"])
+    message = Rare(plain=Position(x=1), nullable=nullable, ids=[UUID(int=3)], names=["a", "b"], blob=b"abc", share=0.25)
     assert Rare.decode(b"".join(message.encode(version)), version) == message

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseBroker
@@ -34,7 +35,7 @@ def produce(records: Any) -> ProduceRequest:
     [
         pytest.param(ProduceRequest(acks=1 << 15), 9, "acks", "32768 does not fit int16 (-32768 to 32767)", id="int16"),
         pytest.param(ProduceRequest(timeout_ms=-(1 << 31) - 1), 9, "timeout_ms", "-2147483649 does not fit int32", id="second of a run"),
-        pytest.param(ProduceRequest(acks="1"), 9, "acks", "'1' is not an integer", id="type"),  # type: ignore[arg-type]
+        pytest.param(ProduceRequest(acks="1"), 9, "acks", "'1' is no int16", id="type"),  # type: ignore[arg-type]
         pytest.param(
             ProduceRequest(topics=[TopicProduceData(name="a"), TopicProduceData(name=None)]),  # type: ignore[arg-type]
             9,
@@ -56,6 +57,10 @@ def produce(records: Any) -> ProduceRequest:
             id="list of integers",
         ),
         pytest.param(ProduceRequest(topics=[object()]), 9, "topics[0].name", "has no such field", id="foreign object"),  # type: ignore[list-item]
+        pytest.param(DeleteTopicsRequest(topic_names=["a", None]), 5, "topic_names[1]", "NoneType", id="null in a list"),  # type: ignore[list-item]
+        pytest.param(ProduceRequest(topics=5), 9, "topics", "5 is not a list", id="no list"),  # type: ignore[arg-type]
+        pytest.param(MetadataRequest(topics=[MetadataRequestTopic(topic_id="x")]), 12, "topics[0].topic_id", "'x' is no uuid", id="uuid"),  # type: ignore[arg-type]
+        pytest.param(ProduceRequest(transactional_id="\ud800"), 9, "transactional_id", "surrogates not allowed", id="no UTF-8"),
         pytest.param(produce("abc"), 9, "topics[0].partitions[0].records", "'abc' is not bytes", id="text as records"),
         pytest.param(ProduceRequest(transactional_id="t"), 2, "transactional_id", "'t' needs version 3 or later", id="field to come"),
         pytest.param(

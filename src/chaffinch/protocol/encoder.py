@@ -280,19 +280,15 @@ def _misfit(field: Field, value: Any, version: int) -> str | None:
 
 
 def _misfit_array(kind: Array, value: Any) -> str | None:
-    if not isinstance(value, list | tuple):
+    if not isinstance(value, list | tuple) or not isinstance(kind.element, Fixed):
         return f"{value!r} is not a list"
-    if not isinstance(kind.element, Fixed):
-        return None
     misfits = ((index, _misfit_fixed(kind.element, item)) for index, item in enumerate(value))
     return next((f"element {index}: {misfit}" for index, misfit in misfits if misfit), None)
 
 
 def _misfit_fixed(kind: Fixed, value: Any) -> str | None:
-    if kind.minimum is None or kind.maximum is None:
-        return None
-    if not isinstance(value, int):
-        return f"{value!r} is not an integer"
+    if kind.minimum is None or kind.maximum is None or not isinstance(value, int):
+        return f"{value!r} is no {kind.name}"
     if not kind.minimum <= value <= kind.maximum:
         return f"{value} does not fit {kind.name} ({kind.minimum} to {kind.maximum})"
     return None

@@ -16,7 +16,8 @@ from chaffinch.protocol.violations import MalformedMessage, UnencodableMessage
 
 API_VERSIONS_KEY: Final = 18
 
-_REQUEST: Final = Struct(">hhih")
+_REQUEST: Final = Struct(">hhi")
+_INT16: Final = Struct(">h")
 _FRAMED_REQUEST: Final = Struct(">ihhih")
 _INT32: Final = Struct(">i")
 _FRAMED_RESPONSE: Final = Struct(">ii")
@@ -54,8 +55,8 @@ def read_request_prefix(frame: memoryview) -> tuple[int, int, int]:
     """(api key, api version, correlation id): readable whatever the API is."""
     if len(frame) < 8:
         raise MalformedMessage("RequestHeader", 1, "correlation_id", 0, f"8 bytes needed, {len(frame)} left")
-    key, version, correlation_id, _ = _REQUEST.unpack_from(bytes(frame[:8]) + b"\0\0")
-    return key, version, correlation_id
+    prefix: tuple[int, int, int] = _REQUEST.unpack_from(frame)
+    return prefix
 
 
 def read_client_id(frame: memoryview, is_flexible: bool) -> tuple[str | None, int]:
@@ -63,14 +64,14 @@ def read_client_id(frame: memoryview, is_flexible: bool) -> tuple[str | None, in
     header_version = 1 + is_flexible
     if len(frame) < 10:
         raise MalformedMessage("RequestHeader", header_version, "client_id", 8, f"2 bytes needed, {len(frame) - 8} left")
-    size = _REQUEST.unpack_from(frame)[3]
+    (size,) = _INT16.unpack_from(frame, 8)
     position = 10 + max(0, size)
     if size < -1 or position > len(frame):
         raise MalformedMessage("RequestHeader", header_version, "client_id", 10, f"{size} bytes announced, {len(frame) - 10} left")
     try:
         client_id = None if size < 0 else str(frame[10:position], "utf-8")
         if is_flexible:
-            position = skip_tagged(frame, position, len(frame))
+            position = skip_tagged(frame, position, len(frame)) if frame[position] else position + 1
     except (IndexError, ValueError) as failure:
         raise MalformedMessage("RequestHeader", header_version, "client_id or tagged fields", position, _reason(failure)) from None
     return client_id, position

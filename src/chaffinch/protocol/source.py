@@ -33,7 +33,8 @@ class Source:
     names: int = 0
 
     def add(self, depth: int, line: str, *leaves: Leaf) -> None:
-        """Append a line, indented by `depth` steps."""
+        """Append a line, indented by `depth` steps, and the fields to blame when it fails: one at least."""
+        assert leaves, line
         self.lines.append("    " * depth + line)
         self.leaves.append(leaves)
 
@@ -61,8 +62,4 @@ class Source:
     def leaves_of(self, traceback: TracebackType | None) -> tuple[tuple[Leaf, ...], dict[str, Any]]:
         """The leaves of the line that raised, and the function's variables at that moment."""
         assert traceback is not None, "only for an exception caught in the compiled function"
-        # Lines that handle no field of their own (a varint's second half) belong to the line before them.
-        index = traceback.tb_lineno - 1
-        while index > 0 and not self.leaves[index]:
-            index -= 1
-        return self.leaves[index], traceback.tb_frame.f_locals
+        return self.leaves[traceback.tb_lineno - 1], traceback.tb_frame.f_locals

@@ -1,0 +1,33 @@
+"""Errors say what, where and why in one line, and survive another process."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from chaffinch.protocol.violations import CorrelationIdMismatch, MalformedMessage, ProtocolViolation, UnencodableMessage
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            MalformedMessage("FetchRequest", 12, "topics[0].topic", 9, "cut off"),
+            "malformed FetchRequest v12: topics[0].topic at byte 9: cut off",
+        ),
+        (CorrelationIdMismatch(3, 4), "response with correlation id 4, expected 3"),
+        (CorrelationIdMismatch(None, 4), "response with correlation id 4, but no request is open"),
+        (UnencodableMessage("FetchRequest", 12, "max_bytes", "too large"), "cannot encode FetchRequest v12: max_bytes: too large"),
+    ],
+)
+def test_texts_and_pickling(error: Exception, text: str) -> None:
+    assert str(error) == text
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), vars(again)) == (type(error), text, vars(error))
+
+
+def test_what_the_peer_did_is_apart_from_what_we_did() -> None:
+    assert issubclass(MalformedMessage, ProtocolViolation)
+    assert issubclass(CorrelationIdMismatch, ProtocolViolation)
+    assert not issubclass(UnencodableMessage, ProtocolViolation)
