@@ -1,0 +1,227 @@
+"""Arrow tables to records and back: every type that is allowed, every layout Arrow may give it, and clear refusals."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from chaffinch.records.arrow_columns import SCHEMA
+from chaffinch.records.byte_columns import ByteColumn
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.faults import InvalidColumn
+from tests.records.record_strategies import columns_and_rows, rows_of
+
+DEFAULT_MS = 77
+HEADER_LIST = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+BYTES_TYPES = [
+    pa.binary(),
+    pa.string(),
+    pa.large_binary(),
+    pa.large_string(),
+    pa.binary_view(),
+    pa.string_view(),
+    pa.dictionary(pa.int32(), pa.binary()),
+    pa.dictionary(pa.int8(), pa.large_string()),
+]
+
+
+def table(**columns):
+    return pa.table(columns)
+
+
+def records(data):
+    return rows_of(RecordColumns.from_arrow(data, timestamp_default_ms=DEFAULT_MS))
+
+
+@pytest.mark.parametrize("data_type", BYTES_TYPES, ids=str)
+@pytest.mark.parametrize("column", ["key", "value"])
+class TestBytes:
+    VALUES = (b"first", None, b"", b"a value longer than twelve bytes", None, b"last")
+
+    def array(self, data_type):
+        values = [value if value is None or "binary" in str(data_type) else value.decode() for value in self.VALUES]
+        plain = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
+        array = pa.array(values, plain)
+        return array.dictionary_encode().cast(data_type) if pa.types.is_dictionary(data_type) else array
+
+    def found(self, column, array):
+        data = table(**{"value": pa.array([b"v"] * len(array), pa.binary()), column: array})
+        return [row[0 if column == "key" else 1] for row in records(data)]
+
+    def test_whole(self, data_type, column):
+        assert self.found(column, self.array(data_type)) == list(self.VALUES)
+
+    @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 3), (1, 5), (2, 4), (5, 6), (6, 6)])
+    def test_sliced(self, data_type, column, start, stop):
+        assert self.found(column, self.array(data_type).slice(start, stop - start)) == list(self.VALUES[start:stop])
+
+    def test_chunked(self, data_type, column):
+        array = self.array(data_type)
+        chunks = pa.chunked_array([array.slice(3), array.slice(0, 0), array.slice(1, 2)])
+        assert self.found(column, chunks) == [*self.VALUES[3:], *self.VALUES[1:3]]
+
+    def test_empty(self, data_type, column):
+        assert self.found(column, pa.array([], data_type)) == []
+        assert self.found(column, pa.chunked_array([], data_type)) == []
+
+    def test_all_null(self, data_type, column):
+        assert self.found(column, pa.array([None, None], data_type)) == [None, None]
+
+
+def test_fixed_size_binary_sliced_with_nulls():
+    array = pa.array([b"abc", None, b"ghi", b"jkl"], pa.binary(3))
+    assert [row[1] for row in records(table(value=array.slice(1)))] == [None, b"ghi", b"jkl"]
+
+
+def test_a_column_of_type_null():
+    nulls = pa.nulls(2)
+    assert records(table(key=nulls, value=nulls, timestamp=nulls, headers=nulls)) == [(None, None, DEFAULT_MS, [])] * 2
+
+
+def test_bytes_under_a_null_are_not_read():
+    offsets, data = pa.py_buffer(np.array([0, 3, 6], np.int32)), pa.py_buffer(b"abcdef")
+    array = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x01"), offsets, data])
+    columns = RecordColumns.from_arrow(table(value=array), timestamp_default_ms=0)
+    assert [row[1] for row in rows_of(columns)] == [b"abc", None]
+    assert columns.sizes()[1] == RecordColumns.from_lists(None, [None], [0]).sizes()[0]
+
+
+@pytest.mark.parametrize("data_type", [pa.large_binary(), pa.binary(), pa.string(), pa.binary(5)], ids=str)
+def test_bytes_are_shared_not_copied(data_type):
+    array = pa.array(["abcde", "fghij"]).cast(pa.binary()).cast(data_type)
+    columns = RecordColumns.from_arrow(table(value=array), timestamp_default_ms=0)
+    assert columns.value_data.__array_interface__["data"][0] == array.buffers()[-1].address
+
+
+class TestTimestamps:
+    @pytest.mark.parametrize(
+        ("data_type", "value", "ms"),
+        [
+            (pa.int64(), 1234, 1234),
+            (pa.int64(), -1, -1),
+            (pa.timestamp("s"), 12, 12_000),
+            (pa.timestamp("ms"), 1234, 1234),
+            (pa.timestamp("ms", "Europe/Zurich"), 1234, 1234),
+            (pa.timestamp("us", "UTC"), 1_234_999, 1234),
+            (pa.timestamp("us"), -1, -1),
+            (pa.timestamp("ns", "UTC"), 1_234_999_999, 1234),
+            (pa.timestamp("ns"), -1_000_001, -2),
+            (pa.timestamp("s"), 9_223_372_036_854_775, 9_223_372_036_854_775_000),
+        ],
+        ids=str,
+    )
+    def test_each_unit(self, data_type, value, ms):
+        stamps = pa.array([value, None, value], pa.int64()).cast(data_type)
+        data = table(value=[b"v"] * 3, timestamp=stamps)
+        assert [row[2] for row in records(data)] == [ms, DEFAULT_MS, ms]
+        assert [row[2] for row in records(data.slice(1, 2))] == [DEFAULT_MS, ms]
+        assert records(data.slice(0, 0)) == []
+
+    def test_seconds_beyond_64_bits_of_ms(self):
+        stamps = pa.array([2**62], pa.int64()).cast(pa.timestamp("s"))
+        with pytest.raises(InvalidColumn, match=r"column 'timestamp' is timestamp\[s\] with a value beyond 64 bits of ms"):
+            records(table(value=[b"v"], timestamp=stamps))
+
+
+HEADERS = [[("a", b"1"), ("b", None)], None, [], [("c", b"")]]
+AS_STRUCTS = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in HEADERS]
+STRUCT = HEADER_LIST.value_type
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array(AS_STRUCTS, HEADER_LIST),
+        pa.array(AS_STRUCTS, pa.large_list(STRUCT)),
+        pa.array(AS_STRUCTS, pa.list_(pa.struct([pa.field("value", pa.large_binary()), pa.field("key", pa.large_string())]))),
+        pa.array(AS_STRUCTS, pa.list_(pa.struct([pa.field("key", pa.string_view()), pa.field("value", pa.binary_view())]))),
+        pa.array(HEADERS, pa.map_(pa.string(), pa.binary())),
+    ],
+    ids=lambda array: str(array.type)[:60],
+)
+class TestHeaders:
+    EXPECTED = ([("a", b"1"), ("b", None)], [], [], [("c", b"")])
+
+    def test_whole(self, array):
+        assert [row[3] for row in records(table(value=[b"v"] * 4, headers=array))] == list(self.EXPECTED)
+
+    @pytest.mark.parametrize(("start", "stop"), [(0, 0), (1, 4), (0, 2), (3, 4), (1, 2)])
+    def test_sliced(self, array, start, stop):
+        data = table(value=[b"v"] * 4, headers=array).slice(start, stop - start)
+        assert [row[3] for row in records(data)] == list(self.EXPECTED[start:stop])
+
+    def test_chunked(self, array):
+        chunks = pa.chunked_array([array.slice(3), array.slice(0, 2)])
+        assert [row[3] for row in records(table(value=[b"v"] * 3, headers=chunks))] == [self.EXPECTED[3], *self.EXPECTED[:2]]
+
+
+def test_headers_under_a_null_list_are_not_read():
+    entries = pa.array([{"key": "a", "value": b"1"}, {"key": "b", "value": b"2"}], STRUCT)
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), entries, mask=pa.array([True, False]))
+    assert [row[3] for row in records(table(value=[b"v"] * 2, headers=lists))] == [[], [("b", b"2")]]
+
+
+@pytest.mark.parametrize("bad", [[{"key": None, "value": b"1"}], [None]], ids=["null key", "null header"])
+def test_a_header_without_a_key_names_the_row(bad):
+    headers = pa.array([None, [{"key": "a", "value": b"1"}], [], bad], HEADER_LIST)
+    with pytest.raises(InvalidColumn, match=r"column 'headers' is .* with a null key in row 3; allowed: list<struct<"):
+        records(table(value=[b"v"] * 4, headers=headers))
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({"key": [b"k"]}, "column 'value' is missing; allowed: binary, string"),
+        ({"value": [1]}, "column 'value' is int64; allowed: binary, string"),
+        ({"value": [b"v"], "key": [1.5]}, "column 'key' is double; allowed: binary, string"),
+        ({"value": [b"v"], "key": pa.array([1]).dictionary_encode()}, "column 'key' is dictionary<values=int64"),
+        ({"value": [b"v"], "timestamp": ["now"]}, "column 'timestamp' is string; allowed: timestamp of any unit, int64"),
+        ({"value": [b"v"], "timestamp": pa.array([1], pa.int32())}, "column 'timestamp' is int32; allowed"),
+        ({"value": [b"v"], "headers": [b"h"]}, "column 'headers' is binary; allowed: list<struct<key: string, value: binary>>"),
+        ({"value": [b"v"], "headers": [[b"h"]]}, "column 'headers' is list<item: binary>; allowed"),
+        ({"value": [b"v"], "headers": [[{"key": "k"}]]}, "column 'headers' is list<item: struct<key: string>>; allowed"),
+        ({"value": [b"v"], "headers": [[{"key": 1, "value": b"v"}]]}, "column 'headers.key' is int64; allowed"),
+        ({"value": [b"v"], "headers": [[{"key": "k", "value": 1}]]}, "column 'headers.value' is int64; allowed"),
+        ({"value": [b"v"], "partition": [1]}, "column 'partition' is unknown; allowed: one each of key, value, timestamp, headers"),
+    ],
+)
+def test_refusals_name_the_column_its_type_and_what_is_allowed(columns, text):
+    with pytest.raises(InvalidColumn) as caught:
+        records(table(**columns))
+    assert str(caught.value).startswith(text)
+
+
+def test_a_column_that_is_there_twice():
+    data = table(value=[b"v"]).append_column("value", pa.array([b"w"]))
+    with pytest.raises(InvalidColumn, match="column 'value' is there twice"):
+        records(data)
+
+
+@given(columns_and_rows())
+def test_there_and_back(drawn):
+    columns, row_list = drawn
+    batch = columns.to_arrow()
+    batch.validate(full=True)
+    assert batch.schema == SCHEMA
+    assert records(batch) == row_list
+
+
+def test_header_keys_that_are_not_utf_8_are_replaced():
+    columns = RecordColumns.of(
+        ByteColumn.nulls(1),
+        ByteColumn.nulls(1),
+        np.zeros(1, np.int64),
+        header_offsets=np.array([0, 2]),
+        header_keys=ByteColumn.of([b"a\xff", b"b"]),
+        header_values=ByteColumn.of([b"\xff", None]),
+    )
+    batch = columns.to_arrow()
+    batch.validate(full=True)
+    assert batch.column("headers").to_pylist() == [[{"key": "a�", "value": b"\xff"}, {"key": "b", "value": None}]]
+
+
+def test_more_than_one_arrow_array_holds():
+    offsets = np.array([2**31, 2**31], np.int64)
+    column = ByteColumn(offsets, np.empty(0, np.uint8), None)
+    with pytest.raises(OverflowError, match="2147483648 bytes"):
+        RecordColumns.of(column, column, np.zeros(1, np.int64)).to_arrow()
