@@ -16,7 +16,7 @@ A generator beneath `commit_protocol`, with the same operations. Strategy:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from chaffinch.errors import codes
@@ -99,16 +99,20 @@ class _Partition:
 
 
 class Push:
-    """All that is to be pushed in one attempt at a transaction. One object per attempt; sequences begin at 0 with its identity."""
+    """All that is to be pushed in one attempt at a transaction. One object per attempt; sequences begin at 0 with its identity.
 
-    def __init__(self, identity: ProducerIdentity, deadline_ms: int, deadline_name: str) -> None:
+    `tickets` are shared by all attempts of a commit: answers to an attempt that was given up may still come, and must not be taken
+    for those of the next.
+    """
+
+    def __init__(self, identity: ProducerIdentity, tickets: Iterator[int], deadline_ms: int, deadline_name: str) -> None:
         self._identity = identity
+        self._tickets = tickets
         self._deadline_ms = deadline_ms
         self._deadline_name = deadline_name
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._under_way: dict[int, tuple[_Partition, _Shipment]] = {}
         self._bytes_in_flight = 0
-        self._ticket = 0
 
     def send(self, step: Step, batches: Iterable[StagedBatch], set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
         """Returns when every record is acknowledged or set aside. Raises Fenced, StartAgain or Refusal.
@@ -121,6 +125,8 @@ class Push:
         while any(partition.queue for partition in self._partitions.values()):
             yield from self._fill(step)
             reply = yield NextAnswer(step=step)
+            if reply.value.ticket not in self._under_way:
+                continue  # Of an attempt that was given up while batches of it were still on their way.
             partition = self._note(reply.value)
             if partition.is_stopped and partition.in_flight == 0:
                 yield from self._mend(step, partition, reply.now_ms, set_aside)
@@ -141,11 +147,11 @@ class Push:
                 found = True
 
     def _dispatch(self, step: Step, partition: _Partition, shipment: _Shipment) -> SendBatch:
-        self._ticket += 1
-        self._under_way[self._ticket] = (partition, shipment)
+        ticket = next(self._tickets)
+        self._under_way[ticket] = (partition, shipment)
         self._bytes_in_flight += shipment.batch.bytes.byte_count
         operation = SendBatch(
-            step=step, ticket=self._ticket, batch=shipment.batch, kept=shipment.kept, identity=self._identity,
+            step=step, ticket=ticket, batch=shipment.batch, kept=shipment.kept, identity=self._identity,
             base_sequence=partition.next_sequence(), refresh=partition.refresh,
         )  # fmt: skip
         partition.in_flight += 1
@@ -165,7 +171,7 @@ class Push:
             partition.window = IN_FLIGHT_MAX
             return partition
         shipment.answer = answer
-        shipment.possibly_stored |= answer.lost.was_sent if answer.lost is not None else _is_unsure(answer.code)
+        shipment.possibly_stored |= _is_unsure(answer)
         partition.is_stopped = True
         return partition
 
@@ -239,8 +245,11 @@ class Push:
             partition.queue.appendleft(_Shipment(batch=front.batch, kept=innocents, rounds=front.rounds + 1))
 
 
-def _is_unsure(code: ErrorCode | None) -> bool:
-    return code is not None and code.stored is not Stored.NO
+def _is_unsure(answer: BatchAnswer) -> bool:
+    """Whether this attempt may be stored all the same. Who can name culprits has looked at the batch and refused it."""
+    if answer.lost is not None:
+        return answer.lost.was_sent
+    return answer.code is not None and not answer.culprits and answer.code.stored is not Stored.NO
 
 
 def _halves(batch: StagedBatch, indices: tuple[int, ...]) -> tuple[_Shipment, _Shipment]:
