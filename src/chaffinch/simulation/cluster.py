@@ -1,0 +1,216 @@
+"""The broker's process in the simulated world: the very `BrokerCore`, its connections, a disk it may die on, and a new life after that.
+
+The shell's part: bytes in through `ServerConnection`, events to the core, effects back as bytes. A death forgets everything but the disk;
+the next start opens the same file system, and may die in the middle of that too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.declared_replicas import Node
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
+from chaffinch.broker.core.events import ConnectionLost, Event, RequestReceived, TimePassed
+from chaffinch.client.addresses import Address
+from chaffinch.protocol.messages.produce import ProduceResponse
+from chaffinch.protocol.server_connection import ServerConnection
+from chaffinch.protocol.violations import ProtocolViolation
+from chaffinch.simulation.disk import Death, Disk
+from chaffinch.simulation.network import Link, Network, joined
+from chaffinch.simulation.world import Timer, World
+from chaffinch.storage.file_system import Interrupted
+
+PORT_FIRST: Final = 9092
+DOWN_MIN_MS, DOWN_MAX_MS = 20, 1_500
+WHO: Final = "broker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPlan:
+    """A topic that exists from the beginning."""
+
+    name: str
+    partition_count: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Connection:
+    """The broker's end of one link."""
+
+    def __init__(self, process: BrokerProcess, link: Link, connection_id: int, node_id: int) -> None:
+        self.protocol = ServerConnection()
+        self.link = link
+        self.connection_id = connection_id
+        self.node_id = node_id
+        self._process = process
+
+    def arrived(self, data: bytes) -> None:
+        self._process.received(self, data)
+
+    def closed(self, _reason: str) -> None:
+        self._process.lost(self)
+
+
+class BrokerProcess:
+    """See the module. `core` is None while the process is down."""
+
+    def __init__(
+        self, world: World, network: Network, *, node_count: int, settings: Mapping[str, Any], topics: Sequence[TopicPlan]
+    ) -> None:
+        self.disk = Disk(world)
+        self.core: BrokerCore | None = None
+        self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
+        self._world = world
+        self._network = network
+        self._settings = dict(settings)
+        self._topics = list(topics)
+        self._connections: dict[int, _Connection] = {}
+        self._connection_count = 0
+        self._timer: Timer | None = None
+        self._life = 0
+        self._lost_answer_share = 0.0
+
+    @property
+    def addresses(self) -> list[Address]:
+        return [Address(node.host, node.port) for node in self.nodes]
+
+    # Life and death --------------------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the disk and listen. Dying while doing so is a death like any other."""
+        if self.core is not None:
+            return
+        self._life += 1
+        try:
+            core = BrokerCore(
+                self.disk.file_system, self._settings, nodes=self.nodes, dice=self._world.new_dice(), now_ms=self._world.now_ms
+            )
+            for topic in self._topics:
+                if core.topics.get(topic.name) is None:
+                    core.create_topic(topic.name, topic.partition_count, 1, topic.config, now_ms=self._world.now_ms)
+        except Interrupted:
+            self._world.count("deaths while starting")
+            self._end(Death.KILLED)
+            return
+        self.core = core
+        self._world.tell(WHO, f"starts, life {self._life}")
+        for node in self.nodes:
+            self._network.listen(Address(node.host, node.port), self, node.id)
+        self._watch()
+
+    def die(self, death: Death) -> None:
+        """End the process now, and plan its next start."""
+        if self.core is None:
+            return
+        if death is Death.STOPPED:
+            try:
+                self.core.close()
+            except Interrupted:
+                death = Death.KILLED
+        self._world.count(f"broker {death.value}")
+        self._end(death)
+
+    def _end(self, death: Death) -> None:
+        self._world.tell(WHO, death.value)
+        self.disk.end(death)
+        self.core = None
+        for node in self.nodes:
+            self._network.stop_listening(Address(node.host, node.port))
+        connections, self._connections = self._connections, {}
+        for connection in connections.values():
+            self._world.count("answers never given", connection.protocol.open_count)
+            connection.link.close_by_broker(f"the broker's process: {death.value}")
+        if self._timer is not None:
+            self._timer.cancel()
+        self._world.after(self._world.dice.randint(DOWN_MIN_MS, DOWN_MAX_MS), self.start)
+
+    # Connections -----------------------------------------------------------------------------------------------------------------------
+
+    def accept(self, link: Link, node_id: int) -> None:
+        self._connection_count += 1
+        connection = _Connection(self, link, self._connection_count, node_id)
+        self._connections[connection.connection_id] = connection
+        link.to_broker.receiver = connection
+
+    def received(self, connection: _Connection, data: bytes) -> None:
+        if connection.connection_id not in self._connections:
+            return
+        try:
+            requests = connection.protocol.receive(data)
+        except ProtocolViolation as violation:
+            raise AssertionError(f"a client of ours broke the protocol: {violation}") from violation
+        for request in requests:
+            self._world.tell(WHO, f"{connection.link.name}: {request.api.name} v{request.version} #{request.correlation_id}")
+            self.handle(
+                RequestReceived(
+                    connection_id=connection.connection_id,
+                    request=request,
+                    node_id=connection.node_id,
+                    client_software_name=connection.protocol.client_software_name,
+                )
+            )
+
+    def lost(self, connection: _Connection) -> None:
+        if self._connections.pop(connection.connection_id, None) is not None:
+            self.handle(ConnectionLost(connection_id=connection.connection_id))
+
+    # The core --------------------------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event) -> None:
+        """One event through the core, and its effects; or the process dies in the middle, and no answer leaves."""
+        if self.core is None:
+            return
+        try:
+            effects = self.core.handle(event, self._world.now_ms)
+        except Interrupted:
+            self._world.count("broker killed")
+            self._end(Death.KILLED)
+            return
+        for effect in effects:
+            self._perform(effect)
+        self._watch()
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, Report):
+            self._world.tell(WHO, effect.text)
+            return
+        connection = self._connections.get(effect.connection_id)
+        if connection is None:
+            return
+        if isinstance(effect, CloseConnection):
+            self._world.tell(WHO, f"closes {connection.link.name}: {effect.reason}")
+            del self._connections[effect.connection_id]
+            connection.link.close_by_broker(effect.reason)
+        elif isinstance(effect, CompleteSilently):
+            connection.link.to_client.send(joined(connection.protocol.skip_response(effect.request)))
+        else:
+            self._respond(connection, effect)
+
+    def _respond(self, connection: _Connection, effect: Respond) -> None:
+        data = joined(connection.protocol.encode_response(effect.request, effect.message))
+        if self._world.chance(self._network.faults.lost_answer_share):
+            # Between append and answer: the request is done, and nobody will hear of it.
+            self._world.count("answers lost")
+            if isinstance(effect.message, ProduceResponse):
+                self._world.count("produce answers lost")
+            self._world.tell(WHO, f"{connection.link.name}: the answer to #{effect.request.correlation_id} is lost")
+            del self._connections[connection.connection_id]
+            connection.link.cut("cut between append and answer")
+            self.handle(ConnectionLost(connection_id=connection.connection_id))
+            return
+        connection.link.to_client.send(data)
+
+    def _watch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline_ms = None if self.core is None else self.core.next_deadline_ms
+        if deadline_ms is not None:
+            life = self._life
+            self._timer = self._world.at(deadline_ms, lambda: self._time_passed(life))
+
+    def _time_passed(self, life: int) -> None:
+        if life == self._life and self.core is not None:
+            self.handle(TimePassed())

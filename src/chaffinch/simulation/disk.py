@@ -1,0 +1,68 @@
+"""A broker's disk: a file system in memory that can be cut off in the middle of any operation (decision 35).
+
+Two ends: a process that is killed leaves what it wrote (the page cache has it), torn inside the append in hand; a loss of power keeps
+what was synced and, of the rest, as much as the dice say. `flush.policy=os` promises only the first, so only `always` gets the second.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from chaffinch.simulation.world import World
+from chaffinch.storage.file_system import Interrupted, MemoryFileSystem
+
+CHANGING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory"})
+"""Operations at which a process may die; reading and locking leave nothing half done."""
+
+
+class Death(Enum):
+    """How a broker's process ends."""
+
+    KILLED = "killed"
+    POWER_LOST = "power lost"
+    STOPPED = "stopped"
+
+
+class Disk:
+    """See the module. `arm` plans a death at an operation to come; the operation then raises Interrupted."""
+
+    def __init__(self, world: World) -> None:
+        self.file_system = MemoryFileSystem()
+        self._world = world
+        self._left: int | None = None
+
+    def arm(self, operations: int) -> None:
+        """The process dies in the changing operation after `operations` more of them."""
+        self._left = operations
+        self.file_system.hook = self._hook
+
+    def disarm(self) -> None:
+        self._left = None
+        self.file_system.hook = None
+
+    def _hook(self, operation: str, path: str, size: int) -> None:
+        if self._left is None or operation not in CHANGING:
+            return
+        self._left -= 1
+        if self._left < 0:
+            self._left = None
+            kept = self._world.dice.randint(0, size)
+            self._world.tell("disk", f"the process dies in {operation} {path}, {kept} of {size} bytes are written")
+            self._world.count("deaths inside a disk operation")
+            raise Interrupted(kept)
+
+    def end(self, death: Death) -> None:
+        """The process is gone; the file system may be opened anew."""
+        self.disarm()
+        if death is Death.POWER_LOST:
+            self.file_system.crash(self._kept)
+        else:
+            self.file_system.kill()
+
+    def _kept(self, path: str, unsynced: int) -> int:
+        """All, nothing, or anything between: the ends are what goes wrong most often."""
+        dice = self._world.dice
+        kept = dice.choice((0, unsynced, dice.randint(0, unsynced)))
+        self._world.tell("disk", f"{path or '/'} keeps {kept} of {unsynced} unsynced")
+        self._world.count("unsynced steps lost", unsynced - kept)
+        return kept

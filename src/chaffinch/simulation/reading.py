@@ -1,0 +1,198 @@
+"""What a log holds, seen twice: straight from the broker's own log objects, and as a read_committed consumer sees it through Fetch.
+
+The second goes over the (healed) network and applies the consumer's half of KIP-98 (Kafka's CompletedFetch): aborted producers are
+skipped from their first offset to their marker. A record is known by the number in its value, see `value_of`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.client.connections import Answered, ConnectionEvent, Failed
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.protocol.messages.fetch import (
+    READ_COMMITTED,
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from chaffinch.protocol.primitives import Records
+from chaffinch.records import batch as batches
+from chaffinch.records.batch import BatchView
+from chaffinch.simulation.cluster import BrokerProcess
+from chaffinch.simulation.network import Network
+from chaffinch.simulation.transport import Transport
+from chaffinch.simulation.world import World
+
+READ_BYTES: Final = 1 << 30
+NUMBER_DIGITS: Final = 9
+FETCH_BYTES: Final = 20_000
+"""Small, so that aborted transactions begin in one answer and end in another."""
+
+
+def value_of(number: int, size: int) -> bytes:
+    """A record's value of `size` bytes or a few more: its number, then filling that does not compress to nothing."""
+    head = b"%0*d|" % (NUMBER_DIGITS, number)
+    filling = b"%d;" % (number * 2_654_435_761 % 4_294_967_291)
+    return head + (filling * (size // len(filling) + 1))[: max(0, size - len(head))]
+
+
+def number_of(value: bytes | None) -> int:
+    """The number in a record's value; ValueError when there is none."""
+    digits, bar, _ = (value or b"")[: NUMBER_DIGITS + 1].partition(b"|")
+    if bar != b"|":
+        raise ValueError(f"a record that nobody sent: {value!r:.60}")
+    return int(digits)
+
+
+class Stored(NamedTuple):
+    """One record of data in a log."""
+
+    offset: int
+    number: int
+    identity: ProducerIdentity
+    sequence: int
+    is_transactional: bool
+
+
+class Marker(NamedTuple):
+    offset: int
+    identity: ProducerIdentity
+    is_commit: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogContents:
+    """All of one partition's log."""
+
+    records: list[Stored]
+    markers: list[Marker]
+    last_stable_offset: int
+    log_end_offset: int
+
+
+def read_logs(core: BrokerCore) -> dict[TopicPartition, LogContents]:
+    """Every partition's log, by whole batches, undecided and aborted records too."""
+    found = {}
+    for partition in core.topics.partitions():
+        log = partition.log
+        records: list[Stored] = []
+        markers: list[Marker] = []
+        offset = log.log_start_offset
+        while offset < log.log_end_offset:
+            parts = log.read(offset, READ_BYTES)
+            assert parts, f"nothing at offset {offset} of {partition.topic_partition}, which ends at {log.log_end_offset}"
+            for part in parts:
+                for view in batches.views(part):
+                    _note(view, records, markers)
+                    offset = view.header.last_offset + 1
+        found[partition.topic_partition] = LogContents(
+            records=records, markers=markers, last_stable_offset=log.last_stable_offset, log_end_offset=log.log_end_offset
+        )
+    return found
+
+
+def _note(view: BatchView, records: list[Stored], markers: list[Marker]) -> None:
+    header = view.header
+    assert view.crc_is_valid(), f"the batch at offset {header.base_offset} has a wrong CRC"
+    if header.is_control:
+        is_commit, _ = batches.read_control(view)
+        markers.append(Marker(header.base_offset, header.identity, bool(is_commit)))
+    else:
+        records.extend(_records(view))
+
+
+def _records(view: BatchView) -> list[Stored]:
+    header = view.header
+    columns = batches.decode(view)
+    return [
+        Stored(
+            header.base_offset + index,
+            number_of(columns.value(index)),
+            header.identity,
+            header.base_sequence + index,
+            header.is_transactional,
+        )
+        for index in range(columns.count)
+    ]
+
+
+class CommittedReader:
+    """A consumer with isolation.level=read_committed of every partition, from the beginning to the last stable offset."""
+
+    def __init__(self, world: World, network: Network, broker: BrokerProcess) -> None:
+        self.found: dict[TopicPartition, list[Stored]] = {}
+        self._world = world
+        self._broker = broker
+        self._transport = Transport(world, network, "reader", self._told, request_timeout_ms=30_000, connect_timeout_ms=10_000)
+        self._aborted: dict[TopicPartition, set[int]] = {}
+        self._open: set[TopicPartition] = set()
+        core = broker.core
+        assert core is not None, "the broker is up when its logs are read"
+        for partition in core.topics.partitions():
+            if not partition.topic.is_internal:
+                self.found[partition.topic_partition] = []
+                self._aborted[partition.topic_partition] = set()
+                self._open.add(partition.topic_partition)
+        for topic_partition in sorted(self._open):
+            self._ask(topic_partition, 0)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._open
+
+    def _ask(self, topic_partition: TopicPartition, offset: int) -> None:
+        core = self._broker.core
+        assert core is not None
+        partition = core.topics.partition(*topic_partition)
+        assert partition is not None
+        part = FetchPartition(partition=topic_partition.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+        request = FetchRequest(
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES,
+            isolation_level=READ_COMMITTED,
+            topics=[FetchTopic(topic=topic_partition.topic, partitions=[part])],
+        )
+        self._transport.send(self._broker.addresses[partition.replicas.leader], request, (topic_partition, offset))
+
+    def _told(self, event: ConnectionEvent) -> None:
+        if isinstance(event, Failed):
+            # A link from before the healing may still end.
+            self._world.after(10, lambda: self._ask(*event.token))
+        if isinstance(event, Answered):
+            topic_partition, offset = event.token
+            response: FetchResponse = event.message
+            self._take(topic_partition, offset, response.responses[0].partitions[0])
+
+    def _take(self, topic_partition: TopicPartition, offset: int, data: PartitionData) -> None:
+        assert data.error_code == 0, f"fetching {topic_partition} at {offset}: error {data.error_code}"
+        position = self._collect(topic_partition, offset, data.records, list(data.aborted_transactions or ()))
+        if position >= data.last_stable_offset:
+            self._open.discard(topic_partition)
+        else:
+            assert position > offset, f"no progress at {offset} of {topic_partition}, last stable offset {data.last_stable_offset}"
+            self._ask(topic_partition, position)
+
+    def _collect(self, topic_partition: TopicPartition, offset: int, records: Records, starting: list[AbortedTransaction]) -> int:
+        """Take the visible records of one answer; returns the next offset."""
+        aborted = self._aborted[topic_partition]
+        starting.sort(key=lambda transaction: transaction.first_offset)
+        parts = records if isinstance(records, list) else [records] if records is not None else []
+        for part in parts:
+            for view in batches.views(part, may_be_cut_short=True):
+                header = view.header
+                while starting and starting[0].first_offset <= header.last_offset:
+                    aborted.add(starting.pop(0).producer_id)
+                if header.is_control:
+                    if batches.read_control(view)[0] is False:
+                        aborted.discard(header.producer_id)
+                elif not (header.is_transactional and header.producer_id in aborted):
+                    self.found[topic_partition] += [record for record in _records(view) if record.offset >= offset]
+                offset = max(offset, header.last_offset + 1)
+        return offset

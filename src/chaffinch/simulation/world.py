@@ -1,0 +1,102 @@
+"""One seed, one world: virtual time, a queue of what happens next, and the only dice.
+
+Nothing here waits and nothing runs beside anything else: `run` takes the earliest action, sets the clock to its time and calls it.
+Two actions of the same millisecond run in the order in which they were planned, so that the same seed gives the same story, line by
+line. The story is hashed as it is told; two runs are the same when their digests are. The pattern is that of RaftEventSimulationTest
+and of TigerBeetle's VOPR.
+
+The only file of the simulation that makes dice; the cores get theirs from `World.new_dice`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+
+BEGIN_MS = 1_750_000_000_000
+"""Virtual time 0 as ms since 1970: record timestamps have to look like timestamps."""
+
+Action = Callable[[], None]
+
+
+class Timer:
+    """One planned action. `cancel` before it runs, or it runs."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Action) -> None:
+        self.action: Action | None = action
+
+    def cancel(self) -> None:
+        self.action = None
+
+
+class Stuck(Exception):
+    """Virtual time went past a limit, or nothing is planned any more, before the condition that was waited for held."""
+
+
+class World:
+    """See the module. `counters` say what happened, by name; `lines` hold the story when it is kept."""
+
+    def __init__(self, seed: int, *, keeps_story: bool = False) -> None:
+        self.seed = seed
+        self.dice = random.Random(seed)
+        self.now_ms = BEGIN_MS
+        self.counters: Counter[str] = Counter()
+        self.lines: list[str] = []
+        self._keeps_story = keeps_story
+        self._hash = hashlib.sha256()
+        self._queue: list[tuple[int, int, Timer]] = []
+        self._serial = 0
+
+    @property
+    def elapsed_ms(self) -> int:
+        return self.now_ms - BEGIN_MS
+
+    @property
+    def digest(self) -> str:
+        """Of everything told so far."""
+        return self._hash.hexdigest()
+
+    def new_dice(self) -> random.Random:
+        """Dice for one actor, so that what it rolls does not depend on what others roll meanwhile."""
+        return random.Random(self.dice.getrandbits(64))
+
+    def at(self, time_ms: int, action: Action) -> Timer:
+        """Plan `action` for a time; one that has passed means now."""
+        self._serial += 1
+        timer = Timer(action)
+        heapq.heappush(self._queue, (max(time_ms, self.now_ms), self._serial, timer))
+        return timer
+
+    def after(self, delay_ms: int, action: Action) -> Timer:
+        return self.at(self.now_ms + delay_ms, action)
+
+    def run(self, until: Callable[[], bool], *, limit_ms: int, waiting_for: str) -> None:
+        """Let things happen until the condition holds. Raises Stuck after `limit_ms` of virtual time, naming what was waited for."""
+        deadline_ms = self.now_ms + limit_ms
+        while not until():
+            if not self._queue or self._queue[0][0] > deadline_ms:
+                why = f"not within {limit_ms} ms" if self._queue else "and nothing is planned any more"
+                raise Stuck(f"{waiting_for}: {why}")
+            time_ms, _, timer = heapq.heappop(self._queue)
+            if timer.action is not None:
+                self.now_ms = time_ms
+                timer.action()
+
+    def chance(self, share: float) -> bool:
+        """True in `share` of all cases. Rolls nothing for 0."""
+        return share > 0 and self.dice.random() < share
+
+    def count(self, name: str, count: int = 1) -> None:
+        self.counters[name] += count
+
+    def tell(self, who: str, what: str) -> None:
+        """One line of the story. No object's address or hash may be in it."""
+        line = f"{self.elapsed_ms:>9} {who}: {what}"
+        self._hash.update(line.encode())
+        if self._keeps_story:
+            self.lines.append(line)
