@@ -182,7 +182,7 @@ class TestBound:
 
     @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
     def test_a_first_guess_that_was_too_small_is_made_good(self, codec):
-        """The whole ratio is far above the guess of 16 times the input, and above the least guess of 64 KiB."""
+        """The whole ratio is far above the guess of 16 times the input, and above the least guess of 1 MiB."""
         data = bytes(3 * MIB)
         assert bytes(decompress(codec, compress(codec, data), 4 * MIB)) == data
 

@@ -124,9 +124,9 @@ _DECOMPRESS_INTO: Final[dict[Compression, Callable[[Buffer, Buffer], int]]] = {
     Compression.ZSTD: cramjam.zstd.decompress_into,
 }
 
-_GUESS_BYTES_MIN = 64 * 1024
+_GUESS_BYTES_MIN = 1024 * 1024
 _GUESS_FACTOR = 16
-"""The first guess is this many times the input: more than records compress to in practice."""
+"""The first guess is this many times the input: more than records compress to but for the most repetitive, whose inputs are small."""
 
 _OUTPUT_FULL = "failed to write whole buffer"
 """How cramjam says that the output did not fit (the words of Rust's `Write::write_all`); a test holds it to that."""

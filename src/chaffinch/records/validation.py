@@ -11,8 +11,8 @@ only culprits cost Python objects.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -31,13 +31,14 @@ from chaffinch.records.batch_header import (
     TimestampType,
     write_crc,
 )
+from chaffinch.records.byte_columns import Bytes, Int64s
 from chaffinch.records.columns import RecordColumns, measure
 from chaffinch.records.compression import Buffer, Compression, CompressionError, compress
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.kernels_reference import walk
 from chaffinch.records.validation_policy import Origin, ValidationPolicy
 from chaffinch.records.validation_rules import (
-    BATCH_RULES,
+    BATCH_RULES_BY_ORIGIN,
     CRC_RULE,
     KEY_RULE,
     RECORD_SIZE_RULE,
@@ -72,7 +73,11 @@ text: a batch can hold 150,000 culprits, and their sentences would be twenty tim
 CULPRITS_IN_SUMMARY_MAX = 3
 """Culprits that the message about the whole batch repeats, as in Kafka."""
 
-_NO_SIZES = np.empty(0, np.int64)
+_NO_INT64S = np.empty(0, np.int64)
+_NO_BYTES = np.empty(0, np.uint8)
+
+_Finding: TypeAlias = tuple[int, RecordRule, int]
+"""A culprit: its index, the rule it broke, and the value that broke it."""
 
 
 def validate(
@@ -87,12 +92,13 @@ def validate(
 
 def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, crc_was_checked: bool = False) -> Rejected | None:
     """The rules about the batch as a whole: cheap but for the CRC, and without a look at the records."""
-    for rule in BATCH_RULES:
-        if origin in rule.origins and not (crc_was_checked and rule is CRC_RULE):
-            wrong = rule.broken(view, policy)
-            if wrong is not None:
-                counts = () if rule.counter is None else ((rule.counter, 1),)
-                return Rejected(code=rule.code, message=batch_message(policy.topic_partition, wrong), counts=counts)
+    for rule in BATCH_RULES_BY_ORIGIN[origin]:
+        if rule is CRC_RULE and crc_was_checked:
+            continue
+        wrong = rule.broken(view, policy)
+        if wrong is not None:
+            counts = () if rule.counter is None else ((rule.counter, 1),)
+            return Rejected(code=rule.code, message=batch_message(policy.topic_partition, wrong), counts=counts)
     return None
 
 
@@ -102,17 +108,17 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     if origin is Origin.REPLICATION:
         return Accepted(batch=view.data, max_timestamp=header.max_timestamp, count=header.count)
     try:
-        payload = decompressed_payload(view, policy.decompressed_bytes_max)
+        payload = decompressed_payload(view, policy.decompressed_bytes_max) if header.compression_id else view.payload
     except CompressionError as error:
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
-    walked = _walk(view, payload, policy, now_ms, culprits_max=0)
-    if walked.fault:
-        corrupt = CorruptBatch(walked.fault, walked.record_index, walked.position)
+    records = np.frombuffer(payload, np.uint8)
+    fault, record_index, position, culprit_count, max_timestamp = _walk(view, records, policy, now_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S)
+    if fault:
+        corrupt = CorruptBatch(Fault(fault), record_index, position)
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
-    if walked.culprit_count:
-        found = _walk(view, payload, policy, now_ms, culprits_max=walked.culprit_count).found
-        return _rejected([(index, _rule(view, reason), seen) for index, reason, seen in found], header.count, policy, now_ms)
-    return _accepted(view, payload, policy, now_ms, walked.max_timestamp)
+    if culprit_count:
+        return _rejected(_find(view, records, policy, now_ms, culprit_count), header.count, policy, now_ms)
+    return _accepted(view, payload, policy, now_ms, max_timestamp)
 
 
 def validate_columns(
@@ -143,31 +149,20 @@ def validate_columns(
 # --- the records of a batch ------------------------------------------------------------------------------------------------
 
 
-class _Walked(NamedTuple):
-    """What one walk found. `record_index` and `position` say where the fault is; `found`: (index, reason, value seen) of each culprit."""
-
-    fault: Fault
-    record_index: int
-    position: int
-    culprit_count: int
-    max_timestamp: int
-    found: Iterator[tuple[int, int, int]]
-
-
-def _walk(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms: int, *, culprits_max: int) -> _Walked:
+def _walk(
+    view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, indices: Int64s, reasons: Bytes, seen: Int64s
+) -> tuple[int, int, int, int, int]:
+    """(fault, record index, position, culprits, largest timestamp): what `kernels_reference/walk.py` says of its summary."""
     header = view.header
     if _claims_append_time(view):
         timestamp_min, timestamp_max, may_lack_timestamp = 1, 0, False  # An empty range: every record is a culprit.
     else:
         timestamp_min, timestamp_max = policy.timestamp_bounds(now_ms)
         may_lack_timestamp = True
-    indices, seen = np.empty((2, culprits_max), np.int64)
-    reasons = np.empty(culprits_max, np.uint8)
     summary = np.empty(walk.SUMMARY_LENGTH, np.int64)
     # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
-    loops = kernels.choose(min(header.count, len(payload) // walk.RECORD_BYTES_MIN))
-    fault = loops.walk(
-        np.frombuffer(payload, np.uint8),
+    fault = kernels.choose(min(header.count, len(records) // walk.RECORD_BYTES_MIN)).walk(
+        records,
         header.count,
         header.base_timestamp,
         timestamp_min,
@@ -179,23 +174,27 @@ def _walk(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms: in
         seen,
         summary,
     )
-    index, position, culprit_count, max_timestamp = summary.tolist()
+    record_index, position, culprit_count, max_timestamp = summary.tolist()
+    return fault, record_index, position, culprit_count, max_timestamp
+
+
+def _find(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int) -> list[_Finding]:
+    """The culprits themselves, whose number an earlier walk has found."""
+    indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
+    reasons = np.empty(culprit_count, np.uint8)
+    _walk(view, records, policy, now_ms, indices, reasons, seen)
+    rules = {**RULE_BY_REASON, walk.TIMESTAMP_WRONG: TIMESTAMP_TYPE_RULE} if _claims_append_time(view) else RULE_BY_REASON
     found = zip(indices.tolist(), reasons.tolist(), seen.tolist(), strict=True)
-    return _Walked(Fault(fault), index, position, culprit_count, max_timestamp, found)
+    return [(index, rules[reason], value) for index, reason, value in found]
 
 
 def _claims_append_time(view: BatchView) -> bool:
     return bool(view.header.attributes & ATTRIBUTE_LOG_APPEND_TIME)
 
 
-def _rule(view: BatchView, reason: int) -> RecordRule:
-    rule = RULE_BY_REASON[reason]
-    return TIMESTAMP_TYPE_RULE if rule is TIMESTAMP_RULE and _claims_append_time(view) else rule
-
-
 def _size_alone(record: RecordColumns, compression: Compression, level: int | None) -> int:
     """Size of the batch that holds this one record."""
-    size = HEADER_BYTES + measure(record, int(record.timestamps[0]), _NO_SIZES)
+    size = HEADER_BYTES + measure(record, int(record.timestamps[0]), _NO_INT64S)
     if compression is Compression.NONE or size > BATCH_BYTES_MAX:
         return size
     return len(encode(record, compression=compression, level=level))
@@ -204,7 +203,7 @@ def _size_alone(record: RecordColumns, compression: Compression, level: int | No
 # --- the answer -----------------------------------------------------------------------------------------------------------
 
 
-def _culprits(found: Sequence[tuple[int, RecordRule, int]], count: int, policy: ValidationPolicy, now_ms: int) -> tuple[Culprit, ...]:
+def _culprits(found: Sequence[_Finding], count: int, policy: ValidationPolicy, now_ms: int) -> tuple[Culprit, ...]:
     """One culprit per (index, rule, value seen)."""
     spelled = [
         Culprit(index, rule.code, record_message(policy.topic_partition, index, count, rule.text(seen, policy, now_ms)))
@@ -213,7 +212,7 @@ def _culprits(found: Sequence[tuple[int, RecordRule, int]], count: int, policy: 
     return (*spelled, *(Culprit(index, rule.code, rule.short) for index, rule, _ in found[CULPRITS_SPELLED_MAX:]))
 
 
-def _rejected(found: Sequence[tuple[int, RecordRule, int]], count: int, policy: ValidationPolicy, now_ms: int) -> Rejected:
+def _rejected(found: Sequence[_Finding], count: int, policy: ValidationPolicy, now_ms: int) -> Rejected:
     culprits = _culprits(found, count, policy, now_ms)
     if len(found) == 1:
         message = culprits[0].message
@@ -234,19 +233,23 @@ def _accepted(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms
     it is what look-ups by time rely on.
     """
     header = view.header
-    source = header.compression
-    target = source if policy.compression is None else policy.compression
-    attributes = header.attributes & ~ATTRIBUTE_COMPRESSION | target
+    target = policy.compression
+    attributes = header.attributes
+    if target is not None:
+        attributes = attributes & ~ATTRIBUTE_COMPRESSION | target
     if policy.timestamp_type is TimestampType.LOG_APPEND_TIME:
         attributes |= ATTRIBUTE_LOG_APPEND_TIME
         max_timestamp = now_ms
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
         return Accepted(batch=view.data, max_timestamp=max_timestamp, count=header.count)
     out = bytearray(HEADER_BYTES)
-    out += view.payload if target is source else compress(target, payload, policy.compression_level)
-    if target is not source and len(out) > policy.batch_bytes_max:
-        wrong = f"recompressed with {target.name.lower()}, {size_text(len(out), policy)}"
-        return Rejected(code=codes.MESSAGE_TOO_LARGE, message=batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))
+    if target is None or target == header.compression_id:
+        out += view.payload
+    else:
+        out += compress(target, payload, policy.compression_level)
+        if len(out) > policy.batch_bytes_max:
+            wrong = f"recompressed with {target.name.lower()}, {size_text(len(out), policy)}"
+            return Rejected(code=codes.MESSAGE_TOO_LARGE, message=batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))
     HEADER.pack_into(out, 0, *header._replace(length=len(out) - LENGTH_END, attributes=attributes, max_timestamp=max_timestamp))
     write_crc(out)
     return Accepted(batch=out, max_timestamp=max_timestamp, count=header.count, is_rewritten=True)

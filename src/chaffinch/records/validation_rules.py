@@ -124,6 +124,8 @@ BATCH_RULES: Final = (
 )
 """In order. A count that contradicts the offsets comes before anything that trusts the count."""
 
+BATCH_RULES_BY_ORIGIN: Final = {origin: tuple(rule for rule in BATCH_RULES if origin in rule.origins) for origin in Origin}
+
 
 # --- rules about a record: every record that breaks one is a culprit, under the first it breaks ---------------------------
 
