@@ -31,6 +31,8 @@ BYTES_OUT = types.Array(types.uint8, 1, "C")
 INT32S_OUT = types.Array(types.int32, 1, "C")
 INT64S_OUT = types.Array(types.int64, 1, "C")
 
+_IS_CHECKED = bool(_numba.config.BOUNDSCHECK)
+
 # A division by zero gives zero instead of raising: the loops check their divisors, and code that can raise is larger.
 _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
@@ -40,7 +42,7 @@ def compiled(*arguments: Any) -> Callable[[Function], Function]:
     signature = INT64(*arguments)
 
     def decorate(function: Function) -> Function:
-        if not _numba.config.BOUNDSCHECK:
+        if not _IS_CHECKED:
             try:
                 return _numba.njit(signature, cache=True, **_OPTIONS)(function)  # type: ignore[no-any-return]
             except RuntimeError as error:
@@ -58,13 +60,7 @@ def inlined(function: Function) -> Function:
 
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def copy_bytes(typing_context: Any, out: Any, out_start: Any, data: Any, start: Any, length: Any) -> Any:
-    """Copy `data[start:start + length]` to `out[out_start:]`. Nothing is checked, not even under NUMBA_BOUNDSCHECK: callers do.
-
-    One memcpy. A loop over bytes is ten times slower, because the compiler cannot know that the arrays do not overlap; an
-    assignment of slices is five times slower.
-    """
-
+def _memcpy(typing_context: Any, out: Any, out_start: Any, data: Any, start: Any, length: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         arrays = [context.make_array(signature.args[at])(context, builder, values[at]) for at in (0, 2)]
         target, source = (builder.gep(array.data, [values[at]]) for array, at in zip(arrays, (1, 3), strict=True))
@@ -72,3 +68,15 @@ def copy_bytes(typing_context: Any, out: Any, out_start: Any, data: Any, start: 
         return context.get_dummy_value()
 
     return types.void(out, types.int64, data, types.int64, types.int64), generate
+
+
+@inlined
+def copy_bytes(out: Any, out_start: int, data: Any, start: int, length: int) -> None:
+    """Copy `data[start:start + length]` to `out[out_start:]`. Callers check; this does so only under NUMBA_BOUNDSCHECK.
+
+    One memcpy. A loop over bytes is ten times slower, because the compiler cannot know that the arrays do not overlap; an
+    assignment of slices is five times slower.
+    """
+    if _IS_CHECKED and (length < 0 or start < 0 or start + length > data.size or out_start < 0 or out_start + length > out.size):
+        raise IndexError("a copy leaves its buffer")
+    _memcpy(out, out_start, data, start, length)

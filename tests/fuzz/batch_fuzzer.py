@@ -1,0 +1,109 @@
+"""Damaged batches for `decode`, by the compiled loops and by their twin: both must find the same records or the same error.
+
+`python -m tests.fuzz.batch_fuzzer SEED ROUNDS` with NUMBA_BOUNDSCHECK=1: numba checks every index, and an access outside a buffer is
+an IndexError. Not collected by pytest; `test_records_batch.py` runs it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from chaffinch.records import kernels
+from chaffinch.records.batch import HEADER_BYTES, Compression, RecordsError, decode, encode, without
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.compression import compress
+
+EDGES = (0x00, 0x01, 0x02, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
+DECOMPRESSED_BYTES_MAX = 1 << 18
+COUNT_POSITION = HEADER_BYTES - 4
+
+
+@contextmanager
+def loops(chosen: kernels.Loops) -> Iterator[None]:
+    """Have every caller use `chosen`."""
+    before = kernels.choose
+    kernels.choose = lambda count: chosen
+    try:
+        yield
+    finally:
+        kernels.choose = before
+
+
+def some_columns(dice: random.Random) -> RecordColumns:
+    count = dice.choice((1, 1, 2, 3, 5, 40))
+    keys = [dice.choice((None, b"", b"key", b"k" * 130)) for _ in range(count)]
+    values = [dice.choice((None, b"", b"v", b"v" * 70, b"v" * 8300)) for _ in range(count)]
+    timestamps = [dice.choice((-1, 0, 1_700_000_000_000, 2**63 - 1, -(2**63))) for _ in range(count)]
+    headers = [[(dice.choice(("", "name")), dice.choice((None, b"", b"x" * 90))) for _ in range(dice.choice((0, 0, 1, 3)))] for _ in keys]
+    return RecordColumns.from_lists(keys, values, timestamps, headers)
+
+
+def damage(dice: random.Random, data: bytearray, start: int) -> None:
+    """Change, take out or put in some bytes behind `start`."""
+    for _ in range(dice.choice((0, 1, 1, 2, 4))):
+        at = dice.randrange(start, len(data) + 1)
+        action = dice.randrange(5)
+        if action == 0:
+            data[at : at + 1] = bytes([dice.choice(EDGES)])
+        elif action == 1:
+            data[at : at + 1] = bytes([dice.randrange(256)])
+        elif action == 2:
+            data[at:at] = dice.randbytes(dice.randrange(1, 12))
+        elif action == 3:
+            data[at:at] = b"\x80" * dice.randrange(1, 12)
+        else:
+            del data[at : at + dice.randrange(1, 40)]
+
+
+def damaged(dice: random.Random) -> bytes:
+    """A batch whose records are damaged before they are compressed, or whose bytes are afterwards, or whose count lies."""
+    data = encode(some_columns(dice))
+    codec = dice.choice(tuple(Compression))
+    if dice.random() < 0.7:
+        damage(dice, data, HEADER_BYTES)
+    data[HEADER_BYTES:] = compress(codec, bytes(data[HEADER_BYTES:]))
+    data[22] = codec
+    if dice.random() < 0.2:
+        data[COUNT_POSITION:HEADER_BYTES] = dice.choice((0, 1, 3, 2**31 - 1, 2**32 - 1)).to_bytes(4, "big")
+    if dice.random() < 0.3:
+        damage(dice, data, dice.choice((0, HEADER_BYTES)) if len(data) > HEADER_BYTES else 0)
+    if len(data) >= 12 and dice.random() < 0.9:
+        data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    return bytes(data)
+
+
+def outcome(data: bytes) -> object:
+    """The records and offsets of a batch, or the error; then, for a good batch, that it lost its first record."""
+    try:
+        columns = decode(data, decompressed_bytes_max=DECOMPRESSED_BYTES_MAX)
+    except RecordsError as error:
+        return error
+    assert columns.offsets is not None
+    rows = [(columns.key(i), columns.value(i), columns.headers(i)) for i in range(len(columns))]
+    rest = without(data, [0]) if rows else None
+    return rows, columns.timestamps.tolist(), columns.offsets.tolist(), rest
+
+
+def run(seed: int, rounds: int) -> set[str]:
+    """Compare the two on `rounds` batches; returns the kinds of outcome met, so that a test can see how deep it went."""
+    assert kernels.load()
+    compiled = kernels.choose(1)
+    dice = random.Random(seed)
+    kinds = set()
+    for number in range(rounds):
+        data = damaged(dice)
+        with loops(kernels.TWIN):
+            expected = outcome(data)
+        with loops(compiled):
+            found = outcome(data)
+        assert found == expected, f"seed {seed}, batch {number}: {data.hex()}: {found!r}, the twin says {expected!r}"
+        fault = getattr(expected, "fault", None)
+        kinds.add(type(expected).__name__ if fault is None else fault.name)
+    return kinds
+
+
+if __name__ == "__main__":
+    print(*sorted(run(int(sys.argv[1]), int(sys.argv[2]))))
