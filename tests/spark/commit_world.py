@@ -1,0 +1,323 @@
+"""Commits driven by hand against the real broker core, in memory, under a manual clock: every operation can be cut.
+
+`Broker` is the core with its disk; `Query` is what Spark does around the sink: micro-batches with their rows, a checkpoint that
+survives, runs that end anywhere. `Cut` says where a run is disturbed and how. Nothing sleeps, nothing is random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.declared_replicas import Node
+from chaffinch.broker.core.effects import Respond
+from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from chaffinch.protocol.server_connection import ReceivedRequest
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark import snapshot
+from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
+from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
+from chaffinch.spark.committed_batches import committed
+from chaffinch.spark.dead_letters import Origin, dead_letter_records
+from chaffinch.spark.marker import CheckpointState
+from chaffinch.spark.operations import (
+    Ask,
+    BatchAnswer,
+    DeadLetters,
+    Lost,
+    NextAnswer,
+    ReadState,
+    Reply,
+    SendBatch,
+    SetAside,
+    Step,
+    Wait,
+    WriteDeadLetters,
+    WriteState,
+)
+from chaffinch.spark.task import broker_found
+from chaffinch.spark.tolerance import Tolerance
+from chaffinch.storage.memory_files import MemoryFileSystem
+
+BEGIN_MS = 1_700_000_000_000
+TOPIC, DEAD = "orders", "orders-dead"
+NODE = Node(id=0, host="broker.test", port=9092)
+
+
+class Broker:
+    """The broker core, its disk and the time."""
+
+    def __init__(self, *, partitions: int = 2, config: dict[str, str] | None = None, settings: dict[str, Any] | None = None) -> None:
+        self.files = MemoryFileSystem()
+        self.settings = settings or {}
+        self.now_ms = BEGIN_MS
+        self.connection = 0
+        self.core = self._started()
+        self.core.create_topic(TOPIC, partitions, 1, config or {}, now_ms=self.now_ms)
+        self.core.create_topic(DEAD, 1, 1, {}, now_ms=self.now_ms)
+
+    def _started(self) -> BrokerCore:
+        return BrokerCore(self.files, self.settings, nodes=[NODE], dice=random.Random(7), now_ms=self.now_ms)
+
+    def kill(self) -> None:
+        """SIGKILL, and a start on the same directory."""
+        self.core.abandon()
+        self.files.kill()
+        self.core = self._started()
+
+    def pass_time(self, by_ms: int) -> None:
+        self.now_ms += by_ms
+        self.core.handle(TimePassed(), self.now_ms)
+
+    def ask(self, message: Any, version: int | None = None) -> Any:
+        """The answer; None when the connection was closed instead."""
+        api = api_of(message)
+        version = max(api.used) if version is None else version
+        self.connection += 1
+        request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="test", message=message)
+        event = RequestReceived(connection_id=self.connection, request=request, client_software_name="chaffinch")
+        effects = self.core.handle(event, self.now_ms)
+        answers = [effect.message for effect in effects if isinstance(effect, Respond) and effect.connection_id == self.connection]
+        self.core.handle(ConnectionLost(connection_id=self.connection), self.now_ms)
+        return answers[0] if answers else None
+
+    def read(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+        """All committed (key, value) of a topic."""
+        found = self.core.topics.get(topic)
+        assert found is not None
+        count = len(found.partitions)
+        return [pair for partition in range(count) for pair in self.read_partition(TopicPartition(topic, partition))]
+
+    def read_partition(self, where: TopicPartition) -> list[tuple[bytes | None, bytes | None]]:
+        partition = FetchPartition(partition=where.partition, fetch_offset=0, partition_max_bytes=1 << 26)
+        request = FetchRequest(
+            max_wait_ms=0, min_bytes=0, isolation_level=1, topics=[FetchTopic(topic=where.topic, partitions=[partition])]
+        )
+        data = self.ask(request).responses[0].partitions[0]
+        assert data.error_code == 0
+        records = data.records or b""
+        if isinstance(records, list):
+            records = b"".join(bytes(part) for part in records)
+        aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
+        pairs = []
+        for view, is_visible in committed(batches.views(records), aborted):
+            if is_visible:
+                columns = batches.decode(view)
+                pairs += [(columns.key(index), columns.value(index)) for index in range(len(columns))]
+        return pairs
+
+
+class Killed(Exception):
+    """The committing process is gone."""
+
+
+@dataclass(kw_only=True)
+class Cut:
+    """Disturbs a run at its `at`-th operation (0-based). `how`: see `Driver.perform`."""
+
+    at: int
+    how: str
+    during: Callable[[], None] | None = None
+    """For `how` = during: what happens between this operation and the next."""
+
+
+@dataclass
+class Driver:
+    """Performs the operations of one commit."""
+
+    broker: Broker
+    query: Query
+    cut: Cut | None = None
+    steps: list[Step] = field(default_factory=list)
+    count: int = 0
+    answers: list[BatchAnswer] = field(default_factory=list)
+
+    def run(self, plan: CommitPlan) -> CommitResult:
+        commit = commit_batch(plan)
+        try:
+            operation = next(commit)
+            while True:
+                self.steps.append(operation.step)
+                value = self.perform(operation)
+                operation = commit.send(Reply(now_ms=self.broker.now_ms, value=value))
+        except StopIteration as done:
+            return done.value
+
+    def perform(self, operation: Any) -> Any:
+        """`crash_before`, `crash_after`: the driver dies. `lose_request`, `lose_answer`: no answer comes. `broker_killed`: before it.
+        `during`: something else happens after it."""
+        cut = self.cut if self.cut is not None and self.cut.at == self.count else None
+        self.count += 1
+        how = cut.how if cut is not None else ""
+        if how == "crash_before":
+            raise Killed
+        if how == "broker_killed":
+            self.broker.kill()
+        is_sent = how == "lose_request" and isinstance(operation, Ask | SendBatch)
+        value = None if is_sent else self.effect(operation)
+        if how == "crash_after":
+            raise Killed
+        if cut is not None and cut.during is not None:
+            cut.during()
+        if how in ("lose_request", "lose_answer"):
+            lost = Lost(reason="cut by the test", was_sent=True)
+            if isinstance(operation, Ask):
+                return lost
+            if isinstance(operation, SendBatch):
+                self.answers = [answer for answer in self.answers if answer.ticket != operation.ticket]
+                self.answers.append(BatchAnswer(ticket=operation.ticket, lost=lost))
+        return value
+
+    def effect(self, operation: Any) -> Any:
+        match operation:
+            case Ask():
+                answer = self.broker.ask(operation.message)
+                return Lost(reason="connection closed") if answer is None else answer
+            case SendBatch():
+                self.send(operation)
+            case NextAnswer():
+                return self.answers.pop(0)
+            case SetAside():
+                return self.query.set_aside(operation, self.broker)
+            case WriteDeadLetters():
+                self.query.parquet = operation.rows
+            case ReadState():
+                return self.query.state
+            case WriteState():
+                self.query.state = CheckpointState.from_text(operation.state.to_text())
+            case Wait():
+                self.broker.pass_time(operation.ms)
+        return None
+
+    def send(self, operation: SendBatch) -> None:
+        data = bytearray(operation.batch.bytes.data or b"")
+        if operation.kept is not None:
+            shortened = batches.without(data, [i for i in range(operation.batch.record_count) if i not in operation.kept])
+            assert shortened is not None
+            data = shortened
+        batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)
+        where = operation.batch.topic_partition
+        part = PartitionProduceData(index=where.partition, records=memoryview(data))
+        answer = self.broker.ask(
+            ProduceRequest(
+                transactional_id=self.query.transactional_id,
+                acks=-1,
+                timeout_ms=1000,
+                topics=[TopicProduceData(name=where.topic, partitions=[part])],
+            )
+        )
+        if answer is None:
+            self.answers.append(BatchAnswer(ticket=operation.ticket, lost=Lost(reason="connection closed")))
+            return
+        found = answer.responses[0].partition_responses[0]
+        culprits = tuple(
+            (
+                culprit.batch_index,
+                codes.by_number(found.error_code if culprit.chaffinch_error_code is None else culprit.chaffinch_error_code),
+                culprit.batch_index_error_message or "",
+            )
+            for culprit in found.record_errors
+        )
+        code = codes.by_number(found.error_code, has_culprits=bool(culprits))
+        self.answers.append(BatchAnswer(ticket=operation.ticket, code=code, message=found.error_message or "", culprits=culprits))
+
+
+def outcome(
+    rows: dict[int, list[tuple[bytes | None, bytes]]], *, task: int = 0, per_batch: int = 2, topic: str = TOPIC, **fields: Any
+) -> TaskOutcome:
+    """A task that staged these rows (by partition), `per_batch` to a record batch."""
+    staged = []
+    for partition, pairs in rows.items():
+        for start in range(0, len(pairs), per_batch):
+            part = pairs[start : start + per_batch]
+            columns = RecordColumns.from_lists([key for key, _ in part], [value for _, value in part], [BEGIN_MS] * len(part))
+            data = bytes(batches.encode(columns, is_transactional=True))
+            where = TopicPartition(topic, partition)
+            staged.append(StagedBatch(topic_partition=where, record_count=len(part), bytes=StagedBytes(data=data, byte_count=len(data))))
+    facts = TaskContextFacts(task=task, query_id="q", run_id="r", batch_id=0)
+    return TaskOutcome(context=facts, row_count=sum(map(len, rows.values())), batches=tuple(staged), **fields)
+
+
+@dataclass
+class Query:
+    """One streaming query: its checkpoint and its batches. `committed` is what Spark has noted as done."""
+
+    broker: Broker
+    batches: list[tuple[TaskOutcome, ...]]
+    tolerance: Tolerance = field(default_factory=lambda: Tolerance(tolerates=False))
+    dead_letter_topic: str | None = None
+    transactional_id: str = "chaffinch-q"
+    has_checkpoint: bool = True
+    state: CheckpointState = field(default_factory=CheckpointState)
+    parquet: tuple[StagedBytes, ...] = ()
+    done: int = 0
+    run_count: int = 0
+    digests: dict[int, str] = field(default_factory=dict)
+
+    def plan(self, batch_id: int, writer_id: str, **changes: Any) -> CommitPlan:
+        fields: dict[str, Any] = {
+            "batch_id": batch_id,
+            "wall_ms": self.broker.now_ms,
+            "writer_id": writer_id,
+            "outcomes": self.batches[batch_id],
+            "transactional_id": self.transactional_id,
+            "group_id": "chaffinch-q",
+            "marker_partition": TopicPartition(TOPIC, 0),
+            "is_stream": True,
+            "digest": self.digests.get(batch_id, f"digest of {batch_id}") if self.has_checkpoint else "",
+            "has_checkpoint": self.has_checkpoint,
+            "tolerance": self.tolerance,
+            "transaction_timeout_max_ms": 900_000,
+            "offsets_retention_ms": snapshot.OFFSETS_RETENTION_MS_DEFAULT,
+            "push_bytes_per_s": 1e9,
+            "block_max_ms": 60_000,
+        }
+        return CommitPlan(**{**fields, **changes})
+
+    def commit(self, batch_id: int, cut: Cut | None = None, *, writer_id: str | None = None, **changes: Any) -> Driver:
+        """One commit of one batch by a fresh driver. Raises what it raises."""
+        driver = Driver(self.broker, self, cut)
+        driver.result = driver.run(self.plan(batch_id, writer_id or f"run-{self.run_count}", **changes))  # type: ignore[attr-defined]
+        return driver
+
+    def run(self, cut: Cut | None = None, until: int | None = None) -> None:
+        """A run of the query: all batches that Spark has not noted as done. Dies where the cut says so."""
+        self.run_count += 1
+        while self.done < (len(self.batches) if until is None else until):
+            driver = Driver(self.broker, self, cut)
+            try:
+                driver.run(self.plan(self.done, f"run-{self.run_count}"))
+            finally:
+                if cut is not None:
+                    cut.at -= driver.count
+            self.done += 1
+
+    def set_aside(self, operation: SetAside, broker: Broker) -> DeadLetters:
+        rejections = list(operation.culprits)
+        columns = batches.decode(bytes(operation.batch.bytes.data or b""))
+        picked = RecordColumns.concat([columns.slice(found.row, found.row + 1) for found in rejections])
+        target = snapshot.TopicSnapshot(topic=DEAD, topic_id=bytes(16), partition_count=1) if self.dead_letter_topic else None
+        made = broker_found(picked, rejections, Origin(query="q", batch_id=0, task=-1), target, broker.now_ms)
+        staged = [
+            StagedBatch(topic_partition=where, record_count=count, bytes=StagedBytes(data=bytes(data), byte_count=len(data)))
+            for where, count, data in made
+        ]
+        return DeadLetters(batches=tuple(staged))
+
+
+def counted(pairs: list[tuple[bytes | None, bytes | None]]) -> Counter[bytes | None]:
+    """How often each value is there."""
+    return Counter(value for _, value in pairs)
+
+
+__all__ = ["DEAD", "TOPIC", "Broker", "Cut", "Driver", "Killed", "Query", "counted", "dead_letter_records", "outcome"]

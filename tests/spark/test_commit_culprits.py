@@ -1,0 +1,231 @@
+"""Rows that only the broker can refuse, because the topic changed after the tasks had looked at it; and failures during a commit."""
+
+import pytest
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.marker import Refusal
+from chaffinch.spark.operations import Step
+from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.tolerance import Tolerance
+from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
+
+ROWS = {0: [(b"k1", b"a"), (None, b"b"), (b"k3", b"c")], 1: [(None, b"d"), (b"k5", b"e")]}
+GOOD, BAD = {b"a", b"c", b"e"}, {b"b", b"d"}
+ALL = Tolerance(tolerates=True)
+
+
+def compacted_meanwhile(rows=ROWS, tolerance=ALL, **fields):
+    """A query whose topic became compacted after its rows were staged: null keys are refused by the broker only."""
+    broker = Broker()
+    query = Query(broker, [(outcome(rows, per_batch=3),)], tolerance=tolerance, dead_letter_topic=DEAD, **fields)
+    broker.core.topics.alter(TOPIC, {"cleanup.policy": "compact"})
+    return broker, query
+
+
+def steps():
+    _, query = compacted_meanwhile()
+    return query.commit(0).steps
+
+
+OPERATIONS = len(steps())
+FIRST_SEND = steps().index(Step.PUSH)
+
+
+def assert_sorted_out(broker):
+    assert counted(broker.read(TOPIC)) == dict.fromkeys(GOOD, 1)
+    assert counted(broker.read(DEAD)) == dict.fromkeys(BAD, 1)
+
+
+def test_culprits_become_dead_letters_and_innocents_are_written():
+    broker, query = compacted_meanwhile()
+    driver = query.commit(0)
+    assert_sorted_out(broker)
+    assert (driver.result.row_count, driver.result.rejected_count) == (5, 2)
+
+
+@pytest.mark.parametrize("how", ["crash_before", "crash_after"])
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_a_driver_that_dies_anywhere_leaves_each_row_in_one_place(how, at):
+    broker, query = compacted_meanwhile()
+    with pytest.raises(Killed):
+        query.run(Cut(at=at, how=how))
+    query.run()
+    assert_sorted_out(broker)
+
+
+@pytest.mark.parametrize("how", ["lose_request", "lose_answer", "broker_killed"])
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_a_lost_answer_or_broker_anywhere_leaves_each_row_in_one_place(how, at):
+    broker, query = compacted_meanwhile()
+    query.run(Cut(at=at, how=how))
+    assert_sorted_out(broker)
+
+
+def test_a_topic_that_becomes_compacted_between_two_attempts():
+    """The first attempt has pushed a batch of good and bad rows; pushed again, the bad ones are refused."""
+    broker = Broker()
+    query = Query(broker, [(outcome(ROWS, per_batch=3),)], tolerance=ALL, dead_letter_topic=DEAD)
+
+    def disturb():
+        broker.core.topics.alter(TOPIC, {"cleanup.policy": "compact"})
+        broker.core.faults.add(api="Produce", error="OUT_OF_ORDER_SEQUENCE_NUMBER", count=1)
+
+    query.run(Cut(at=FIRST_SEND, how="during", during=disturb))
+    assert_sorted_out(broker)
+
+
+def test_all_rows_bad_still_moves_the_marker():
+    rows = {0: [(None, b"b"), (None, b"d")]}
+    broker, query = compacted_meanwhile(rows)
+    query.run()
+    assert broker.read(TOPIC) == []
+    assert counted(broker.read(DEAD)) == dict.fromkeys(BAD, 1)
+    assert query.commit(0).result.outcome == "skipped"
+
+
+class TestTolerance:
+    def test_none_fails_with_the_reasons_and_leaves_nothing(self):
+        broker, query = compacted_meanwhile(tolerance=Tolerance(tolerates=False))
+        with pytest.raises(Refusal) as caught:
+            query.commit(0)
+        assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "ROWS_REJECTED")
+        assert "1 of 5 rows are rejected (1 INVALID_COMPACTION_KEY" in str(caught.value) or "INVALID_RECORD" in str(caught.value)
+        assert "null key" in str(caught.value)
+        assert broker.read(TOPIC) == []
+        assert broker.read(DEAD) == []
+
+    @pytest.mark.parametrize(("cap", "fails"), [("2", False), ("1", True), ("40%", False), ("39%", True), ("0", True)])
+    def test_the_cap_counts_what_the_broker_refused(self, cap, fails):
+        broker, query = compacted_meanwhile(tolerance=Tolerance.parse("all", cap))
+        if fails:
+            with pytest.raises(Refusal, match="rows are rejected"):
+                query.commit(0)
+            assert broker.read(TOPIC) == []
+        else:
+            query.commit(0)
+            assert_sorted_out(broker)
+
+    def test_what_tasks_found_fails_before_kafka_is_asked_to_write(self):
+        broker = Broker()
+        query = Query(broker, [(outcome({0: [(b"k", b"v")]}, rejected_by_code={"INVALID_TIMESTAMP": 3}),)])
+        with pytest.raises(Refusal, match="3 of 1 rows are rejected"):
+            query.commit(0)
+        assert query.state.transactional_id is None
+
+
+def test_a_limit_lowered_meanwhile_splits_batches_and_sets_the_large_ones_aside():
+    broker = Broker()
+    rows = {0: [(b"k1", b"a" * 100), (b"k2", b"b" * 3000), (b"k3", b"c" * 100)]}
+    query = Query(broker, [(outcome(rows, per_batch=3),)], tolerance=ALL, dead_letter_topic=DEAD)
+    broker.core.topics.alter(TOPIC, {"max.message.bytes": "500"})
+    query.run()
+    assert counted(broker.read(TOPIC)) == {b"a" * 100: 1, b"c" * 100: 1}
+    assert counted(broker.read(DEAD)) == {b"b" * 3000: 1}
+
+
+def test_a_dead_letter_topic_that_refuses_fails_the_batch():
+    broker, query = compacted_meanwhile()
+    broker.core.topics.alter(DEAD, {"cleanup.policy": "compact"})
+    with pytest.raises(Refusal, match="the dead letter topic itself refuses") as caught:
+        query.commit(0)
+    assert caught.value.group is Group.INVALID_CONFIGURATION
+    assert broker.read(TOPIC) == []
+
+
+def test_tasks_that_saw_different_topics_are_refused():
+    broker = Broker()
+    before = TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2)
+    after = TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2, is_compacted=True)
+    tasks = tuple(outcome({task: [(b"k", b"v")]}, task=task, snapshots=(seen,)) for task, seen in enumerate((before, after)))
+    with pytest.raises(Refusal, match="changed while the batch was staged") as caught:
+        Query(broker, [tasks]).commit(0)
+    assert caught.value.group is Group.TRANSACTION_ABORTABLE
+
+
+class TestFailures:
+    """What the broker answers in the middle, and how the commit ends."""
+
+    def plain(self):
+        broker = Broker()
+        return broker, Query(broker, [(outcome({0: [(b"k", b"v")], 1: [(b"l", b"w")]}),)])
+
+    @pytest.mark.parametrize("error", ["OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_TXN_STATE", "TRANSACTION_ABORTABLE"])
+    def test_a_transaction_that_is_lost_is_started_again_from_the_staging(self, error):
+        broker, query = self.plain()
+        broker.core.faults.add(api="Produce", error=error, count=1)
+        driver = query.commit(0)
+        assert Step.ABORT in driver.steps
+        assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
+
+    def test_not_for_ever(self):
+        broker, query = self.plain()
+        broker.core.faults.add(api="Produce", error="TRANSACTION_ABORTABLE", count=100)
+        with pytest.raises(Refusal, match="the transaction is aborted") as caught:
+            query.commit(0)
+        assert caught.value.group is Group.TRANSACTION_ABORTABLE
+        assert broker.read(TOPIC) == []
+
+    @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "OffsetFetch"])
+    @pytest.mark.parametrize("error", ["COORDINATOR_LOAD_IN_PROGRESS", "NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE"])
+    def test_a_coordinator_that_moves_is_asked_again(self, api, error):
+        broker, query = self.plain()
+        broker.core.faults.add(api=api, error=error, count=3)
+        query.run()
+        assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
+
+    @pytest.mark.parametrize(
+        ("api", "error", "group"),
+        [
+            ("InitProducerId", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION),
+            ("AddPartitionsToTxn", "TOPIC_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION),
+            ("OffsetFetch", "GROUP_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION),
+            ("Produce", "TOPIC_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION),
+            ("EndTxn", "UNSUPPORTED_VERSION", Group.INVALID_CONFIGURATION),
+        ],
+    )
+    def test_what_is_refused_for_good_carries_its_class(self, api, error, group):
+        broker, query = self.plain()
+        broker.core.faults.add(api=api, error=error, count=1)
+        with pytest.raises(Refusal, match=error) as caught:
+            query.commit(0)
+        assert caught.value.group is group
+        query.run()
+        assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
+
+    def test_an_end_that_is_never_answered_is_neither_success_nor_abort(self):
+        broker, query = self.plain()
+        broker.core.faults.add(api="EndTxn", action="drop_after", count=10_000)
+        driver = Driver(broker, query)
+        with pytest.raises(Refusal, match="whether the batch is written is not known") as caught:
+            driver.run(query.plan(0, "run-1"))
+        assert caught.value.group is Group.REFRESH_RETRIABLE
+        assert Step.ABORT not in driver.steps
+        broker.core.faults.clear()
+        assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
+        assert query.commit(0).result.outcome == "skipped"
+
+    def test_a_failure_before_the_end_aborts_at_once(self):
+        """Readers of committed records are not held up until the time-out."""
+        broker, query = self.plain()
+        broker.core.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
+        with pytest.raises(Refusal):
+            query.commit(0)
+        log = broker.core.topics.partition(TOPIC, 0).log
+        assert log.last_stable_offset == log.log_end_offset
+
+    def test_a_marker_pending_under_another_transactional_id_is_waited_for(self):
+        """Without a checkpoint the id cannot be kept; the stable read is what is left against the old writer's late EndTxn."""
+        broker = Broker()
+        tasks = [(outcome({0: [(b"k", b"v")]}),)]
+        old = Query(broker, tasks, transactional_id="old", has_checkpoint=False)
+        with pytest.raises(Killed):
+            old.run(Cut(at=old_operation(Step.COMMIT_MARKER), how="crash_after"))
+        began_ms = broker.now_ms
+        Query(broker, tasks, transactional_id="new", has_checkpoint=False).commit(0, block_max_ms=100_000)
+        assert broker.now_ms - began_ms >= 60_000
+        assert counted(broker.read(TOPIC)) == {b"v": 1}
+
+
+def old_operation(step):
+    query = Query(Broker(), [(outcome({0: [(b"k", b"v")]}),)], has_checkpoint=False)
+    return query.commit(0).steps.index(step)

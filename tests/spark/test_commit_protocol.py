@@ -1,0 +1,293 @@
+"""The commit protocol against the real broker core: every operation cut in every way, and each row in Kafka exactly once."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from chaffinch.broker.core.group_offsets import CommittedOffset
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.commit_protocol import transaction_timeout_ms
+from chaffinch.spark.marker import Refusal
+from chaffinch.spark.operations import Step
+from chaffinch.spark.tolerance import Tolerance
+from tests.spark.commit_world import TOPIC, Broker, Cut, Killed, Query, counted, outcome
+
+ROWS = [
+    {0: [(b"k1", b"a"), (b"k2", b"b"), (b"k3", b"c")], 1: [(b"k4", b"d")]},
+    {0: [(b"k1", b"e")], 1: [(b"k5", b"f"), (b"k6", b"g"), (b"k7", b"h")]},
+]
+ALL_VALUES = {value for rows in ROWS for pairs in rows.values() for _, value in pairs}
+
+
+def two_batches(**fields):
+    """Two batches of two tasks each, on a fresh broker."""
+    broker = Broker()
+    split = [tuple(outcome({partition: pairs}, task=partition) for partition, pairs in rows.items()) for rows in ROWS]
+    return broker, Query(broker, split, **fields)
+
+
+def operation_count():
+    _broker, query = two_batches()
+    return sum(query.commit(batch_id).count for batch_id in range(2))
+
+
+OPERATIONS = operation_count()
+
+
+def assert_exactly_once(broker):
+    assert counted(broker.read(TOPIC)) == dict.fromkeys(ALL_VALUES, 1)
+
+
+def test_the_steps_of_an_undisturbed_commit():
+    _, query = two_batches()
+    steps = [step for step, _ in itertools.groupby(query.commit(0).steps)]
+    assert steps == [
+        Step.READ_STATE,
+        Step.READ_MARKER,
+        Step.FIX_TRANSACTIONAL_ID,
+        Step.INIT_PRODUCER,
+        Step.READ_MARKER_AGAIN,
+        Step.ADD_PARTITIONS,
+        Step.PUSH,
+        Step.ADD_OFFSETS,
+        Step.COMMIT_MARKER,
+        Step.NOTE_ENDING,
+        Step.END_TRANSACTION,
+        Step.NOTE_DONE,
+    ]
+
+
+@pytest.mark.parametrize("how", ["crash_before", "crash_after"])
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_a_driver_that_dies_anywhere_and_is_restarted(how, at):
+    broker, query = two_batches()
+    with pytest.raises(Killed):
+        query.run(Cut(at=at, how=how))
+    query.run()
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("how", ["lose_request", "lose_answer"])
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_a_lost_request_or_answer_anywhere(how, at):
+    broker, query = two_batches()
+    query.run(Cut(at=at, how=how))
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_a_broker_killed_anywhere(at):
+    broker, query = two_batches()
+    query.run(Cut(at=at, how="broker_killed"))
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(range(0, OPERATIONS, 3), range(0, OPERATIONS, 4))))
+def test_two_deaths(first, second):
+    broker, query = two_batches()
+    with pytest.raises(Killed):
+        query.run(Cut(at=first, how="crash_after"))
+    # The second run may have fewer operations left than that.
+    try:
+        query.run(Cut(at=second, how="crash_before"))
+    except Killed:
+        query.run()
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_a_second_driver_that_runs_in_between(at):
+    """Two queries on one checkpoint: the newer one writes, the older one stops or skips, no row is lost or doubled."""
+    broker, query = two_batches()
+    other = Query(broker, query.batches, state=query.state)
+    cut = Cut(at=at, how="during", during=lambda: other.run() if not other.done else None)
+    other.run_count = 100
+    stopped = None
+    try:
+        query.run(cut)
+    except Refusal as refusal:
+        stopped = refusal
+    assert stopped is None or stopped.group is Group.APPLICATION_RECOVERABLE or stopped.name == "CHECKPOINT_RESTORED"
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_a_coordinator_that_times_the_transaction_out(at):
+    broker, query = two_batches()
+    stopped = None
+    try:
+        query.run(Cut(at=at, how="during", during=lambda: broker.pass_time(120_000)))
+    except Refusal as refusal:
+        stopped = refusal
+        query.run()
+    assert stopped is None or stopped.group in (Group.APPLICATION_RECOVERABLE, Group.TRANSACTION_ABORTABLE)
+    assert_exactly_once(broker)
+
+
+def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted():
+    broker, query = two_batches()
+    at = query_operation(Step.PUSH)
+    with pytest.raises(Refusal, match="a restart writes the batch again") as caught:
+        query.run(Cut(at=at, how="during", during=lambda: broker.pass_time(120_000)))
+    assert caught.value.group is Group.APPLICATION_RECOVERABLE
+
+
+def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_over():
+    broker, query = two_batches()
+    other = Query(broker, query.batches)
+    at = query_operation(Step.PUSH)
+    with pytest.raises(Refusal, match="two queries run from one checkpoint") as caught:
+        query.run(Cut(at=at, how="during", during=lambda: other.commit(0, writer_id="other") if not other.done else None))
+    assert caught.value.name == "ANOTHER_WRITER"
+    assert counted(broker.read(TOPIC)) == {value: 1 for pairs in ROWS[0].values() for _, value in pairs}
+
+
+def query_operation(step):
+    """The index of the first operation of a step in the first batch."""
+    _, query = two_batches()
+    return query.commit(0).steps.index(step)
+
+
+class TestMarker:
+    def test_a_batch_that_is_in_kafka_is_skipped_without_fencing_anybody(self):
+        _broker, query = two_batches()
+        query.commit(0)
+        driver = query.commit(0)
+        assert driver.result.outcome == "skipped"
+        assert driver.steps == [Step.READ_STATE, Step.READ_MARKER]
+
+    def test_the_same_batch_with_other_contents_is_refused(self):
+        _broker, query = two_batches()
+        query.commit(0)
+        query.digests[0] = "another"
+        with pytest.raises(Refusal, match="an older copy of the checkpoint was restored") as caught:
+            query.commit(0)
+        assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED")
+
+    def test_an_older_batch_than_the_marker_s_is_refused(self):
+        _broker, query = two_batches()
+        query.run()
+        query.state = type(query.state)()
+        with pytest.raises(Refusal, match="batch 0 is older than batch 1, which the marker in group chaffinch-q"):
+            query.commit(0)
+
+    def test_no_marker_for_a_later_batch_is_refused_unless_told_to_write(self):
+        _broker, query = two_batches()
+        with pytest.raises(Refusal, match="set onMissingMarker=write") as caught:
+            query.commit(1)
+        assert caught.value.name == "MARKER_MISSING"
+        assert query.commit(1, writes_without_marker=True).result.outcome == "written"
+
+    def test_a_marker_that_expired_is_replaced_by_what_the_checkpoint_remembers(self):
+        _broker, query = two_batches()
+        query.run(until=1)
+        other = Broker()
+        query.broker = other
+        query.run()
+        assert counted(other.read(TOPIC)) == {value: 1 for pairs in ROWS[1].values() for _, value in pairs}
+
+    def test_a_commit_under_way_long_ago_without_a_marker_is_refused(self):
+        broker, query = two_batches()
+        with pytest.raises(Killed):
+            query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_before"))
+        broker.pass_time(4 * 24 * 3_600_000)
+        with pytest.raises(Refusal, match="too long ago for the marker to tell"):
+            query.commit(0)
+
+    def test_an_offset_of_another_program_in_the_group_is_refused(self):
+        broker, query = two_batches()
+        query.commit(0)
+        broker.core.state.offsets.commit("chaffinch-q", {TopicPartition(TOPIC, 0): foreign_offset()})
+        with pytest.raises(Refusal, match="that is no marker of Chaffinch"):
+            query.commit(1)
+
+
+def foreign_offset():
+    return CommittedOffset(offset=0, leader_epoch=-1, metadata="not a marker", committed_ms=0)
+
+
+class TestEmptyBatches:
+    def test_one_opens_no_transaction_and_is_remembered(self):
+        broker = Broker()
+        query = Query(broker, [(outcome({}),), (outcome({0: [(b"k", b"v")]}),)])
+        driver = query.commit(0)
+        assert driver.result.outcome == "empty"
+        assert driver.steps == [Step.READ_STATE, Step.READ_MARKER, Step.NOTE_DONE]
+        query.done = 1
+        query.run()
+        assert counted(broker.read(TOPIC)) == {b"v": 1}
+
+    def test_without_a_checkpoint_one_commits_a_marker(self):
+        broker = Broker()
+        query = Query(broker, [(outcome({}),), (outcome({0: [(b"k", b"v")]}),)], has_checkpoint=False)
+        assert Step.COMMIT_MARKER in query.commit(0).steps
+        query.commit(1)
+        assert counted(broker.read(TOPIC)) == {b"v": 1}
+
+
+class TestTransactionalId:
+    def test_a_changed_one_is_refused(self):
+        _broker, query = two_batches()
+        query.commit(0)
+        query.transactional_id = "mine"
+        with pytest.raises(Refusal, match="this checkpoint was begun with chaffinch-q") as caught:
+            query.commit(1)
+        assert caught.value.group is Group.INVALID_CONFIGURATION
+
+    def test_it_is_fixed_before_anything_is_written(self):
+        _broker, query = two_batches()
+        with pytest.raises(Killed):
+            query.run(Cut(at=query_operation(Step.INIT_PRODUCER), how="crash_before"))
+        assert query.state.transactional_id == "chaffinch-q"
+
+
+class TestTimeouts:
+    @pytest.mark.parametrize(
+        ("byte_count", "rate", "given", "expected"),
+        [(0, 1e6, None, 60_000), (100_000_000, 1e6, None, 400_000), (400_000_000, 1e6, None, 900_000), (10_000_000, 1e6, 12_000, 12_000)],
+    )
+    def test_from_size_and_rate(self, byte_count, rate, given, expected):
+        assert transaction_timeout_ms(sized_plan(byte_count, push_bytes_per_s=rate, transaction_timeout_ms=given)) == expected
+
+    @pytest.mark.parametrize(("given", "allowed"), [(None, "900000 ms"), (500_000, "500000 ms")])
+    def test_a_batch_that_cannot_fit_is_refused_with_both_numbers(self, given, allowed):
+        plan = sized_plan(2_000_000_000, push_bytes_per_s=1e6, transaction_timeout_ms=given)
+        with pytest.raises(Refusal, match=f"takes about 2000000 ms .* may last {allowed}"):
+            transaction_timeout_ms(plan)
+
+    def test_what_the_broker_refuses_is_said(self):
+        _broker, query = two_batches()
+        with pytest.raises(Refusal, match=r"transaction\.max\.timeout\.ms") as caught:
+            query.commit(0, transaction_timeout_ms=1_000_000)
+        assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "INVALID_TRANSACTION_TIMEOUT")
+
+
+def sized_plan(byte_count, **changes):
+    _broker, query = two_batches()
+    plan = query.plan(0, "r", **changes)
+    part = plan.outcomes[0].batches[0]
+    big = replace(part, bytes=replace(part.bytes, byte_count=byte_count))
+    return replace(plan, outcomes=(replace(plan.outcomes[0], batches=(big,)),))
+
+
+class TestBatchWrites:
+    def test_a_token_is_written_once(self):
+        broker, query = two_batches(has_checkpoint=False)
+        first = query.commit(0, is_stream=False)
+        again = query.commit(0, is_stream=False, writer_id="later")
+        assert (first.result.outcome, again.result.outcome) == ("written", "skipped")
+        assert counted(broker.read(TOPIC)) == {value: 1 for pairs in ROWS[0].values() for _, value in pairs}
+
+    def test_without_a_token_there_is_no_marker(self):
+        broker, query = two_batches(has_checkpoint=False)
+        for _ in range(2):
+            driver = query.commit(0, is_stream=False, group_id=None)
+            assert not {Step.READ_MARKER, Step.COMMIT_MARKER} & set(driver.steps)
+        assert set(counted(broker.read(TOPIC)).values()) == {2}
+
+
+def test_a_tolerance_cannot_be_given_without_tolerating():
+    with pytest.raises(ValueError, match=r"needs errors\.tolerance=all"):
+        Tolerance.parse("none", "5")

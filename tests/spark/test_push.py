@@ -1,0 +1,261 @@
+"""Pushing batches: order, windows, sequences, retries and culprits, against a partition that checks sequences like a broker."""
+
+from collections import deque
+from itertools import count
+
+import pytest
+
+from chaffinch.errors import codes
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.spark.commit_messages import StagedBatch, StagedBytes
+from chaffinch.spark.marker import Refusal
+from chaffinch.spark.operations import BatchAnswer, Lost, NextAnswer, Reply, SendBatch, Step, Wait
+from chaffinch.spark.push import IN_FLIGHT_MAX, ROUNDS_MAX, Fenced, Push, StartAgain
+
+IDENTITY = ProducerIdentity(7, 1)
+ORDERS = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+
+
+def staged(records, where=ORDERS):
+    """A batch whose content is the list of its record names."""
+    return StagedBatch(topic_partition=where, record_count=len(records), bytes=StagedBytes(data="|".join(records).encode(), byte_count=100))
+
+
+class FakeLeader:
+    """Stores what comes in sequence. `script`: for each batch that would be stored, in order, an answer in place of that (None: store)."""
+
+    def __init__(self, script=(), judge=None):
+        self.script = deque(script)
+        self.judge = judge
+        self.stored = {}
+        self.sequence = {}
+        self.sent = []
+        self.in_flight_max = {}
+        self.under_way = deque()
+        self.now_ms = 0
+        self.waits = 0
+        self.is_cut = False
+        self.culprits = []
+
+    def run(self, push_steps):
+        """Drives a generator of `Push.send` to its end."""
+        reply = None
+        try:
+            while True:
+                operation = push_steps.send(reply)
+                reply = Reply(now_ms=self.now_ms, value=self.perform(operation))
+        except StopIteration:
+            return self
+
+    def perform(self, operation):
+        match operation:
+            case SendBatch():
+                self.is_cut = False
+                self.sent.append(operation)
+                self.under_way.append(operation)
+                where = operation.batch.topic_partition
+                under_way = sum(sent.batch.topic_partition == where for sent in self.under_way)
+                self.in_flight_max.setdefault(where, []).append(under_way)
+            case NextAnswer():
+                return self.answer(self.under_way.popleft())
+            case Wait():
+                self.waits += 1
+                self.now_ms += operation.ms
+        return None
+
+    def answer(self, sent):
+        if self.is_cut:
+            # One connection: what was behind the lost one is lost with it.
+            return BatchAnswer(ticket=sent.ticket, lost=Lost(reason="cut"))
+        names = sent.batch.bytes.data.decode().split("|")
+        kept = names if sent.kept is None else [names[index] for index in sent.kept]
+        where = sent.batch.topic_partition
+        expected = self.sequence.get(where, 0)
+        if sent.base_sequence < expected:
+            return BatchAnswer(ticket=sent.ticket, code=codes.DUPLICATE_SEQUENCE_NUMBER)
+        if sent.base_sequence > expected:
+            return BatchAnswer(ticket=sent.ticket, code=codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        answer = self.script.popleft() if self.script else None
+        if answer is None and self.judge is not None:
+            answer = self.judge(kept)
+        self.is_cut = answer is not None and "lost" in answer
+        if answer is not None and not answer.get("stores"):
+            return BatchAnswer(ticket=sent.ticket, **{key: value for key, value in answer.items() if key != "stores"})
+        self.stored.setdefault(where, []).extend(kept)
+        self.sequence[where] = expected + len(kept)
+        if answer is not None:
+            return BatchAnswer(ticket=sent.ticket, lost=answer["lost"])
+        return BatchAnswer(ticket=sent.ticket, code=codes.NONE)
+
+    def set_aside(self, batch, culprits):
+        names = batch.bytes.data.decode().split("|")
+        self.culprits += [(names[culprit.row], culprit.code.name) for culprit in culprits]
+        return
+        yield
+
+
+def refused(code, *culprits, message="why"):
+    return {"code": code, "message": message, "culprits": tuple((index, code, message) for index in culprits)}
+
+
+LOST = {"lost": Lost(reason="cut")}
+LOST_BEFORE_SENT = {"lost": Lost(reason="refused", was_sent=False)}
+LOST_AFTER_STORED = {"lost": Lost(reason="cut"), "stores": True}
+
+
+def pushed(batches, script=(), judge=None, deadline_ms=60_000):
+    leader = FakeLeader(script, judge)
+    push = Push(IDENTITY, count(1), deadline_ms, "transaction.timeout.ms=60000")
+    return leader.run(push.send(Step.PUSH, batches, leader.set_aside))
+
+
+def names(count, prefix="r"):
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+def test_batches_go_out_in_order_with_consecutive_sequences():
+    batches = [staged([f"{number}a", f"{number}b"]) for number in range(10)]
+    leader = pushed(batches)
+    assert leader.stored[ORDERS] == [f"{number}{letter}" for number in range(10) for letter in "ab"]
+    assert [sent.base_sequence for sent in leader.sent] == list(range(0, 20, 2))
+
+
+def test_the_first_batch_goes_alone_and_then_a_window_opens():
+    leader = pushed([staged([str(number)]) for number in range(20)])
+    assert leader.in_flight_max[ORDERS][0] == 1
+    assert max(leader.in_flight_max[ORDERS]) == IN_FLIGHT_MAX
+    # The second one was not sent before the first one's answer.
+    assert leader.in_flight_max[ORDERS][1] == 1
+
+
+def test_partitions_have_windows_and_sequences_of_their_own():
+    leader = pushed([staged(["a"]), staged(["b"], OTHER), staged(["c"]), staged(["d"], OTHER)])
+    assert leader.stored == {ORDERS: ["a", "c"], OTHER: ["b", "d"]}
+    assert [sent.batch.topic_partition for sent in leader.sent[:2]] == [ORDERS, OTHER]
+
+
+def test_dead_letters_continue_the_sequences_of_a_partition():
+    leader = FakeLeader()
+    push = Push(IDENTITY, count(1), 60_000, "")
+    leader.run(push.send(Step.PUSH, [staged(["a", "b"])], leader.set_aside))
+    leader.run(push.send(Step.PUSH_DEAD_LETTERS, [staged(["c"])], leader.set_aside))
+    assert [sent.base_sequence for sent in leader.sent] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused(codes.NOT_LEADER_OR_FOLLOWER), refused(codes.REQUEST_TIMED_OUT), refused(codes.NOT_ENOUGH_REPLICAS),
+        refused(codes.CORRUPT_MESSAGE), LOST, LOST_BEFORE_SENT, LOST_AFTER_STORED,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("at", range(6))
+def test_a_retriable_failure_is_sent_again_under_the_same_sequence(failure, at):
+    batches = [staged([f"{number}a", f"{number}b"]) for number in range(8)]
+    leader = pushed(batches, script=[None] * at + [failure])
+    assert leader.stored[ORDERS] == [f"{number}{letter}" for number in range(8) for letter in "ab"]
+    assert leader.waits >= 1
+
+
+def test_after_a_failure_the_leader_is_looked_up_anew_once():
+    leader = pushed([staged([str(number)]) for number in range(3)], script=[refused(codes.NOT_LEADER_OR_FOLLOWER)])
+    assert [sent.refresh for sent in leader.sent] == [False, True, False, False]
+
+
+def test_time_ends_with_the_transaction_s():
+    with pytest.raises(
+        Refusal, match=r"not acknowledged within transaction\.timeout\.ms=60000; the last answer was: NOT_ENOUGH_REPLICAS"
+    ) as caught:
+        pushed([staged(["a"])], script=[refused(codes.NOT_ENOUGH_REPLICAS)] * 10_000)
+    assert caught.value.group is codes.Group.TRANSACTION_ABORTABLE
+
+
+class TestCulprits:
+    @pytest.mark.parametrize("at", range(4))
+    def test_innocents_go_again_with_the_sequences_taken_back(self, at):
+        batches = [staged(names(4, f"{number}-")) for number in range(5)]
+        leader = pushed(batches, script=[None] * at + [refused(codes.INVALID_RECORD, 1, 3)])
+        expected = [name for number in range(5) for name in names(4, f"{number}-") if name not in (f"{at}-1", f"{at}-3")]
+        assert leader.stored[ORDERS] == expected
+        assert leader.culprits == [(f"{at}-1", "INVALID_RECORD"), (f"{at}-3", "INVALID_RECORD")]
+
+    def test_all_records_bad(self):
+        leader = pushed([staged(names(3)), staged(["good"])], script=[refused(codes.INVALID_TIMESTAMP, 0, 1, 2)])
+        assert leader.stored[ORDERS] == ["good"]
+        assert len(leader.culprits) == 3
+
+    def test_indices_of_a_second_round_are_those_of_the_staged_batch(self):
+        leader = pushed([staged(names(5))], script=[refused(codes.INVALID_RECORD, 1), refused(codes.INVALID_RECORD, 2)])
+        assert leader.stored[ORDERS] == ["r0", "r2", "r4"]
+        assert [name for name, _ in leader.culprits] == ["r1", "r3"]
+
+    def test_without_culprits_a_batch_is_halved_until_the_bad_record_stands_alone(self):
+        def judge(kept):
+            return refused(codes.MESSAGE_TOO_LARGE) if "r5" in kept else None
+
+        leader = pushed([staged(names(16)), staged(["after"])], judge=judge)
+        assert leader.stored[ORDERS] == [name for name in names(16) if name != "r5"] + ["after"]
+        assert leader.culprits == [("r5", "MESSAGE_TOO_LARGE")]
+
+    def test_a_broker_that_names_one_culprit_at_a_time_does_not_make_it_quadratic(self):
+        bad = {f"r{number}" for number in range(0, 400, 2)}
+
+        def judge(kept):
+            first = next((index for index, name in enumerate(kept) if name in bad), None)
+            return None if first is None else refused(codes.INVALID_RECORD, first)
+
+        leader = pushed([staged(names(400))], judge=judge)
+        assert leader.stored[ORDERS] == [name for name in names(400) if name not in bad]
+        assert sum(len(sent.kept or names(400)) for sent in leader.sent) < 400 * (ROUNDS_MAX + 1) * 10
+
+    def test_an_index_outside_the_batch_refuses_all(self):
+        with pytest.raises(Refusal, match="blamed record 9 of a batch of 3"):
+            pushed([staged(names(3))], script=[refused(codes.INVALID_RECORD, 9)])
+
+    @pytest.mark.parametrize("unsure", [LOST, refused(codes.REQUEST_TIMED_OUT), refused(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)])
+    def test_a_refusal_after_an_attempt_that_may_be_stored_starts_the_transaction_again(self, unsure):
+        with pytest.raises(StartAgain, match="an earlier attempt may be stored"):
+            pushed([staged(names(3))], script=[unsure, refused(codes.INVALID_RECORD, 0)])
+
+    def test_a_refusal_after_an_attempt_that_never_left_is_a_refusal_like_any_other(self):
+        leader = pushed([staged(names(3))], script=[LOST_BEFORE_SENT, refused(codes.INVALID_RECORD, 0)])
+        assert leader.stored[ORDERS] == ["r1", "r2"]
+
+    def test_a_code_nobody_knows_with_culprits_is_treated_like_any_other(self):
+        leader = pushed([staged(names(3))], script=[refused(codes.by_number(4711), 2)])
+        assert leader.culprits == [("r2", "UNKNOWN_4711")]
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (codes.INVALID_PRODUCER_EPOCH, Fenced), (codes.PRODUCER_FENCED, Fenced), (codes.INVALID_PRODUCER_ID_MAPPING, Fenced),
+        (codes.INVALID_TXN_STATE, StartAgain), (codes.TRANSACTION_ABORTABLE, StartAgain), (codes.UNKNOWN_PRODUCER_ID, StartAgain),
+        (codes.CONCURRENT_TRANSACTIONS, StartAgain), (codes.OUT_OF_ORDER_SEQUENCE_NUMBER, StartAgain),
+        (codes.TOPIC_AUTHORIZATION_FAILED, Refusal), (codes.UNSUPPORTED_VERSION, Refusal), (codes.by_number(4711), Refusal),
+    ],
+)  # fmt: skip
+def test_errors_that_are_no_record_s(code, error):
+    with pytest.raises(error):
+        pushed([staged(["a"]), staged(["b"])], script=[refused(code)])
+
+
+def test_a_refusal_carries_the_class_of_its_code():
+    with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] TOPIC_AUTHORIZATION_FAILED: orders-0: why"):
+        pushed([staged(["a"])], script=[refused(codes.TOPIC_AUTHORIZATION_FAILED)])
+
+
+def test_a_batch_stored_whose_predecessor_was_refused_starts_again():
+    """It cannot happen with a broker that checks sequences; if it does, nothing of the transaction can be trusted."""
+    leader = FakeLeader()
+    push = Push(IDENTITY, count(1), 60_000, "")
+    steps = push.send(Step.PUSH, [staged([str(number)]) for number in range(3)], leader.set_aside)
+    first = next(steps)
+    steps.send(Reply(now_ms=0))
+    second = steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
+    third = steps.send(Reply(now_ms=0))
+    steps.send(Reply(now_ms=0))
+    steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.NOT_LEADER_OR_FOLLOWER)))
+    with pytest.raises(StartAgain, match="stored a batch whose predecessor it refused"):
+        steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=third.ticket, code=codes.NONE)))
