@@ -47,6 +47,9 @@ class Participants(Protocol):
     def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
         """Make the group's pending offsets of this producer valid, or drop them. Raises StorageError."""
 
+    def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
+        """Return once markers and offsets written there survive a loss of power. Raises StorageError."""
+
 
 @dataclass(frozen=True, slots=True)
 class InitAnswer:
@@ -320,6 +323,9 @@ class TransactionCoordinator:
             self._participants.complete_offsets(group, metadata.producer_id, is_commit)
         for partition in sorted(metadata.partitions):
             self._participants.write_marker(partition, is_commit, metadata.identity, now_ms)
+        if self._sync_decisions:
+            # Before the completion: were it kept by a loss of power and a marker not, nobody would write that marker again.
+            self._participants.sync(metadata.partitions, metadata.groups)
         completed = replace(
             metadata,
             state=transaction_moves.COMPLETED[metadata.state],

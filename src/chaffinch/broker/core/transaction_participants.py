@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import COORDINATOR_EPOCH
@@ -26,3 +28,11 @@ class TransactionParticipants:
 
     def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
         self._offsets.complete(group, producer_id, is_commit)
+
+    def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
+        for topic_partition in sorted(topic_partitions):
+            partition = self._topics.partition(*topic_partition)
+            if partition is not None:
+                partition.log.sync()
+        if any(True for _ in groups):
+            self._offsets.sync()
