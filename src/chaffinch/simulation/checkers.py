@@ -50,6 +50,14 @@ def visible(log: LogContents) -> list[Stored]:
     return found
 
 
+def logs_survive(before: Logs, after: Logs) -> Iterator[str]:
+    """A death of the broker with nothing under way changes no log."""
+    for topic_partition in sorted({*before, *after}):
+        if before.get(topic_partition) != after.get(topic_partition):
+            ends = [logs[topic_partition].log_end_offset if topic_partition in logs else None for logs in (before, after)]
+            yield f"{topic_partition}: the log ended at {ends[0]}, after one more death of the quiet broker at {ends[1]}"
+
+
 def offsets_are_dense(logs: Logs) -> Iterator[str]:
     """Records and markers take every offset once, in order."""
     for topic_partition, log in logs.items():

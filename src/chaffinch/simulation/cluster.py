@@ -93,7 +93,7 @@ class BrokerProcess:
                     core.create_topic(topic.name, topic.partition_count, 1, topic.config, now_ms=self._world.now_ms)
         except Interrupted:
             self._world.count("deaths while starting")
-            self._end(Death.KILLED)
+            self._end(self.disk.armed_death)
             return
         self.core = core
         self._world.tell(WHO, f"starts, life {self._life}")
@@ -109,7 +109,7 @@ class BrokerProcess:
             try:
                 self.core.close()
             except Interrupted:
-                death = Death.KILLED
+                death = self.disk.armed_death
         self._world.count(f"broker {death.value}")
         self._end(death)
 
@@ -166,8 +166,8 @@ class BrokerProcess:
         try:
             effects = self.core.handle(event, self._world.now_ms)
         except Interrupted:
-            self._world.count("broker killed")
-            self._end(Death.KILLED)
+            self._world.count(f"broker {self.disk.armed_death.value}")
+            self._end(self.disk.armed_death)
             return
         for effect in effects:
             self._perform(effect)

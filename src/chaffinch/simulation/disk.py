@@ -28,12 +28,15 @@ class Disk:
 
     def __init__(self, world: World) -> None:
         self.file_system = MemoryFileSystem()
+        self.armed_death = Death.KILLED
+        """How the process ends when an armed operation raises."""
         self._world = world
         self._left: int | None = None
 
-    def arm(self, operations: int) -> None:
+    def arm(self, operations: int, death: Death = Death.KILLED) -> None:
         """The process dies in the changing operation after `operations` more of them."""
         self._left = operations
+        self.armed_death = death
         self.file_system.hook = self._hook
 
     def disarm(self) -> None:

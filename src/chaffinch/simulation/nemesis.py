@@ -1,0 +1,73 @@
+"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, and killed clients.
+
+Works until `stop`; the world's quiet phase begins then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from chaffinch.simulation.cluster import BrokerProcess
+from chaffinch.simulation.disk import Death
+from chaffinch.simulation.world import World
+
+ARMED_OPERATIONS_MAX = 60
+ARMED_START_OPERATIONS_MAX = 12
+"""A start does few changing operations: an armed one dies in them, or soon after."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deeds:
+    """How often what happens: mean times between two deeds in ms, 0 for never; shares of the broker's deaths."""
+
+    broker_death_ms: int = 0
+    client_death_ms: int = 0
+    in_operation_share: float = 0.5
+    clean_stop_share: float = 0.15
+    power_loss_share: float = 0.0
+    """Only with flush.policy=always."""
+    dies_starting_share: float = 0.1
+
+
+class Nemesis:
+    """See the module. `kills`: one function per client process, each ends it and lets it come back."""
+
+    def __init__(self, world: World, deeds: Deeds, broker: BrokerProcess, kills: Sequence[Callable[[], None]]) -> None:
+        self._world = world
+        self._deeds = deeds
+        self._broker = broker
+        self._kills = list(kills)
+        self._is_over = False
+        self._plan(deeds.broker_death_ms, self._kill_broker)
+        if self._kills:
+            self._plan(deeds.client_death_ms, self._kill_client)
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._broker.disk.disarm()
+
+    def _plan(self, mean_ms: int, deed: Callable[[], None]) -> None:
+        if mean_ms and not self._is_over:
+            self._world.after(self._world.dice.randint(1, 2 * mean_ms), lambda: self._do(mean_ms, deed))
+
+    def _do(self, mean_ms: int, deed: Callable[[], None]) -> None:
+        if not self._is_over:
+            deed()
+            self._plan(mean_ms, deed)
+
+    def _kill_client(self) -> None:
+        self._world.dice.choice(self._kills)()
+
+    def _kill_broker(self) -> None:
+        world, deeds, dice = self._world, self._deeds, self._world.dice
+        death = Death.POWER_LOST if world.chance(deeds.power_loss_share) else Death.KILLED
+        if self._broker.core is None:
+            if world.chance(deeds.dies_starting_share):
+                self._broker.disk.arm(dice.randrange(ARMED_START_OPERATIONS_MAX), death)
+        elif world.chance(deeds.in_operation_share):
+            self._broker.disk.arm(dice.randrange(ARMED_OPERATIONS_MAX), death)
+        elif world.chance(deeds.clean_stop_share):
+            self._broker.die(Death.STOPPED)
+        else:
+            self._broker.die(death)

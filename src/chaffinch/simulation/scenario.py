@@ -1,0 +1,188 @@
+"""`run(seed)`: one world from its first millisecond to its verdict.
+
+Two phases, as in TigerBeetle's VOPR. First everything goes wrong that the seed's knobs allow, while producers and queries write. Then the
+network heals, nothing dies any more, and within a bound of virtual time all work must be done and every transaction decided; after that the
+broker is killed once more and started again, and the checkers compare what was promised with what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from chaffinch.simulation import checkers
+from chaffinch.simulation.cluster import BrokerProcess
+from chaffinch.simulation.disk import Death
+from chaffinch.simulation.nemesis import Deeds, Nemesis
+from chaffinch.simulation.network import Faults, Network
+from chaffinch.simulation.queries import Cut, CutKind, Supervisor
+from chaffinch.simulation.reading import CommittedReader, read_logs
+from chaffinch.simulation.workload import TOPICS, Workload
+from chaffinch.simulation.world import Stuck, World
+
+ARMED_BY_CUT_MAX: Final = 4
+STARTS_WITHIN_MS: Final = 10_000
+READ_WITHIN_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """What a world is like. `of` rolls them; a caller may fix any of them."""
+
+    node_count: int = 1
+    flush_policy: str = "os"
+    query_count: int = 0
+    query_rows: int = 60
+    bad_share: float = 0.04
+    value_bytes_max: int = 400
+    trouble_ms: int = 8_000
+    """How long things go wrong at least; longer while work is left, up to three times that."""
+    quiet_limit_ms: int = 300_000
+    """How long it may take after that until all is done."""
+    faults: Faults = Faults()
+    deeds: Deeds = Deeds()
+    cut: Cut | None = None
+
+    @classmethod
+    def of(cls, world: World, overrides: Mapping[str, Any]) -> Knobs:
+        """Knobs for this world: some worlds are rough, some nearly calm, because calm ones reach what rough ones never do."""
+        dice = world.dice
+        flush_policy = dice.choice(("os", "always"))
+        roughness = dice.choice((0.2, 1.0, 1.0, 2.0))
+        knobs = cls(
+            node_count=dice.choice((1, 1, 2, 3)),
+            flush_policy=flush_policy,
+            query_count=dice.choice((1, 1, 2)),
+            query_rows=dice.randint(40, 120),
+            bad_share=dice.choice((0.0, 0.03, 0.1)),
+            value_bytes_max=dice.choice((100, 400, 400, 2_000)),
+            faults=Faults(
+                latency_max_ms=dice.choice((1, 4, 20)),
+                slow_share=0.01 * roughness * dice.random(),
+                cut_share=0.25 * roughness * dice.random(),
+                silent_share=0.1 * roughness * dice.random(),
+                lost_answer_share=0.04 * roughness * dice.random(),
+                unreachable_share=0.05 * roughness * dice.random(),
+            ),
+            deeds=Deeds(
+                broker_death_ms=int(dice.choice((600, 1_500, 4_000)) / roughness),
+                client_death_ms=dice.choice((0, 3_000, 8_000)),
+                power_loss_share=0.4 if flush_policy == "always" else 0.0,
+            ),
+        )
+        return replace(knobs, **overrides)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What came of one world. `digest` is of the whole story: two runs with the same one were the same."""
+
+    seed: int
+    violations: tuple[str, ...]
+    counters: Mapping[str, int]
+    digest: str
+    virtual_ms: int
+    story: tuple[str, ...] = ()
+
+
+def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
+    """The world of a seed. `overrides` fix fields of `Knobs`. Never raises for what a core does wrong: that is a violation."""
+    world = World(seed, keeps_story=keeps_story)
+    scene = _Scene(world, Knobs.of(world, overrides))
+    violations: Sequence[str]
+    try:
+        violations = scene.play()
+    except Stuck as stuck:
+        violations = [f"stuck: {stuck}"]
+    except Exception as error:  # A core that raises is what the simulation is looking for.
+        violations = [f"raised: {type(error).__name__}: {error}"]
+        if keeps_story:
+            raise
+    for violation in violations:
+        world.tell("checkers", violation)
+    return Report(
+        seed=seed,
+        violations=tuple(violations),
+        counters=dict(sorted(world.counters.items())),
+        digest=world.digest,
+        virtual_ms=world.elapsed_ms,
+        story=tuple(world.lines),
+    )
+
+
+class _Scene:
+    """One world's actors."""
+
+    def __init__(self, world: World, knobs: Knobs) -> None:
+        self.world = world
+        self.knobs = knobs
+        self.network = Network(world, knobs.faults)
+        self.broker = BrokerProcess(
+            world, self.network, node_count=knobs.node_count, settings={"flush.policy": knobs.flush_policy}, topics=TOPICS
+        )
+        self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
+        self.broker.start()
+        self.queries = [self.workload.query(f"query-{number}", knobs.query_rows) for number in range(knobs.query_count)]
+        self.supervisors = [
+            Supervisor(world, self.network, self.broker.addresses, query, cut=knobs.cut, cut_broker=self._cut_broker)
+            for query in self.queries
+        ]
+
+    def play(self) -> list[str]:
+        world, knobs = self.world, self.knobs
+        nemesis = Nemesis(world, knobs.deeds, self.broker, [supervisor.kill_one for supervisor in self.supervisors])
+        for supervisor in self.supervisors:
+            supervisor.start()
+        trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
+        timer = [False]
+        world.at(trouble_ends_ms, lambda: timer.__setitem__(0, True))
+        world.run(lambda: timer[0] or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
+        nemesis.stop()
+        self.network.heal()
+        world.tell("world", "from here on nothing goes wrong")
+        world.run(lambda: self._is_done, limit_ms=knobs.quiet_limit_ms, waiting_for=f"work is left: {self._left()}")
+        world.run(self._is_decided, limit_ms=knobs.quiet_limit_ms, waiting_for="a transaction is left undecided")
+        return self._verdict()
+
+    @property
+    def _is_done(self) -> bool:
+        return all(supervisor.is_done for supervisor in self.supervisors)
+
+    def _left(self) -> str:
+        return ", ".join(supervisor.query.name for supervisor in self.supervisors if not supervisor.is_done)
+
+    def _is_decided(self) -> bool:
+        core = self.broker.core
+        return core is not None and all(
+            partition.log.last_stable_offset == partition.log.log_end_offset for partition in core.topics.partitions()
+        )
+
+    def _cut_broker(self, kind: CutKind) -> None:
+        if kind is CutKind.BROKER_DIES_DURING:
+            self.broker.disk.arm(self.world.dice.randrange(ARMED_BY_CUT_MAX))
+        else:
+            self.broker.die(Death.KILLED)
+
+    def _verdict(self) -> list[str]:
+        """Read everything, kill the broker once more, read again, check."""
+        world, broker = self.world, self.broker
+        assert broker.core is not None
+        before = read_logs(broker.core)
+        broker.die(Death.POWER_LOST if self.knobs.flush_policy == "always" else Death.KILLED)
+        world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="the broker does not start again")
+        reader = CommittedReader(world, self.network, broker)
+        world.run(lambda: reader.is_done, limit_ms=READ_WITHIN_MS, waiting_for="a read_committed reader does not come to the end")
+        logs, committed = read_logs(broker.core), reader.found
+        found = [
+            *checkers.logs_are_decided(logs),
+            *checkers.logs_survive(before, logs),
+            *checkers.offsets_are_dense(logs),
+            *checkers.sequences_run_on(logs),
+            *checkers.readers_agree(committed, logs),
+        ]
+        for query in self.queries:
+            found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
+        world.count("records in logs", sum(len(log.records) for log in logs.values()))
+        world.count("records visible", sum(map(len, committed.values())))
+        return found

@@ -1,0 +1,128 @@
+"""What is written in a world: topics, records good and bad, and rows of queries; all from the world's dice.
+
+Every record has a number of its own, in its value, by which it is known wherever it turns up. Bad records are bad on purpose and for good:
+a null key on a compacted topic, a timestamp hours ahead of the broker's clock, a value beyond the topic's limit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import TopicPartition
+from chaffinch.simulation.cluster import TopicPlan
+from chaffinch.simulation.queries import DEAD_LETTER_TOPIC, Query, Row
+from chaffinch.simulation.reading import value_of
+from chaffinch.simulation.world import World
+from chaffinch.spark.snapshot import TopicSnapshot
+
+PLAIN, COMPACTED, NARROW = "plain", "compacted", "narrow"
+NARROW_BYTES: Final = 1_500
+"""max.message.bytes of the topic `narrow`: batches of several records have to be split there."""
+TOPICS: Final = (
+    TopicPlan(name=PLAIN, partition_count=3),
+    TopicPlan(name=COMPACTED, partition_count=2, config={"cleanup.policy": "compact"}),
+    TopicPlan(name=NARROW, partition_count=1, config={"max.message.bytes": str(NARROW_BYTES)}),
+    TopicPlan(name=DEAD_LETTER_TOPIC, partition_count=2),
+)
+FUTURE_MS: Final = 10 * 3_600_000
+"""Ahead of the broker's clock by more than message.timestamp.after.max.ms, one hour, for the whole life of a world."""
+QUERY_TASKS, QUERY_BATCHES = 2, 3
+
+
+class Fault(Enum):
+    """Why a record is bad, with the code that must be its own."""
+
+    NULL_KEY = "null key"
+    FUTURE = "timestamp in the future"
+    TOO_LARGE = "too large"
+
+    @property
+    def codes(self) -> frozenset[ErrorCode]:
+        return _CODES[self]
+
+
+_CODES: Final[dict[Fault, frozenset[ErrorCode]]] = {
+    Fault.NULL_KEY: frozenset({codes.INVALID_COMPACTION_KEY}),
+    Fault.FUTURE: frozenset({codes.INVALID_TIMESTAMP}),
+    Fault.TOO_LARGE: frozenset({codes.MESSAGE_TOO_LARGE}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One record that a producer is to send. `fault` None: it is good."""
+
+    number: int
+    topic_partition: TopicPartition
+    key: bytes | None
+    value: bytes
+    timestamp_ms: int
+    fault: Fault | None = None
+
+
+class Workload:
+    """Makes records and rows; `bad_share` of them are bad."""
+
+    def __init__(self, world: World, *, bad_share: float, value_bytes_max: int) -> None:
+        self._world = world
+        self._bad_share = bad_share
+        self._value_bytes_max = value_bytes_max
+        self._count = 0
+
+    def record(self) -> Record:
+        """The next record, for any of the target topics."""
+        dice = self._world.dice
+        topic = dice.choice(TOPICS[:3])
+        fault = self._fault(topic.name) if self._world.chance(self._bad_share) else None
+        number = self._count
+        self._count += 1
+        size_max = 300 if topic.name == NARROW else self._value_bytes_max
+        size = NARROW_BYTES + 100 if fault is Fault.TOO_LARGE else dice.randint(12, size_max)
+        return Record(
+            number=number,
+            topic_partition=TopicPartition(topic.name, dice.randrange(topic.partition_count)),
+            key=None if fault is Fault.NULL_KEY or (topic.name != COMPACTED and dice.random() < 0.3) else b"key-%d" % number,
+            value=value_of(number, size),
+            timestamp_ms=self._world.now_ms + (FUTURE_MS if fault is Fault.FUTURE else -dice.randint(0, 100_000)),
+            fault=fault,
+        )
+
+    def _fault(self, topic: str) -> Fault:
+        possible = [Fault.FUTURE]
+        if topic == COMPACTED:
+            possible.append(Fault.NULL_KEY)
+        if topic == NARROW:
+            possible.append(Fault.TOO_LARGE)
+        return self._world.dice.choice(possible)
+
+    def query(self, name: str, row_count: int) -> Query:
+        """A query with `row_count` rows over a few batches and tasks; one of its batches may be empty."""
+        dice = self._world.dice
+        tasks: list[list[list[Row]]] = [[[] for _ in range(QUERY_TASKS)] for _ in range(QUERY_BATCHES)]
+        empty = dice.randrange(2 * QUERY_BATCHES)
+        places = sorted((dice.randrange(QUERY_BATCHES), dice.randrange(QUERY_TASKS)) for _ in range(row_count))
+        for batch, task in places:
+            if batch != empty:
+                tasks[batch][task].append(self._row())
+        return Query(
+            name=name,
+            batches=tasks,
+            marker_partition=TopicPartition(PLAIN, 0),
+            dead_letter_target=TopicSnapshot(topic=DEAD_LETTER_TOPIC, topic_id=bytes(16), partition_count=TOPICS[-1].partition_count),
+            has_checkpoint=dice.random() < 0.7,
+        )
+
+    def _row(self) -> Row:
+        record = self.record()
+        return Row(
+            number=record.number,
+            topic_partition=record.topic_partition,
+            key=record.key,
+            value=record.value,
+            timestamp_ms=record.timestamp_ms,
+            is_bad=record.fault is not None,
+        )
