@@ -28,7 +28,6 @@ from examples.standard_library.today import Losses, losses
 from examples.standard_library.workplace import (
     BATCH_OF_BROKER_KILL,
     BATCH_OF_QUERY_KILL,
-    DEAD_LETTER_TOPIC,
     MESSAGE_BYTES_MAX,
     PARTITIONS,
     TOPIC,
@@ -51,12 +50,11 @@ def tell_input(root: Path, files: list[SourceFile]) -> None:
     table = Table(title=f"Input: {len(files)} files below {root}, {sum(file.size for file in files) / 1e6:.0f} MB")
     table.add_column("what must become of them")
     table.add_column("files", justify="right")
-    table.add_row(
-        f"written to {TOPIC} (compacted, {PARTITIONS} partitions, max.message.bytes={MESSAGE_BYTES_MAX})", str(refused.count(None))
-    )
+    table.add_row("written to the topic", str(refused.count(None)))
     table.add_row("set aside: no module of that name, so the key is null", str(refused.count(NULL_KEY)))
     table.add_row("set aside: larger than the topic allows", str(refused.count(TOO_LARGE)))
     console.print(table)
+    tell(f"topic {TOPIC}: compacted, {PARTITIONS} partitions, max.message.bytes={MESSAGE_BYTES_MAX}")
 
 
 @contextmanager
@@ -98,9 +96,9 @@ def compare_all(workplace: Workplace, broker: Broker, files: list[SourceFile], r
     legal = [file for file in files if reason(file) is None]
     refused = [file for file in files if reason(file) is not None]
     return [
-        compare(f"topic {TOPIC}", legal, read_topic(broker.address, TOPIC, by_path, root)),
-        compare(f"topic {DEAD_LETTER_TOPIC}", refused, read_dead_letter_topic(broker.address, by_path, root)),
-        compare("dead letters in Parquet", refused, read_dead_letter_files(workplace, by_path, root)),
+        compare("topic", legal, read_topic(broker.address, TOPIC, by_path, root)),
+        compare("dead letter topic", refused, read_dead_letter_topic(broker.address, by_path, root)),
+        compare("dead letters, Parquet", refused, read_dead_letter_files(workplace, by_path, root)),
     ]
 
 
@@ -119,7 +117,7 @@ def tell_comparison(comparisons: list[Comparison]) -> None:
 
 
 def tell_losses(found: Losses) -> None:
-    table = Table(title="The same rows through confluent-kafka's own producer (idempotent, defaults) into the same kind of topic")
+    table = Table(title="The same rows through confluent-kafka's own producer, same kind of topic")
     table.add_column("files")
     table.add_column("count", justify="right")
     table.add_row("with nothing wrong", str(found.legal))

@@ -20,7 +20,7 @@ from examples.standard_library.workplace import DEAD_LETTER_TOPIC, MESSAGE_BYTES
 NULL_KEY = "INVALID_COMPACTION_KEY"
 TOO_LARGE = "MESSAGE_TOO_LARGE"
 REASON_HEADER = "chaffinch.error.name"
-DIGEST_HEADER = "chaffinch.value.sha256"
+DIGEST_HEADER = "chaffinch.error.value.sha256"
 POLL_SECONDS = 30.0
 
 
@@ -32,10 +32,10 @@ def batch_bytes(file: SourceFile) -> int:
 
 
 def reason(file: SourceFile) -> str | None:
-    """Why the topic must refuse the file, None where it must take it."""
-    if file.key is None:
-        return NULL_KEY
-    return TOO_LARGE if batch_bytes(file) > MESSAGE_BYTES_MAX else None
+    """Why the topic must refuse the file, None where it must take it. The size is looked at before the key, as a broker does."""
+    if batch_bytes(file) > MESSAGE_BYTES_MAX:
+        return TOO_LARGE
+    return NULL_KEY if file.key is None else None
 
 
 def messages(bootstrap_servers: str, topic: str) -> Iterator[Message]:
@@ -162,7 +162,7 @@ def read_dead_letter_files(workplace: Workplace, files: dict[str, SourceFile], r
         for letter in row.to_pylist():
             path = next((item["value"].decode() for item in letter["headers"] or [] if item["key"] == "path"), "")
             file = files.get(path)
-            problems = [f"reason is {letter['name']!r}"] if file is not None and letter["name"] != reason(file) else []
+            problems = [f"reason is {letter['error_name']!r}"] if file is not None and letter["error_name"] != reason(file) else []
             if file is not None and letter["value"] != (root / path).read_bytes():
                 problems.append("value differs from the file's bytes")
             findings.note(path, problems)

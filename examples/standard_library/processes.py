@@ -18,7 +18,7 @@ from examples.standard_library.workplace import (
 )
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-STEP_OF_QUERY_KILL = "committed"
+STEP_OF_QUERY_KILL = "end_transaction"
 """The step of the commit protocol behind Kafka's answer to EndTxn: Kafka has committed, Spark does not know yet."""
 
 

@@ -9,19 +9,25 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
 
-from chaffinch.spark import session, supervise
+from chaffinch.spark import session
 from examples.standard_library.inputs import import_name, original, standard_library
 from examples.standard_library.workplace import DEAD_LETTER_TOPIC, FILES_PER_TRIGGER, TOPIC, Workplace
 
 BINARY_FILE = "path string, modificationTime timestamp, length long, content binary"
 EMPTY_FILE = "path string, modified_ms long"
+CONFIGURATION = {
+    "spark.sql.session.timeZone": "UTC",
+    # The folder is listed by the driver itself: a Spark job per listing costs more than the listing.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": 100_000,
+}
 
 
 def files_with_bytes(spark: SparkSession, links: Path) -> DataFrame:
     """(path below the standard library, content, timestamp) of each file as Spark's `binaryFile` source reads it."""
     prefix = f"file:{links}/"
-    path_below = F.udf(lambda path: original(path.removeprefix(prefix)), "string")
+    path_below = F.udf(lambda path: original(path.removeprefix(prefix)), "string", useArrow=False)
     source = spark.readStream.format("binaryFile").schema(BINARY_FILE).option("recursiveFileLookup", "true")
     # Spark leaves out files that are a week older than the newest it has seen; every file counts here.
     source = source.option("maxFilesPerTrigger", FILES_PER_TRIGGER).option("maxFileAge", "36500d")
@@ -36,12 +42,12 @@ def files_without_bytes(spark: SparkSession, empties: Path) -> DataFrame:
 def rows(files: DataFrame) -> DataFrame:
     """The columns that the sink knows: key, value, timestamp, headers."""
     root = standard_library()
-    key = F.udf(lambda path: import_name(root / path, root), "string")
+    key = F.udf(lambda path: import_name(root / path, root), "string", useArrow=False)
     header = F.struct(F.lit("path").alias("key"), F.encode("path", "UTF-8").alias("value"))
     return files.select(key("path").alias("key"), F.col("content").alias("value"), "timestamp", F.array(header).alias("headers"))
 
 
-def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str):  # type: ignore[no-untyped-def]
+def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str) -> StreamingQuery:
     files = files_with_bytes(spark, workplace.links).unionByName(files_without_bytes(spark, workplace.empties))
     return (
         rows(files)
@@ -60,8 +66,8 @@ def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str):  #
 
 def main() -> None:
     workplace, bootstrap_servers = Workplace(Path(sys.argv[1])), sys.argv[2]
-    spark = session("standard-library", master="local[2]", config={"spark.sql.session.timeZone": "UTC"})
-    supervise(lambda: start(spark, workplace, bootstrap_servers))
+    spark = session("standard-library", master="local[2]", config=CONFIGURATION)
+    start(spark, workplace, bootstrap_servers).awaitTermination()
     spark.stop()
 
 

@@ -67,14 +67,14 @@ def source_file(*, key: str | None = "k", size: int = 10) -> SourceFile:
     return SourceFile(path="p", key=key, size=size, modified_ms=0)
 
 
-def test_reason_names_the_null_key_before_the_size() -> None:
+def test_reason_names_the_size_before_the_null_key() -> None:
     overhead = batch_bytes(source_file(size=MESSAGE_BYTES_MAX)) - MESSAGE_BYTES_MAX
     table = [
         (source_file(), None),
         (source_file(size=MESSAGE_BYTES_MAX - overhead), None),
         (source_file(size=MESSAGE_BYTES_MAX - overhead + 1), TOO_LARGE),
         (source_file(key=None), NULL_KEY),
-        (source_file(key=None, size=MESSAGE_BYTES_MAX), NULL_KEY),
+        (source_file(key=None, size=MESSAGE_BYTES_MAX), TOO_LARGE),
     ]
     assert [reason(file) for file, _ in table] == [expected for _, expected in table]
 
