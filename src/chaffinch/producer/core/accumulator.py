@@ -1,0 +1,282 @@
+"""Where records wait and become batches: columns per partition that grow with each record, and ready-made batches of whole tables.
+
+A plain object: its owner's lock makes it safe for many threads, and its owner waits when memory is short. Follows
+RecordAccumulator.java: a batch is ready when it is full, when its oldest record has lingered, when somebody flushes, or when memory has
+run out. Batches of one partition leave in the order in which their records came.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.records.batch import encode
+from chaffinch.records.byte_columns import ByteColumn
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.compression import Compression
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+# The most that length, attributes, deltas and the lengths of key, value and headers take: five varints of 5 bytes, one of 10, a byte.
+RECORD_OVERHEAD_BYTES = 36
+HEADER_OVERHEAD_BYTES = 10
+BATCH_OVERHEAD_BYTES = 61
+
+
+def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Bytes that a record takes in a batch at most, uncompressed."""
+    size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+    for name, content in headers:
+        # A character takes at most four bytes.
+        size += HEADER_OVERHEAD_BYTES + 4 * len(name) + (len(content) if content else 0)
+    return size
+
+
+class Appended(Enum):
+    """What a record did to its batch."""
+
+    JOINED = "joined"
+    BEGAN = "began"
+    FILLED = "filled"
+
+
+class OpenBatch:
+    """Columns that grow at their end: one record per `append`."""
+
+    __slots__ = (
+        "_headers",
+        "_key_data",
+        "_key_offsets",
+        "_key_valid",
+        "_timestamps",
+        "_value_data",
+        "_value_offsets",
+        "_value_valid",
+        "created_ms",
+        "memory_bytes",
+        "position",
+        "receipts",
+        "size",
+    )
+
+    def __init__(self, created_ms: int, position: int) -> None:
+        self.created_ms = created_ms
+        self.position = position
+        self.size = BATCH_OVERHEAD_BYTES
+        self.memory_bytes = 0
+        self.receipts: list[Any] = []
+        self._key_data, self._key_offsets, self._key_valid = bytearray(), array("q", (0,)), bytearray()
+        self._value_data, self._value_offsets, self._value_valid = bytearray(), array("q", (0,)), bytearray()
+        self._timestamps = array("q")
+        self._headers: list[Headers] | None = None
+
+    def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int) -> None:
+        """Add a record that takes at most `size` bytes."""
+        if key is not None:
+            self._key_data += key
+        self._key_valid.append(key is not None)
+        self._key_offsets.append(len(self._key_data))
+        if value is not None:
+            self._value_data += value
+        self._value_valid.append(value is not None)
+        self._value_offsets.append(len(self._value_data))
+        if headers or self._headers is not None:
+            if self._headers is None:
+                self._headers = [()] * len(self._timestamps)
+            self._headers.append(headers)
+        self._timestamps.append(timestamp_ms)
+        self.receipts.append(receipt)
+        self.size += size
+        self.memory_bytes += size
+
+    def columns(self) -> RecordColumns:
+        """The records, sharing these buffers: nothing may be appended any more."""
+        keys = _column(self._key_offsets, self._key_data, self._key_valid)
+        values = _column(self._value_offsets, self._value_data, self._value_valid)
+        columns = RecordColumns.of(keys, values, np.frombuffer(self._timestamps, np.int64))
+        return columns if self._headers is None else columns.with_headers(self._headers)
+
+
+def _column(offsets: array[int], data: bytearray, valid: bytearray) -> ByteColumn:
+    validity = np.frombuffer(valid, np.uint8) if 0 in valid else None
+    return ByteColumn(np.frombuffer(offsets, np.int64), np.frombuffer(data, np.uint8), validity)
+
+
+class _Queue:
+    """What waits for one partition: closed batches, then the one that is growing."""
+
+    __slots__ = ("closed", "growing", "position_next")
+
+    def __init__(self) -> None:
+        self.closed: deque[ProducerBatch | OpenBatch] = deque()
+        self.growing: OpenBatch | None = None
+        self.position_next = 0
+
+    def oldest_ms(self) -> int | None:
+        first = self.closed[0] if self.closed else self.growing
+        return None if first is None else first.created_ms
+
+    def close(self) -> None:
+        if self.growing is not None:
+            self.closed.append(self.growing)
+            self.growing = None
+
+
+class Accumulator:
+    """Records by partition, until they are taken. `memory_free` counts down with what is appended; `release` counts it up again."""
+
+    def __init__(
+        self,
+        *,
+        batch_bytes: int,
+        linger_ms: int,
+        memory_bytes: int,
+        compression: Compression = Compression.NONE,
+        level: int | None = None,
+    ) -> None:
+        self._batch_bytes = batch_bytes
+        self._linger_ms = linger_ms
+        self._compression = compression
+        self._level = level
+        self.memory_bytes = memory_bytes
+        self.memory_free = memory_bytes
+        self._queues: dict[TopicPartition, _Queue] = {}
+        self._busy: dict[TopicPartition, None] = {}
+        """Partitions with anything in them, in the order in which they became busy."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._busy
+
+    def partitions(self) -> list[TopicPartition]:
+        """Partitions in which something waits."""
+        return list(self._busy)
+
+    def append(
+        self,
+        topic_partition: TopicPartition,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers,
+        receipt: Any,
+        size: int,
+        now_ms: int,
+    ) -> Appended:
+        """Add one record of at most `size` bytes (`record_size`); there must be memory for it."""
+        queue = self._queue(topic_partition)
+        growing, appended = queue.growing, Appended.JOINED
+        if growing is not None and growing.size + size > self._batch_bytes:
+            queue.close()
+            growing, appended = None, Appended.FILLED
+        if growing is None:
+            if appended is Appended.JOINED:
+                appended = Appended.BEGAN
+            growing = queue.growing = OpenBatch(now_ms, queue.position_next)
+            self._busy[topic_partition] = None
+        growing.append(key, value, timestamp_ms, headers, receipt, size)
+        queue.position_next += 1
+        self.memory_free -= size
+        if growing.size >= self._batch_bytes:
+            queue.close()
+            appended = Appended.FILLED
+        return appended
+
+    def append_batch(self, batch: ProducerBatch) -> None:
+        """Add a ready-made batch behind what waits already; there must be memory for it."""
+        queue = self._queue(batch.topic_partition)
+        queue.close()
+        batch.position = queue.position_next
+        queue.position_next += batch.count
+        queue.closed.append(batch)
+        self._busy[batch.topic_partition] = None
+        self.memory_free -= batch.memory_bytes
+
+    def encode_rows(self, columns: RecordColumns) -> bytearray:
+        """The bytes of a ready-made batch, not numbered. Needs no lock: it touches nothing of this object."""
+        return encode(columns, compression=self._compression, level=self._level)
+
+    def has_room_for(self, size: int) -> bool:
+        return size <= self.memory_free
+
+    def release(self, memory_bytes: int) -> None:
+        """The outcome of records is known: their memory is free again."""
+        self.memory_free += memory_bytes
+
+    def ready_at_ms(self, topic_partition: TopicPartition) -> int | None:
+        """When the partition's first batch may be taken (a time that has passed: now); None when nothing waits there."""
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            return None
+        if queue.closed:
+            return queue.closed[0].created_ms
+        return None if queue.growing is None else queue.growing.created_ms + self._linger_ms
+
+    def take(self, topic_partition: TopicPartition) -> ProducerBatch | None:
+        """Take the partition's first batch, full or not, and encode it if it is not; None when nothing waits there."""
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            return None
+        if not queue.closed:
+            queue.close()
+        if not queue.closed:
+            return None
+        first = queue.closed.popleft()
+        if not queue.closed and queue.growing is None:
+            del self._busy[topic_partition]
+        return first if isinstance(first, ProducerBatch) else self._encoded(topic_partition, first)
+
+    def take_expired(self, created_before_ms: int) -> Iterator[ProducerBatch]:
+        """Take every batch whose first record came before, or at, a time."""
+        for topic_partition in self.partitions():
+            queue = self._queues[topic_partition]
+            while (oldest_ms := queue.oldest_ms()) is not None and oldest_ms <= created_before_ms:
+                batch = self.take(topic_partition)
+                assert batch is not None, "a queue with an oldest batch has one to take"
+                yield batch
+
+    def first_position(self, topic_partition: TopicPartition) -> int | None:
+        """The position of the first record that waits for the partition; None when none does."""
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            return None
+        first = queue.closed[0] if queue.closed else queue.growing
+        return None if first is None else first.position
+
+    def position_next(self, topic_partition: TopicPartition) -> int:
+        """The position that the next record of the partition will have."""
+        queue = self._queues.get(topic_partition)
+        return 0 if queue is None else queue.position_next
+
+    def oldest_ms(self) -> int | None:
+        """When the first record of all that wait came; None when none does."""
+        times = (self._queues[topic_partition].oldest_ms() for topic_partition in self._busy)
+        return min((time for time in times if time is not None), default=None)
+
+    def _queue(self, topic_partition: TopicPartition) -> _Queue:
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            queue = self._queues[topic_partition] = _Queue()
+        return queue
+
+    def _encoded(self, topic_partition: TopicPartition, open_batch: OpenBatch) -> ProducerBatch:
+        columns = open_batch.columns()
+        timestamps: npt.NDArray[np.int64] = columns.timestamps
+        return ProducerBatch(
+            topic_partition=topic_partition,
+            receipt=open_batch.receipts,
+            rows=np.arange(columns.count, dtype=np.int64),
+            timestamps=timestamps,
+            data=self.encode_rows(columns),
+            created_ms=open_batch.created_ms,
+            position=open_batch.position,
+            memory_bytes=open_batch.memory_bytes,
+        )

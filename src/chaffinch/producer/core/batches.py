@@ -1,0 +1,107 @@
+"""A batch on its way: its bytes, its numbers, its history, and which of whose records are in it.
+
+The records' owner is opaque here: a receipt, and the rows of it that this batch holds, in order. A batch that loses culprits or is
+split keeps the rows right, so that whoever waits hears about each row exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.errors import KafkaException
+from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, TopicPartition, sequence_add
+from chaffinch.records import batch as record_batch
+from chaffinch.records.columns import RecordColumns
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ProducerBatch:
+    """One record batch for one partition. Times are on the core's clock, in ms."""
+
+    topic_partition: TopicPartition
+    receipt: Any  # The shell's own: whoever waits for the records.
+    rows: Rows
+    """Which of the receipt's records these are, in the order of the batch."""
+    timestamps: npt.NDArray[np.int64]
+    data: bytearray
+    """The encoded batch; identity and sequence are written into it when it is numbered."""
+    created_ms: int
+    position: int
+    """Place of its first record in everything appended to the partition: batches that go back are put in this order."""
+    memory_bytes: int
+    """What it holds of `buffer.memory` until its outcome is known."""
+    identity: ProducerIdentity = NO_PRODUCER
+    base_sequence: int = NO_SEQUENCE
+    attempts: int = 0
+    """How often it was sent and a retriable answer, or none, came back."""
+    rounds: int = 0
+    """How often culprits were taken out of it."""
+    possibly_stored: bool = False
+    """An earlier attempt may have been written: a time-out, a lost connection, or code 7 or 20 (decision 13)."""
+    last_error: KafkaException | None = None
+    retry_at_ms: int = 0
+    is_done: bool = False
+    """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
+
+    @property
+    def count(self) -> int:
+        return len(self.rows)
+
+    @property
+    def size(self) -> int:
+        """Encoded bytes."""
+        return len(self.data)
+
+    @property
+    def is_numbered(self) -> bool:
+        return self.base_sequence != NO_SEQUENCE
+
+    @property
+    def sequence_after(self) -> int:
+        """The sequence that follows its last record."""
+        return sequence_add(self.base_sequence, self.count)
+
+    def number(self, identity: ProducerIdentity, base_sequence: int, *, is_transactional: bool) -> None:
+        """Write producer and sequence into the bytes; from now on a repetition is recognised by the broker."""
+        self.identity, self.base_sequence = identity, base_sequence
+        record_batch.patch_producer(self.data, 0, identity, base_sequence, is_transactional=is_transactional)
+
+    def decode(self) -> RecordColumns:
+        """Its records, for error texts."""
+        return record_batch.decode(self.data)
+
+    def without(self, indices: Iterable[int]) -> ProducerBatch | None:
+        """A new batch of the records that are not at `indices`, not numbered yet; None when none is left."""
+        gone = sorted(set(indices))
+        data = record_batch.without(self.data, gone)
+        if data is None:
+            return None
+        return self._child(np.delete(self.rows, gone), np.delete(self.timestamps, gone), data, self.position)
+
+    def halves(self) -> list[ProducerBatch]:
+        """Two new batches with its first and second half, not numbered yet; one if it has one record."""
+        children, start = [], 0
+        for data in record_batch.split_in_half(self.data):
+            # Brokers give offsets: what a client sends begins at 0, and Kafka refuses anything else as INVALID_RECORD.
+            record_batch.patch_offset(data, 0, 0, -1)
+            stop = start + record_batch.read_header(data).count
+            children.append(self._child(self.rows[start:stop], self.timestamps[start:stop], data, self.position + start))
+            start = stop
+        return children
+
+    def unnumbered(self) -> ProducerBatch:
+        """The same records, to be numbered anew: for a batch that is surely not stored."""
+        return self._child(self.rows, self.timestamps, self.data, self.position)
+
+    def _child(self, rows: Rows, timestamps: npt.NDArray[np.int64], data: bytearray, position: int) -> ProducerBatch:
+        memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
+        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes)
+        child.identity, child.base_sequence, child.possibly_stored, child.retry_at_ms = NO_PRODUCER, NO_SEQUENCE, False, 0
+        return child

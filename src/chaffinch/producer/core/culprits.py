@@ -1,0 +1,335 @@
+"""What a Produce answer means for a batch: keep, drop the culprits and send the innocents again, or fail them all.
+
+KIP-467 section 3, with decisions 12 to 18 of the design. `judge` is the one place where this is decided, a pure function read from top
+to bottom; the core carries its verdict out.
+
+    a. success                                      -> Written
+    b. retriable code, culprits listed or not       -> Resend, whole (3.a), while attempts are left
+    c. too large, several records                   -> Split, unless it may be stored
+    d. a gap in the sequence, outside a transaction -> Renumber: surely not stored
+    e. no culprits, or an index that cannot be      -> FailAll (3.b.i)
+    f. culprits, and the batch may be stored        -> FailAll, fate unknown: innocents sent again could be there twice
+    g. culprits in a transaction                    -> FailAll: the innocents abort with it
+    h. culprits                                     -> Separate: culprits fail, innocents go again (3.b.ii)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, Stored, TransactionAbortableException, codes, exception_for
+from chaffinch.errors.codes import Numbering
+from chaffinch.errors.handling import Handling, handling_of
+from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.producer.core.topic_facts import UNKNOWN, TopicFacts
+from chaffinch.protocol.messages.produce import PartitionProduceResponse
+
+API: Final = "Produce"
+# A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.
+ROUNDS_MAX: Final = 8
+# Answers after which an attempt may have been written all the same (decision 13); so may lost connections and time-outs.
+POSSIBLY_STORED_CODES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+# The broker expected another sequence, or has forgotten the producer: this attempt was not written, and a new number is needed.
+GAP_CODES: Final = frozenset({codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID})
+RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
+KEY_BYTES_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """One entry of `record_errors`: the index within the batch, the broker's words, and its own code where the broker gave one."""
+
+    batch_index: int
+    message: str | None = None
+    code: ErrorCode | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAnswer:
+    """What a broker said about one batch."""
+
+    code: ErrorCode
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = -1
+    blamed: Sequence[Blamed] = ()
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What is known about the batch when the answer comes."""
+
+    topic_partition: TopicPartition
+    count: int
+    key_of: Callable[[int], bytes | None]
+    """The key of a record of the batch: decodes it, so it is only asked about records that were blamed."""
+    possibly_stored: bool = False
+    in_transaction: bool = False
+    is_idempotent: bool = True
+    may_retry: bool = True
+    """Neither the attempts nor the delivery timeout are used up."""
+    rounds: int = 0
+    facts: TopicFacts = UNKNOWN
+    last_error: KafkaException | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    base_offset: int
+    log_append_time_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resend:
+    """The same bytes again, after a wait. `possibly_stored`: this attempt may have been written."""
+
+    error: ApiException
+    refreshes_metadata: bool
+    possibly_stored: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renumber:
+    error: ApiException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    error: ApiException
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Separate:
+    """The records in `errors` fail, the others go again at once; `halves`: as two batches."""
+
+    errors: Mapping[int, ApiException]
+    halves: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailAll:
+    """Every record fails: those in `errors` with their own, the others with `error`. `is_stored_unknown`: its numbers may be used up."""
+
+    error: ApiException
+    errors: Mapping[int, ApiException] = field(default_factory=dict)
+    is_stored_unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskForFacts:
+    """The answer cannot be understood without the topic's configuration: ask for it, then judge again."""
+
+
+Verdict: TypeAlias = Written | Resend | Renumber | Split | Separate | FailAll | AskForFacts
+
+
+def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> BatchAnswer:
+    """A partition's part of a Produce answer, in the words of the error table."""
+    blamed = tuple(
+        Blamed(
+            batch_index=entry.batch_index,
+            message=entry.batch_index_error_message,
+            # A single record has no sequence of its own: 45 beside an index is always INVALID_COMPACTION_KEY.
+            code=None if entry.chaffinch_error_code is None else codes.by_number(entry.chaffinch_error_code, "kip", has_culprits=True),
+        )
+        for entry in response.record_errors
+    )
+    return BatchAnswer(
+        code=codes.by_number(response.error_code, numbering, has_culprits=bool(blamed), message=response.error_message),
+        base_offset=response.base_offset,
+        log_append_time_ms=response.log_append_time_ms,
+        blamed=blamed,
+        message=response.error_message,
+    )
+
+
+def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
+    """The fate of a batch. Never raises, whatever the broker says."""
+    code = answer.code
+    handling = handling_of(code, in_transaction=situation.in_transaction)
+    if handling is Handling.COMPLETE:
+        return Written(base_offset=answer.base_offset if code is codes.NONE else NO_OFFSET, log_append_time_ms=answer.log_append_time_ms)
+    if _needs_facts(answer, situation):
+        return AskForFacts()
+    answer = recognised(answer, situation)
+    code, handling = answer.code, handling_of(answer.code, in_transaction=situation.in_transaction)
+    error = _batch_error(answer, situation)
+    if handling in RETRIED:
+        return _retried(code, error, situation)
+    if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.blamed and not situation.possibly_stored:
+        return Split(error=error)
+    if code in GAP_CODES and not answer.blamed and situation.is_idempotent and not situation.in_transaction and situation.may_retry:
+        return Renumber(error=error)
+    return _refused(answer, error, situation)
+
+
+def _retried(code: ErrorCode, error: ApiException, situation: Situation) -> Verdict:
+    possibly_stored = code in POSSIBLY_STORED_CODES
+    if situation.may_retry:
+        return Resend(error=error, refreshes_metadata=code.refreshes_metadata, possibly_stored=possibly_stored)
+    unknown = situation.possibly_stored or possibly_stored
+    return FailAll(error=_as_abortable(error, situation), is_stored_unknown=unknown)
+
+
+def _refused(answer: BatchAnswer, error: ApiException, situation: Situation) -> Verdict:
+    errors = _culprit_errors(answer, situation)
+    if not errors:
+        return FailAll(error=error, is_stored_unknown=situation.possibly_stored)
+    if situation.possibly_stored:
+        return FailAll(error=_unknown_fate(error, situation), errors=errors, is_stored_unknown=True)
+    if situation.in_transaction:
+        first = errors[min(errors)]
+        others = situation.count - len(errors)
+        message = f"not at fault, but aborted with the transaction: {len(errors)} of the batch's {situation.count} records were rejected"
+        innocent = TransactionAbortableException(
+            message, topic_partition=situation.topic_partition, culprits=error.culprits, stored=Stored.NO, api=API
+        )
+        innocent.__cause__ = first
+        return FailAll(error=innocent if others else first, errors=errors)
+    return Separate(errors=errors, halves=situation.rounds + 1 > ROUNDS_MAX)
+
+
+def _needs_facts(answer: BatchAnswer, situation: Situation) -> bool:
+    """Whether the topic's configuration would tell more than the answer does, and was not asked for yet."""
+    if situation.facts.is_asked:
+        return False
+    if answer.code is codes.NOT_ENOUGH_REPLICAS:
+        return True
+    if answer.code is codes.CORRUPT_MESSAGE:
+        return any(situation.key_of(index) is None for index in range(situation.count))
+    return answer.code is codes.INVALID_RECORD and any(
+        _is_within(entry, situation) and _is_vague(entry) and situation.key_of(entry.batch_index) is None for entry in answer.blamed
+    )
+
+
+def recognised(answer: BatchAnswer, situation: Situation) -> BatchAnswer:
+    """The answer as a broker that knows KIP-135 and KIP-579 would have given it, as far as the topic's configuration tells."""
+    facts = situation.facts
+    if answer.code is codes.NOT_ENOUGH_REPLICAS and facts.is_inconsistent:
+        message = f"min.insync.replicas is {facts.min_insync_replicas}, and the topic has {facts.replica_count} replicas"
+        return BatchAnswer(code=codes.INCONSISTENT_REPLICATION_FACTOR, message=message)
+    if answer.code is codes.CORRUPT_MESSAGE and facts.is_compacted:
+        keyless = [Blamed(batch_index=i) for i in range(situation.count) if situation.key_of(i) is None]
+        return BatchAnswer(code=codes.INVALID_COMPACTION_KEY, blamed=keyless) if keyless else answer
+    if answer.code is codes.INVALID_RECORD and facts.is_compacted:
+        blamed = [_with_compaction_code(entry, situation) for entry in answer.blamed]
+        return BatchAnswer(code=answer.code, blamed=blamed, message=answer.message)
+    return answer
+
+
+def _with_compaction_code(entry: Blamed, situation: Situation) -> Blamed:
+    if _is_vague(entry) and _is_within(entry, situation) and situation.key_of(entry.batch_index) is None:
+        return Blamed(batch_index=entry.batch_index, message=entry.message, code=codes.INVALID_COMPACTION_KEY)
+    return entry
+
+
+def _is_vague(entry: Blamed) -> bool:
+    """Whether a null key may be what was meant: 87 stands for it where brokers use Apache Kafka's numbers."""
+    return entry.code is None or entry.code is codes.INVALID_RECORD
+
+
+def _is_within(entry: Blamed, situation: Situation) -> bool:
+    return 0 <= entry.batch_index < situation.count
+
+
+def _stored(code: ErrorCode, situation: Situation) -> Stored:
+    return Stored.POSSIBLY if situation.possibly_stored else code.stored
+
+
+def _batch_error(answer: BatchAnswer, situation: Situation) -> ApiException:
+    """The error of the batch as a whole; it lists the culprits unless one of them cannot be."""
+    outside = [entry.batch_index for entry in answer.blamed if not _is_within(entry, situation)]
+    message = answer.message
+    if outside:
+        message = f"the broker blamed record {outside[0]} of a batch of {situation.count}" + (f": {message}" if message else "")
+    return exception_for(
+        answer.code,
+        message=message,
+        topic_partition=situation.topic_partition,
+        culprits=() if outside else tuple(_culprit(entry, answer) for entry in answer.blamed),
+        stored=_stored(answer.code, situation),
+        api=API,
+        cause=situation.last_error if situation.possibly_stored else None,
+    )
+
+
+def _culprit(entry: Blamed, answer: BatchAnswer) -> Culprit:
+    code = answer.code if entry.code is None else entry.code
+    return Culprit(entry.batch_index, code, entry.message or answer.message or code.text)
+
+
+def _culprit_errors(answer: BatchAnswer, situation: Situation) -> dict[int, ApiException]:
+    """Each culprit's own error by its index; empty when none is named, or one that cannot be: then nobody knows who is meant."""
+    if not all(_is_within(entry, situation) for entry in answer.blamed):
+        return {}
+    blamed = {entry.batch_index: _culprit(entry, answer) for entry in answer.blamed}
+    others = situation.count - len(blamed)
+    goes_on = "" if not others else _fate_of_others(others, situation)
+    return {
+        index: exception_for(
+            culprit.code,
+            message=f"{_named(culprit, situation)} ({_key_text(situation.key_of(index))}){goes_on}",
+            topic_partition=situation.topic_partition,
+            culprits=(culprit,),
+            stored=_stored(culprit.code, situation) if situation.possibly_stored else Stored.NO,
+            api=API,
+            cause=situation.last_error if situation.possibly_stored else None,
+        )
+        for index, culprit in sorted(blamed.items())
+    }
+
+
+def _fate_of_others(others: int, situation: Situation) -> str:
+    subject = f"the other {others} records" if others > 1 else "the other record"
+    if situation.possibly_stored:
+        return f"; an earlier attempt may have been stored, so {subject} cannot be sent again"
+    if situation.in_transaction:
+        return f"; {subject} abort{'' if others > 1 else 's'} with the transaction"
+    return f"; {subject} {'are' if others > 1 else 'is'} sent again"
+
+
+def _named(culprit: Culprit, situation: Situation) -> str:
+    """The broker's words, and which record they are about unless they say so themselves."""
+    if culprit.message.startswith(f"record {culprit.batch_index} "):
+        return culprit.message
+    return f"record {culprit.batch_index} of {situation.count} rejected: {culprit.message}"
+
+
+def _key_text(key: bytes | None) -> str:
+    if key is None:
+        return "no key"
+    return "key " + repr(key[:KEY_BYTES_SHOWN])[1:] + ("..." if len(key) > KEY_BYTES_SHOWN else "")
+
+
+def _unknown_fate(error: ApiException, situation: Situation) -> ApiException:
+    """What innocents are told when the batch may be stored already: an earlier attempt's error, because theirs was not refused."""
+    message = (
+        f"an earlier attempt to write this batch got no clear answer, and the next one was refused because of other records "
+        f"({', '.join(str(c.batch_index) for c in error.culprits[:5])}): whether this record is stored is unknown"
+    )
+    known = situation.last_error
+    code = known.code if known is not None and known.code.is_retriable else codes.NETWORK_EXCEPTION
+    unknown = exception_for(
+        code,
+        message=message,
+        topic_partition=situation.topic_partition,
+        culprits=error.culprits,
+        stored=Stored.POSSIBLY,
+        api=API,
+        cause=error,
+    )
+    return _as_abortable(unknown, situation)
+
+
+def _as_abortable(error: ApiException, situation: Situation) -> ApiException:
+    """In a transaction what would be retriable is final, and the transaction has to be aborted (decision 30)."""
+    if not situation.in_transaction or not error.code.is_retriable:
+        return error
+    message = f"the transaction has to be aborted: {error.message}"
+    abortable = TransactionAbortableException(
+        message, topic_partition=situation.topic_partition, culprits=error.culprits, stored=error.stored, api=API
+    )
+    abortable.__cause__ = error
+    return abortable

@@ -1,0 +1,462 @@
+"""From the accumulator to the outcome: which batches are sent now, and what becomes of them when the answer, or none, comes.
+
+`culprits.judge` decides what an answer means and `in_flight` keeps the numbers; here their decisions are carried out, and each batch's
+records are told their outcome exactly once. Follows Sender.java.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered, Failed, Written
+from chaffinch.errors import (
+    KafkaException,
+    NetworkException,
+    Stored,
+    TimeoutException,
+    TransactionAbortableException,
+    UnsupportedVersionException,
+)
+from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.producer.core import culprits
+from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.culprits import BatchAnswer, Situation
+from chaffinch.producer.core.effects import CompleteBatch, Effect, FailRecords, SendRequest, WakeCallers
+from chaffinch.producer.core.errors_again import again, as_abortable
+from chaffinch.producer.core.identity import IdentityKeeper
+from chaffinch.producer.core.in_flight import IN_FLIGHT_BATCHES_MAX, PartitionQueue
+from chaffinch.producer.core.produce_requests import TRANSACTIONAL_VERSION_MAX, ProduceSent
+from chaffinch.producer.core.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
+from chaffinch.producer.core.transaction import TransactionManager
+from chaffinch.producer.core.transaction_moves import State
+from chaffinch.producer.core.wiring import Wiring
+
+
+class Delivery:
+    """Everything under way. Methods append the effects they want to `out`."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        accumulator: Accumulator,
+        identity: IdentityKeeper,
+        transaction: TransactionManager | None,
+        *,
+        in_flight_max: int = IN_FLIGHT_BATCHES_MAX,
+    ) -> None:
+        self.out: list[Effect] = []
+        self.facts: dict[str, TopicFacts] = {}
+        self.facts_wanted: dict[str, None] = {}
+        """Topics whose configuration decides about batches in `_judging`."""
+        self._wiring = wiring
+        self._accumulator = accumulator
+        self._identity = identity
+        self._transaction = transaction
+        self._in_flight_max = in_flight_max
+        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._requests: Counter[Address] = Counter()
+        self._judging: list[tuple[ProducerBatch, BatchAnswer]] = []
+        self._turn = 0
+
+    def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
+        """The partition's numbered batches; made when first asked for."""
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            queue = PartitionQueue(topic_partition, is_idempotent=self._wiring.is_idempotent, limit=self._in_flight_max)
+            self._queues[topic_partition] = queue
+        return queue
+
+    def partitions(self) -> list[TopicPartition]:
+        """Partitions with records that have no outcome."""
+        return list(dict.fromkeys([*self._accumulator.partitions(), *(tp for tp, queue in self._queues.items() if not queue.is_idle)]))
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every record has its outcome."""
+        return self._accumulator.is_empty and all(queue.is_idle for queue in self._queues.values())
+
+    @property
+    def needs_epoch(self) -> bool:
+        """Whether sequences of some partition are used up for nothing: a transactional producer needs its next epoch."""
+        return any(queue.needs_epoch(self._identity.current) for queue in self._queues.values())
+
+    def position_outstanding(self, topic_partition: TopicPartition) -> int | None:
+        """The lowest position of a record without an outcome; None when the partition has none."""
+        queue = self._queues.get(topic_partition)
+        positions = [] if queue is None else [batch.position for batch in queue.batches() if not batch.is_done]
+        waiting = self._accumulator.first_position(topic_partition)
+        return min([*positions, *([] if waiting is None else [waiting])], default=None)
+
+    # Sending.
+
+    def send_ready(self, now_ms: int, *, hurries: bool) -> None:
+        """Send every batch that may go now. `hurries`: nothing lingers."""
+        open_requests: dict[Address, ProduceSent] = {}
+        candidates = self.partitions()
+        # Partitions take turns at the front, because the requests per broker are limited.
+        self._turn = (self._turn + 1) % max(1, len(candidates))
+        for topic_partition in candidates[self._turn :] + candidates[: self._turn]:
+            while self._send_one(topic_partition, now_ms, open_requests, hurries=hurries):
+                pass
+        for sent in open_requests.values():
+            self._emit(sent)
+
+    def _send_one(self, topic_partition: TopicPartition, now_ms: int, open_requests: dict[Address, ProduceSent], *, hurries: bool) -> bool:
+        queue = self.queue(topic_partition)
+        if not self._may_send(queue, now_ms, hurries=hurries):
+            return False
+        address = self._leader(topic_partition, now_ms)
+        if address is None:
+            return False
+        sent = open_requests.get(address)
+        if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
+            return False
+        batch = queue.next_batch(
+            now_ms,
+            self._identity.current,
+            lambda: self._accumulator.take(topic_partition),
+            is_transactional=self._transaction is not None,
+        )
+        if batch is None:
+            return False
+        if sent is not None and not sent.takes(batch, self._wiring.request_bytes_max):
+            self._emit(open_requests.pop(address))
+            sent = None
+        if sent is None:
+            sent = open_requests[address] = ProduceSent(address)
+        sent.add(batch)
+        return True
+
+    def _may_send(self, queue: PartitionQueue, now_ms: int, *, hurries: bool) -> bool:
+        """Whether the partition has a batch that may go now, but for its leader."""
+        if not (queue.retries or queue.returned):
+            ready_at_ms = self._accumulator.ready_at_ms(queue.topic_partition)
+            if ready_at_ms is None or (ready_at_ms > now_ms and not hurries):
+                return False
+        if self._identity.is_missing:
+            self._identity.want()
+            return False
+        if self._transaction is None and queue.needs_epoch(self._identity.current):
+            self._identity.bump()
+            if self._identity.is_missing:
+                self._identity.want()
+                return False
+        if not queue.wants_batch(now_ms, self._identity.current):
+            return False
+        return self._transaction is None or self._transaction.may_send(queue.topic_partition)
+
+    def _leader(self, topic_partition: TopicPartition, now_ms: int) -> Address | None:
+        cluster = self._wiring.cluster
+        leader = cluster.leader_of(topic_partition)
+        address = None if leader is None else cluster.address_of(leader)
+        if address is None:
+            self._wiring.metadata.use(topic_partition.topic, now_ms)
+            self._wiring.metadata.refresh()
+            return None
+        return address if self._wiring.attempts.may_try(address, now_ms) else None
+
+    def _emit(self, sent: ProduceSent) -> None:
+        wiring = self._wiring
+        self._requests[sent.address] += 1
+        wiring.counts["requests_sent"] += 1
+        wiring.counts["batches_sent"] += len(sent.batches)
+        wiring.counts["bytes_sent"] += sent.size
+        self.out.append(
+            SendRequest(
+                address=sent.address,
+                message=sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=wiring.transactional_id),
+                token=sent,
+                timeout_ms=wiring.request_timeout_ms,
+                version_max=None if wiring.transactional_id is None else TRANSACTIONAL_VERSION_MAX,
+                expects_answer=wiring.acks != 0,
+            )
+        )
+
+    # Answers.
+
+    def answered(self, event: Answered, now_ms: int) -> None:
+        """A broker answered a Produce request."""
+        sent: ProduceSent = event.token
+        self._requests[sent.address] -= 1
+        for batch, part in sent.answers(event.message):
+            if part is None:
+                error = NetworkException(
+                    f"{sent.address} left this partition out of its answer", topic_partition=batch.topic_partition, stored=Stored.POSSIBLY
+                )
+                self._lost(batch, error, now_ms, was_sent=True)
+            else:
+                self._judge(batch, culprits.read_answer(part, event.numbering), now_ms)
+
+    def written(self, event: Written, now_ms: int) -> None:
+        """A request without an answer (acks=0) is out: that is all anybody will ever know."""
+        sent: ProduceSent = event.token
+        self._requests[sent.address] -= 1
+        for batch in sent.batches.values():
+            self._carry_out(batch, culprits.Written(base_offset=NO_OFFSET, log_append_time_ms=-1), now_ms)
+
+    def failed(self, event: Failed, now_ms: int) -> None:
+        """A Produce request got no answer."""
+        sent: ProduceSent = event.token
+        self._requests[sent.address] -= 1
+        for batch in sent.batches.values():
+            if event.is_unsupported:
+                error: KafkaException = UnsupportedVersionException(event.reason, topic_partition=batch.topic_partition, stored=Stored.NO)
+                self._end(batch, error, {}, is_stored_unknown=batch.possibly_stored)
+                continue
+            error_class = TimeoutException if event.is_timeout else NetworkException
+            stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO
+            error = error_class(f"{event.address}: {event.reason}", topic_partition=batch.topic_partition, stored=stored, api="Produce")
+            self._lost(batch, error, now_ms, was_sent=event.was_sent)
+
+    def _lost(self, batch: ProducerBatch, error: KafkaException, now_ms: int, *, was_sent: bool) -> None:
+        """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
+        self._wiring.metadata.refresh()
+        batch.possibly_stored |= was_sent
+        batch.attempts += was_sent
+        batch.last_error = error
+        if batch.is_done:
+            self.queue(batch.topic_partition).failed(batch)
+        elif self._may_retry(batch, now_ms):
+            self._again(batch, now_ms)
+        else:
+            self._end(batch, self._in_words(error), {}, is_stored_unknown=batch.possibly_stored)
+
+    def facts_heard(self, topic: str, facts: TopicFacts, now_ms: int) -> None:
+        """The topic's configuration has come, or will not: judge what waited for it."""
+        self.facts[topic] = facts
+        self.facts_wanted.pop(topic, None)
+        waiting = [entry for entry in self._judging if entry[0].topic_partition.topic == topic]
+        self._judging = [entry for entry in self._judging if entry[0].topic_partition.topic != topic]
+        for batch, answer in waiting:
+            self._judge(batch, answer, now_ms)
+
+    def _judge(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int) -> None:
+        verdict = culprits.judge(answer, self._situation(batch, now_ms))
+        if isinstance(verdict, culprits.AskForFacts):
+            self._judging.append((batch, answer))
+            self.facts_wanted[batch.topic_partition.topic] = None
+        else:
+            self._carry_out(batch, verdict, now_ms)
+
+    def _situation(self, batch: ProducerBatch, now_ms: int) -> Situation:
+        facts = self.facts.get(batch.topic_partition.topic, UNKNOWN)
+        decoded: list[Any] = []
+
+        def key_of(index: int) -> bytes | None:
+            if not decoded:
+                decoded.append(batch.decode())
+            key: bytes | None = decoded[0].key(index)
+            return key
+
+        return Situation(
+            topic_partition=batch.topic_partition,
+            count=batch.count,
+            key_of=key_of,
+            possibly_stored=batch.possibly_stored,
+            in_transaction=self._transaction is not None,
+            is_idempotent=self._wiring.is_idempotent,
+            may_retry=self._may_retry(batch, now_ms),
+            rounds=batch.rounds,
+            facts=UNKNOWN if now_ms - facts.heard_ms > FACTS_AGE_MS_MAX else facts,
+            last_error=batch.last_error,
+        )
+
+    def _may_retry(self, batch: ProducerBatch, now_ms: int) -> bool:
+        is_open = self._transaction is None or self._transaction.state not in (State.ABORTING, State.FATAL_ERROR)
+        return is_open and batch.attempts < self._wiring.retries and now_ms < batch.created_ms + self._wiring.delivery_timeout_ms
+
+    # What becomes of a batch.
+
+    def _carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, now_ms: int) -> None:
+        queue = self.queue(batch.topic_partition)
+        if batch.is_done:
+            # Its records were told that time was up; only the numbers matter now.
+            if isinstance(verdict, culprits.Written):
+                queue.acknowledged(batch, now_ms)
+            else:
+                queue.failed(batch)
+            return
+        match verdict:
+            case culprits.Written():
+                queue.acknowledged(batch, now_ms)
+                self._complete(batch, verdict)
+            case culprits.Resend():
+                batch.possibly_stored |= verdict.possibly_stored
+                batch.attempts += 1
+                batch.last_error = verdict.error
+                if verdict.refreshes_metadata:
+                    self._wiring.metadata.refresh()
+                self._again(batch, now_ms)
+            case culprits.Renumber():
+                child = batch.unnumbered()
+                child.attempts, child.last_error = batch.attempts + 1, verdict.error
+                queue.failed(batch, instead=[child])
+                queue.not_before_ms = now_ms + self._wiring.wait_ms(child.attempts)
+            case culprits.Split():
+                self._wiring.counts["batches_split"] += 1
+                self._replace(batch, batch.halves())
+            case culprits.Separate():
+                self._separate(batch, verdict)
+            case culprits.FailAll():
+                self._end(batch, verdict.error, verdict.errors, is_stored_unknown=verdict.is_stored_unknown)
+
+    def _again(self, batch: ProducerBatch, now_ms: int) -> None:
+        self._wiring.counts["batches_resent"] += 1
+        self.queue(batch.topic_partition).retry(batch, now_ms + self._wiring.wait_ms(max(1, batch.attempts)))
+
+    def _separate(self, batch: ProducerBatch, verdict: culprits.Separate) -> None:
+        """The culprits fail; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
+        self._wiring.counts["batches_separated"] += 1
+        self._wiring.counts["records_failed"] += len(verdict.errors)
+        innocents = batch.without(verdict.errors)
+        children = [] if innocents is None else innocents.halves() if verdict.halves else [innocents]
+        for child in children:
+            child.rounds = batch.rounds + 1
+        self._replace(batch, children)
+        self.out.append(FailRecords(batch=batch, error=None, errors=verdict.errors))
+
+    def _replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
+        """A batch that is surely not stored goes on as others; in a transaction its numbers are taken back."""
+        self.queue(batch.topic_partition).failed(batch, takes_back=self._transaction is not None, instead=children)
+        self._release(batch.memory_bytes - sum(child.memory_bytes for child in children))
+
+    def _complete(self, batch: ProducerBatch, verdict: culprits.Written) -> None:
+        self._wiring.counts["batches_written"] += 1
+        self._wiring.counts["records_written"] += batch.count
+        self._release(batch.memory_bytes)
+        self.out.append(CompleteBatch(batch=batch, base_offset=verdict.base_offset, log_append_time_ms=verdict.log_append_time_ms))
+
+    def _end(self, batch: ProducerBatch, error: KafkaException, errors: Any, *, is_stored_unknown: bool, is_under_way: bool = True) -> None:
+        """Every record of the batch fails. In a transaction that is the transaction's business too."""
+        if is_under_way:
+            takes_back = self._transaction is not None and not is_stored_unknown
+            self.queue(batch.topic_partition).failed(batch, takes_back=takes_back)
+        self._tell(batch, error, errors)
+        if self._transaction is not None:
+            self.out += self._transaction.record_failed(errors[min(errors)] if errors else error)
+
+    def _tell(self, batch: ProducerBatch, error: KafkaException, errors: Any) -> None:
+        self._wiring.counts["records_failed"] += batch.count
+        self._release(batch.memory_bytes)
+        batch.memory_bytes = 0
+        self.out.append(FailRecords(batch=batch, error=error, errors=errors))
+
+    def _release(self, memory_bytes: int) -> None:
+        self._accumulator.release(memory_bytes)
+        self.out.append(WakeCallers())
+
+    def _in_words(self, error: KafkaException) -> KafkaException:
+        """In a transaction what is retriable or late is told as abortable (decision 30)."""
+        return error if self._transaction is None else as_abortable(error)
+
+    # Time, and giving up.
+
+    def expire(self, now_ms: int) -> None:
+        """Fail every batch whose delivery timeout is over. One whose answer is awaited keeps its numbers until the answer comes."""
+        too_old_ms = now_ms - self._wiring.delivery_timeout_ms
+        oldest_ms = self._accumulator.oldest_ms()
+        if oldest_ms is not None and oldest_ms <= too_old_ms:
+            for batch in self._accumulator.take_expired(too_old_ms):
+                self._end(batch, self._expired(batch, is_awaited=False), {}, is_stored_unknown=False, is_under_way=False)
+        for queue in self._queues.values():
+            if not queue.is_idle:
+                self._expire_queue(queue, too_old_ms)
+
+    def _expire_queue(self, queue: PartitionQueue, too_old_ms: int) -> None:
+        for batch in [b for b in queue.in_flight if b.created_ms <= too_old_ms and not b.is_done]:
+            self._abandon(batch, self._expired(batch, is_awaited=True))
+        for batch in [b for b in (*queue.retries, *queue.returned) if b.created_ms <= too_old_ms]:
+            self._end(batch, self._expired(batch, is_awaited=False), {}, is_stored_unknown=batch.possibly_stored)
+
+    def _abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
+        """Tell the records of a batch whose answer is still awaited; the batch stays in flight, for its numbers."""
+        batch.is_done = True
+        self._tell(batch, error, {})
+        if self._transaction is not None:
+            self.out += self._transaction.record_failed(error)
+
+    def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
+        cause = batch.last_error or self._reason_for_waiting(batch.topic_partition)
+        may_be_stored = is_awaited or batch.possibly_stored or (batch.last_error is not None and batch.last_error.stored is Stored.POSSIBLY)
+        sends = f"sent {batch.attempts + is_awaited} times" if batch.attempts + is_awaited else "never sent"
+        error = TimeoutException(
+            f"{batch.count} records expired: no outcome within delivery.timeout.ms, {self._wiring.delivery_timeout_ms} ms; {sends}",
+            topic_partition=batch.topic_partition,
+            stored=Stored.POSSIBLY if may_be_stored else Stored.NO,
+            api="Produce",
+        )
+        error.__cause__ = cause
+        return self._in_words(error)
+
+    def _reason_for_waiting(self, topic_partition: TopicPartition) -> KafkaException | None:
+        """Why a batch was never sent, as far as anybody knows."""
+        return self._wiring.metadata.last_error or self._identity.last_error or (self._transaction and self._transaction.last_error) or None
+
+    def drop_unsent(self) -> None:
+        """The transaction has failed or is being aborted: what is not under way fails with it."""
+        transaction = self._transaction
+        assert transaction is not None, "only a transaction's records fail together"
+        gives_up = transaction.state in (State.ABORTING, State.FATAL_ERROR)
+        for topic_partition in self._accumulator.partitions():
+            while (batch := self._accumulator.take(topic_partition)) is not None:
+                self._tell(batch, self._dropped(batch), {})
+        for queue in self._queues.values():
+            if gives_up:
+                dropped = queue.drop_waiting()
+            else:
+                dropped, queue.returned = queue.returned, []
+            for batch in dropped:
+                self._tell(batch, self._dropped(batch), {})
+
+    def _dropped(self, batch: ProducerBatch) -> KafkaException:
+        assert self._transaction is not None
+        cause = self._transaction.error
+        if cause is None:
+            error: KafkaException = TransactionAbortableException("the transaction was aborted", topic_partition=batch.topic_partition)
+        else:
+            error = again(cause) if self._transaction.state is State.FATAL_ERROR else as_abortable(cause)
+        error.topic_partition = batch.topic_partition
+        error.stored = Stored.POSSIBLY if batch.possibly_stored else Stored.NO
+        return error
+
+    def give_up(self, error: KafkaException) -> None:
+        """Fail everything that has no outcome: the producer is being closed, or nothing can be written any more."""
+        for topic_partition in self._accumulator.partitions():
+            while (batch := self._accumulator.take(topic_partition)) is not None:
+                self._tell(batch, _given_up(batch, error, is_awaited=False), {})
+        for queue in self._queues.values():
+            for batch in queue.drop_waiting():
+                self._tell(batch, _given_up(batch, error, is_awaited=False), {})
+            for batch in [b for b in queue.in_flight if not b.is_done]:
+                batch.is_done = True
+                self._tell(batch, _given_up(batch, error, is_awaited=True), {})
+
+    def next_deadline_ms(self, now_ms: int, *, hurries: bool) -> int | None:
+        """When something has to be looked at again without an event."""
+        times: list[int] = []
+        for topic_partition in self._accumulator.partitions():
+            ready_at_ms = self._accumulator.ready_at_ms(topic_partition)
+            if ready_at_ms is not None and not hurries:
+                times.append(ready_at_ms)
+        oldest_ms = self._accumulator.oldest_ms()
+        oldest = [] if oldest_ms is None else [oldest_ms]
+        for queue in self._queues.values():
+            if not queue.is_idle:
+                times.append(queue.not_before_ms)
+                times += [batch.retry_at_ms for batch in queue.retries]
+                oldest += [batch.created_ms for batch in queue.batches() if not batch.is_done]
+        if oldest:
+            times.append(min(oldest) + self._wiring.delivery_timeout_ms)
+            times += [self._wiring.attempts.retry_at_ms(address, now_ms) for address in self._wiring.cluster.nodes.values()]
+        return min((time for time in times if time > now_ms), default=None)
+
+
+def _given_up(batch: ProducerBatch, error: KafkaException, *, is_awaited: bool) -> KafkaException:
+    told = again(error)
+    told.topic_partition = batch.topic_partition
+    told.stored = Stored.POSSIBLY if is_awaited or batch.possibly_stored else Stored.NO
+    told.__cause__ = batch.last_error or error.__cause__
+    return told

@@ -1,0 +1,91 @@
+"""When to ask for metadata, of which topics: at once for a new topic or after an error, and when what is known has grown old."""
+
+from __future__ import annotations
+
+from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.cluster import ClusterState
+from chaffinch.errors import KafkaException, codes
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+
+class MetadataWatch:
+    """The topics somebody uses, and whether to ask about them now. One request is under way at a time."""
+
+    def __init__(self, cluster: ClusterState, *, age_ms_max: int, idle_ms_max: int, backoff: Backoff, dice: Dice) -> None:
+        self.cluster = cluster
+        self.last_error: KafkaException | None = None
+        """Why the last request got no answer; None after one that did."""
+        self._age_ms_max = age_ms_max
+        self._idle_ms_max = idle_ms_max
+        self._backoff = backoff
+        self._dice = dice
+        self._used_ms: dict[str, int] = {}
+        self._is_wanted = False
+        self._is_under_way = False
+        self._asked: frozenset[str] = frozenset()
+        self._repeats = 0
+        self._not_before_ms = 0
+
+    def use(self, topic: str, now_ms: int) -> None:
+        """Somebody sends to this topic."""
+        is_new = topic not in self._used_ms
+        self._used_ms[topic] = now_ms
+        if is_new:
+            self._repeats = 0
+            self._not_before_ms = now_ms
+
+    def refresh(self) -> None:
+        """What is known is wrong or not enough: ask again, after the wait between questions."""
+        self._is_wanted = True
+
+    @property
+    def _is_lacking(self) -> bool:
+        states = (self.cluster.topic(topic) for topic in self._used_ms)
+        return any(state is None or (state.code.is_retriable and not state.partitions) for state in states)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether to ask now."""
+        if self._is_under_way or now_ms < self._not_before_ms:
+            return False
+        return self._is_wanted or self._is_lacking or self._is_old(now_ms)
+
+    def _is_old(self, now_ms: int) -> bool:
+        updated_ms = self.cluster.updated_ms
+        return bool(self._used_ms) and updated_ms is not None and now_ms - updated_ms >= self._age_ms_max
+
+    def request(self, now_ms: int) -> MetadataRequest:
+        """The question; it is under way from now on."""
+        for topic in [name for name, used_ms in self._used_ms.items() if now_ms - used_ms > self._idle_ms_max]:
+            del self._used_ms[topic]
+            self.cluster.forget(topic)
+        asked = frozenset(self._used_ms)
+        self._repeats = self._repeats + 1 if asked == self._asked else 1
+        self._asked = asked
+        self._is_under_way, self._is_wanted = True, False
+        return MetadataRequest(topics=[MetadataRequestTopic(name=topic) for topic in sorted(asked)], allow_auto_topic_creation=True)
+
+    def answered(self, response: MetadataResponse, now_ms: int) -> None:
+        """Take the answer in. The same question is put again only after a wait that grows while it stays the same."""
+        self._is_under_way = False
+        self.last_error = None
+        self.cluster.update(response, now_ms)
+        is_settled = not self._is_lacking
+        self._repeats = 1 if is_settled else self._repeats
+        self._not_before_ms = now_ms + self._backoff.wait_ms(self._repeats, self._dice)
+        if response.error_code and codes.by_number(response.error_code).is_retriable:
+            self._is_wanted = True
+
+    def unanswered(self, error: KafkaException) -> None:
+        """No answer: another broker is asked as soon as one may be tried."""
+        self._is_under_way = False
+        self._is_wanted = True
+        self.last_error = error
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When to look again without an event."""
+        if self._is_under_way:
+            return None
+        if self._is_wanted or self._is_lacking:
+            return max(self._not_before_ms, now_ms + 1)
+        updated_ms = self.cluster.updated_ms
+        return updated_ms + self._age_ms_max if self._used_ms and updated_ms is not None else None

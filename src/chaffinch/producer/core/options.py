@@ -1,0 +1,143 @@
+"""The producer's options: names, defaults and ranges as in Apache Kafka 4.3 (ProducerConfig.java, CommonClientConfigs.java).
+
+Everything in `OPTIONS` has an effect. Names in `WITHOUT_EFFECT` are Kafka's, accepted so that configurations can be shared, and said
+once in the log. What contradicts itself is refused here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from chaffinch.errors import ConfigException
+from chaffinch.settings import Option, OptionTable, Settings
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+_CONNECTION: Final = (
+    Option("bootstrap.servers", "list", None, "host:port of one or more brokers to start from", required=True),
+    Option("client.id", "string", "chaffinch-producer", "name sent with each request, for the broker's logs"),
+    Option("request.timeout.ms", "int", 30_000, "how long a broker may take to answer before its connection is given up", minimum=1),
+    Option("socket.connection.setup.timeout.ms", "int", 10_000, "how long opening a connection may take", minimum=1),
+    Option("reconnect.backoff.ms", "int", 50, "first wait before an address that failed is tried again", minimum=0),
+    Option("reconnect.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure", minimum=0),
+    Option("metadata.max.age.ms", "int", 300_000, "how old metadata may grow before it is asked for anew", minimum=0),
+    Option("metadata.max.idle.ms", "int", 300_000, "how long a topic without records stays in the metadata asked for", minimum=5_000),
+)
+_SENDING: Final = (
+    Option(
+        "acks",
+        "string",
+        "all",
+        "who has a batch before it counts as written: `all` in-sync replicas (also `-1`), the leader (`1`), or nobody is asked (`0`)",
+        choices=("all", "-1", "1", "0"),
+    ),
+    Option("enable.idempotence", "bool", True, "each batch is written once, however often it is sent; needs acks=all and retries"),
+    Option("retries", "int", INT_MAX, "how often a batch is sent again after a retriable error", minimum=0, maximum=INT_MAX),
+    Option("retry.backoff.ms", "int", 100, "first wait before a batch or request is sent again", minimum=0),
+    Option("retry.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure", minimum=0),
+    Option("delivery.timeout.ms", "int", 120_000, "from `send` until the outcome: after it a record fails", minimum=0, maximum=INT_MAX),
+    Option(
+        "max.in.flight.requests.per.connection",
+        "int",
+        5,
+        "Produce requests per broker without an answer; of one partition only one batch at a time is under way, so order is kept",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
+    Option(
+        "max.request.size", "int", 1_048_576, "bytes of the largest record, and of the batches in one request", minimum=0, maximum=INT_MAX
+    ),
+)
+_GATHERING: Final = (
+    Option("linger.ms", "int", 5, "how long a batch waits for more records before it is sent", minimum=0),
+    Option("batch.size", "int", 16_384, "bytes at which a batch is full; for `send_table` 262144 unless given", minimum=0, maximum=INT_MAX),
+    Option(
+        "buffer.memory", "int", 33_554_432, "bytes of records that wait for their outcome; `send` waits beyond", minimum=0, maximum=LONG_MAX
+    ),
+    Option(
+        "max.block.ms", "int", 60_000, "how long `send` waits for metadata or memory, and a transaction's calls for an answer", minimum=0
+    ),
+    Option("compression.type", "string", "none", "codec of the batches", choices=("none", "gzip", "snappy", "lz4", "zstd")),
+    Option("compression.gzip.level", "int", None, "level of gzip, 1 to 9", minimum=1, maximum=9),
+    Option("compression.lz4.level", "int", None, "level of lz4, 1 to 17", minimum=1, maximum=17),
+    Option("compression.zstd.level", "int", None, "level of zstd, up to 22", minimum=-131_072, maximum=22),
+    Option("partitioner.ignore.keys", "bool", False, "records go to the sticky partition even when they have a key"),
+)
+_TRANSACTIONS: Final = (
+    Option("transactional.id", "string", None, "name under which a broker knows the producer across restarts; makes it transactional"),
+    Option("transaction.timeout.ms", "int", 60_000, "how long a transaction may stay open before the broker aborts it", minimum=1),
+)
+OPTIONS: Final = (*_CONNECTION, *_SENDING, *_GATHERING, *_TRANSACTIONS)
+
+WITHOUT_EFFECT: Final = frozenset(
+    {
+        "auto.include.jmx.reporter",
+        "client.dns.lookup",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "interceptor.classes",
+        "key.serializer",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "receive.buffer.bytes",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "transaction.two.phase.commit.enable",
+        "value.serializer",
+    }
+)
+
+PRODUCER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT)
+
+ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
+
+
+def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
+    """The settings of a producer. ConfigException for an unknown name, a value out of range, or options that contradict each other."""
+    settings = PRODUCER_OPTIONS.parse(mapping, **keywords)
+    for check in (_check_idempotence, _check_times, _check_transactional_id):
+        check(settings)
+    return settings
+
+
+def is_idempotent(settings: Settings) -> bool:
+    """Whether batches carry sequences. As in Kafka, acks or retries that rule it out turn the default off; what was asked for is kept."""
+    if "enable.idempotence" in settings.given or settings["transactional.id"] is not None:
+        return bool(settings["enable.idempotence"])
+    return ACKS[settings["acks"]] == -1 and settings["retries"] > 0
+
+
+def compression_level(settings: Settings) -> int | None:
+    """The level of the codec in use; None is the codec's own default."""
+    level: int | None = settings.get(f"compression.{settings['compression.type']}.level")
+    return level
+
+
+def _check_idempotence(settings: Settings) -> None:
+    wanted = settings["enable.idempotence"] and ("enable.idempotence" in settings.given or settings["transactional.id"] is not None)
+    if settings["transactional.id"] is not None and not settings["enable.idempotence"]:
+        raise ConfigException("option transactional.id needs enable.idempotence=true, and it is false")
+    if wanted and ACKS[settings["acks"]] != -1:
+        raise ConfigException(f"option acks cannot be {settings['acks']!r} with enable.idempotence=true: it must be all")
+    if wanted and settings["retries"] == 0:
+        raise ConfigException("option retries cannot be 0 with enable.idempotence=true: it must be at least 1")
+
+
+def _check_times(settings: Settings) -> None:
+    least = settings["linger.ms"] + settings["request.timeout.ms"]
+    if settings["delivery.timeout.ms"] < least and "delivery.timeout.ms" in settings.given:
+        given = settings["delivery.timeout.ms"]
+        raise ConfigException(f"option delivery.timeout.ms cannot be {given}: it must be at least linger.ms + request.timeout.ms, {least}")
+
+
+def _check_transactional_id(settings: Settings) -> None:
+    if settings["transactional.id"] == "":
+        raise ConfigException("option transactional.id cannot be empty: leave it out for a producer without transactions")

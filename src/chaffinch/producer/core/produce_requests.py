@@ -1,0 +1,56 @@
+"""Produce requests: which batches travel together, and which part of an answer belongs to which batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaffinch.client.addresses import Address
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.protocol.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+# Small batches share a request; from here on the next one begins another, so that a broker has work while the answer travels.
+REQUEST_FILL_BYTES: Final = 64 * 1024
+# In a transaction of protocol version 1 partitions were added before; version 12 would have the broker add them (KIP-890).
+TRANSACTIONAL_VERSION_MAX: Final = 11
+
+
+@dataclass(slots=True, eq=False)
+class ProduceSent:
+    """The token of a Produce request: which batches went where."""
+
+    address: Address
+    batches: dict[TopicPartition, ProducerBatch] = field(default_factory=dict)
+    size: int = 0
+
+    def takes(self, batch: ProducerBatch, request_bytes_max: int) -> bool:
+        """Whether a batch may join: one per partition, and within the size of a request."""
+        return not self.batches or (
+            batch.topic_partition not in self.batches and self.size < REQUEST_FILL_BYTES and self.size + batch.size <= request_bytes_max
+        )
+
+    def add(self, batch: ProducerBatch) -> None:
+        self.batches[batch.topic_partition] = batch
+        self.size += batch.size
+
+    def request(self, *, acks: int, timeout_ms: int, transactional_id: str | None) -> ProduceRequest:
+        """The request with these batches; their bytes are not copied."""
+        topics: dict[str, TopicProduceData] = {}
+        for topic_partition, batch in self.batches.items():
+            topic = topics.setdefault(topic_partition.topic, TopicProduceData(name=topic_partition.topic))
+            topic.partitions.append(PartitionProduceData(index=topic_partition.partition, records=batch.data))
+        return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topics=list(topics.values()))
+
+    def answers(self, response: ProduceResponse) -> Iterator[tuple[ProducerBatch, PartitionProduceResponse | None]]:
+        """Each batch with its part of the answer, in the order in which they were added; None where the broker left it out."""
+        parts = {TopicPartition(topic.name, part.index): part for topic in response.responses for part in topic.partition_responses}
+        for topic_partition, batch in self.batches.items():
+            yield batch, parts.get(topic_partition)

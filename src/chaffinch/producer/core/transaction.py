@@ -1,0 +1,390 @@
+"""The transactional producer's state machine: KIP-98 with the classes of KIP-1050 (decisions 16 and 29 to 31 of the design).
+
+It knows its state, which partitions and groups the transaction has, who waits for what, and which request comes next; one request of
+the transaction is under way at a time. The core sends the requests, asks before it sends a batch (`may_send`), and reports failed records.
+
+Failures: retriable ones are tried again; abortable and invalid-configuration ones make the transaction abortable; everything else ends
+the producer. `error` is what led there, and is what the calls then raise. A commit without an answer is asked again, never reclassified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.coordinators import Coordinators, find_request, read_answer
+from chaffinch.errors import (
+    ApiException,
+    IllegalStateException,
+    KafkaException,
+    TimeoutException,
+    TransactionAbortableException,
+    codes,
+    exception_for,
+    group_of,
+)
+from chaffinch.errors.codes import Group
+from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
+from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall
+from chaffinch.producer.core.errors_again import again, as_abortable, as_commit_failed, as_fatal
+from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved
+from chaffinch.producer.core.transaction_requests import TALKS_TO, Step, Transactional, code_of, partition_codes
+from chaffinch.producer.records import GroupMetadata
+
+# While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.
+CONCURRENT_WAIT_MS: Final = 20
+# What an abort needs; any other request was made for the transaction that is being given up.
+ENDING_STEPS: Final = frozenset({Step.FIND_COORDINATOR, Step.INIT_PRODUCER_ID, Step.END})
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A caller and until when it waits."""
+
+    call: Any
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class _Offsets:
+    """Offsets of one group on their way into the transaction."""
+
+    waiting: _Waiting
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    group: GroupMetadata
+    is_group_added: bool = False
+
+
+class TransactionManager:
+    """The transaction of one producer. Methods return the effects that callers are to see."""
+
+    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
+        self.state = State.UNINITIALIZED
+        self.identity: ProducerIdentity = NO_PRODUCER
+        self.error: KafkaException | None = None
+        """What made the transaction abortable or the producer unusable."""
+        self.coordinators = Coordinators()
+        self.last_error: KafkaException | None = None
+        self._transactional_id = transactional_id
+        self._timeout_ms = timeout_ms
+        self._added: set[TopicPartition] = set()
+        self._to_add: dict[TopicPartition, None] = {}
+        self._offsets: list[_Offsets] = []
+        self._init_calls: list[_Waiting] = []
+        self._end_calls: list[_Waiting] = []
+        self._is_started = False
+        """The coordinator may know of the transaction: a request that adds to it was sent."""
+        self._is_ended = False
+        self._under_way: Step | None = None
+        self._failures = 0
+        self._not_before_ms = 0
+
+    # What users call.
+
+    def call(self, event: events.TransactionCall) -> list[Effect]:
+        """One of the five calls of the public producer."""
+        match event:
+            case events.InitTransactionsCalled():
+                return self._move_for(Move.INIT_CALLED, event.call) or self._wait(self._init_calls, event.call, event.deadline_ms)
+            case events.BeginTransactionCalled():
+                return self._move_for(Move.BEGIN_CALLED, event.call) or [CompleteCall(call=event.call)]
+            case events.CommitCalled():
+                return self._move_for(Move.COMMIT_CALLED, event.call) or self._wait(self._end_calls, event.call, event.deadline_ms)
+            case events.AbortCalled():
+                return self._abort(event)
+            case events.SendOffsetsCalled():
+                return self._send_offsets(event)
+
+    def refusal_of_send(self) -> KafkaException | None:
+        """Why a record cannot be sent now: IllegalStateException outside a transaction, within it what stopped it; None if it can."""
+        if self.state is State.IN_TRANSACTION:
+            return None
+        if self.error is not None and self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
+            return as_abortable(self.error) if self.state is State.ABORTABLE_ERROR else again(self.error)
+        return IllegalStateException(f"send outside a transaction: the producer is {self.state.value}; call begin_transaction() first")
+
+    def _move_for(self, move: Move, call: Any) -> list[Effect]:
+        """Make the move of a call; the refusal if the state does not allow it."""
+        try:
+            self.state = moved(self.state, move)
+        except IllegalMove as illegal:
+            if self.error is not None and (illegal.state, illegal.move) in REFUSED_WITH_ERROR:
+                return [FailCall(call=call, error=again(self.error))]
+            return [FailCall(call=call, error=IllegalStateException(f"{illegal}: that is not possible now"))]
+        if move is Move.BEGIN_CALLED:
+            self.error, self._is_ended = None, False
+        return []
+
+    def _wait(self, calls: list[_Waiting], call: Any, deadline_ms: int) -> list[Effect]:
+        calls.append(_Waiting(call, deadline_ms))
+        return []
+
+    def _abort(self, event: events.AbortCalled) -> list[Effect]:
+        refusal = self._move_for(Move.ABORT_CALLED, event.call)
+        if refusal:
+            return refusal
+        self._to_add.clear()
+        return self._fail_offsets(TransactionAbortableException("the transaction is being aborted")) + self._wait(
+            self._end_calls, event.call, event.deadline_ms
+        )
+
+    def _send_offsets(self, event: events.SendOffsetsCalled) -> list[Effect]:
+        refusal = self.refusal_of_send()
+        if isinstance(refusal, IllegalStateException):
+            refusal = IllegalStateException(f"send_offsets_to_transaction outside a transaction: the producer is {self.state.value}")
+        if refusal is not None:
+            return [FailCall(call=event.call, error=again(self.error) if self.error is not None else refusal)]
+        if not event.offsets:
+            return [CompleteCall(call=event.call)]
+        self._offsets.append(_Offsets(_Waiting(event.call, event.deadline_ms), event.offsets, event.group))
+        return []
+
+    # What the core asks and reports.
+
+    @property
+    def is_completing(self) -> bool:
+        """Whether the transaction is being ended, so that nothing lingers."""
+        return self.state in (State.COMMITTING, State.ABORTING)
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether nothing new may be sent: it could not be committed."""
+        return self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR)
+
+    def may_send(self, topic_partition: TopicPartition) -> bool:
+        """Whether a batch of this partition may go out; if it has to be added to the transaction first, that is noted."""
+        if topic_partition in self._added:
+            return self.state is not State.FATAL_ERROR
+        if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+            self._to_add[topic_partition] = None
+        return False
+
+    def record_failed(self, error: KafkaException) -> list[Effect]:
+        """A record of the transaction failed for good: the group of its error decides what becomes of the transaction."""
+        if isinstance(error, ApiException) and handling_of(error.code, in_transaction=True) is Handling.RESTART:
+            return self._fail_fatally(error)
+        return self._fail_abortably(error)
+
+    def next_step(self, now_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
+        """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequences are used up for nothing."""
+        if self._under_way is not None or now_ms < self._not_before_ms:
+            return None
+        wanted = self._wanted(has_batches=has_batches, needs_epoch=needs_epoch)
+        if wanted is None:
+            return None
+        kind = TALKS_TO[wanted]
+        if kind is not None and self.coordinators.address_of(self._key(kind), kind) is None:
+            return Step.FIND_COORDINATOR if kind == "transaction" else Step.FIND_GROUP
+        return wanted
+
+    def _wanted(self, *, has_batches: bool, needs_epoch: bool) -> Step | None:
+        if self.state is State.INITIALIZING:
+            return Step.INIT_PRODUCER_ID
+        if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+            if self._to_add:
+                return Step.ADD_PARTITIONS
+            if self._offsets:
+                return Step.COMMIT_OFFSETS if self._offsets[0].is_group_added else Step.ADD_OFFSETS
+        if self.state in (State.COMMITTING, State.ABORTING) and not has_batches:
+            if self._is_started and not self._is_ended:
+                return Step.END
+            if self.state is State.ABORTING and needs_epoch:
+                return Step.INIT_PRODUCER_ID
+        return None
+
+    def finished(self, *, has_batches: bool, needs_epoch: bool) -> list[Effect]:
+        """End the transaction when nothing is left to do for it."""
+        is_ending = self.state in (State.COMMITTING, State.ABORTING) and self._under_way is None
+        if not is_ending or has_batches or self._wanted(has_batches=False, needs_epoch=needs_epoch) is not None:
+            return []
+        self.state = moved(self.state, Move.ENDED)
+        self._added.clear()
+        self._is_started, self.error, self.last_error = False, None, None
+        return self._complete(self._end_calls)
+
+    def address_of(self, step: Step) -> Address | None:
+        """Where a step's request goes; None: to any broker."""
+        kind = TALKS_TO[step]
+        return None if kind is None else self.coordinators.address_of(self._key(kind), kind)
+
+    def request(self, step: Step) -> Any:
+        """What to send for a step; it is under way from now on."""
+        self._under_way = step
+        who = Transactional(transactional_id=self._transactional_id, identity=self.identity, timeout_ms=self._timeout_ms)
+        if step in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS):
+            self._is_started = True
+        match step:
+            case Step.FIND_COORDINATOR:
+                return who.find_coordinator()
+            case Step.FIND_GROUP:
+                return find_request(self._offsets[0].group.group_id, "group")
+            case Step.INIT_PRODUCER_ID:
+                return who.init_producer_id()
+            case Step.ADD_PARTITIONS:
+                return who.add_partitions(self._to_add)
+            case Step.ADD_OFFSETS:
+                return who.add_offsets(self._offsets[0].group.group_id)
+            case Step.COMMIT_OFFSETS:
+                return who.commit_offsets(self._offsets[0].offsets, self._offsets[0].group)
+            case Step.END:
+                return who.end(committed=self.state is State.COMMITTING)
+
+    def unanswered(self, step: Step, error: KafkaException, wait_ms: int, now_ms: int) -> list[Effect]:
+        """No answer came: look the coordinator up again and ask once more."""
+        self._under_way = None
+        self._forget_coordinator(step)
+        self._later(error, now_ms + wait_ms)
+        return []
+
+    def unsupported(self, step: Step, error: KafkaException) -> list[Effect]:
+        """The broker has no version of this request that says what must be said."""
+        self._under_way = None
+        return self._fail_fatally(error)
+
+    def answered(self, step: Step, answer: Any, wait_ms: int, now_ms: int) -> list[Effect]:
+        """The answer to the request under way; `wait_ms` is how long to wait should it be asked again."""
+        self._under_way = None
+        code, message, topic_partition = code_of(step, answer)
+        if code is codes.NONE:
+            self._failures = 0
+            return self._done(step, answer)
+        error = exception_for(code, message=message, topic_partition=topic_partition, api=step.api)
+        handling = handling_of(code, TRANSACTION)
+        if handling is Handling.REFRESH_AND_RETRY:
+            self._forget_coordinator(step)
+        if handling in (Handling.RETRY, Handling.REFRESH_AND_RETRY) or code is codes.OPERATION_NOT_ATTEMPTED:
+            is_early = code is codes.CONCURRENT_TRANSACTIONS and step is Step.ADD_PARTITIONS and not self._added
+            self._later(error, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
+            return []
+        return self._refused(step, error, handling)
+
+    @property
+    def failures(self) -> int:
+        """Requests in a row that have to be asked again."""
+        return self._failures
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When something has to be looked at again without an event: a wait is over, or a caller's time."""
+        waiting = [*self._init_calls, *self._end_calls, *(entry.waiting for entry in self._offsets)]
+        times = [entry.deadline_ms for entry in waiting]
+        if self._under_way is None and self._not_before_ms > now_ms:
+            times.append(self._not_before_ms)
+        return min(times, default=None)
+
+    def expire(self, now_ms: int) -> list[Effect]:
+        """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable."""
+        effects: list[Effect] = []
+        for calls, name in ((self._init_calls, "init_transactions"), (self._end_calls, "ending the transaction")):
+            for waiting in [entry for entry in calls if entry.deadline_ms <= now_ms]:
+                calls.remove(waiting)
+                error = TimeoutException(f"{name} is not done within max.block.ms; it goes on, and may be called again")
+                error.__cause__ = self.last_error
+                effects.append(FailCall(call=waiting.call, error=error))
+        if any(entry.waiting.deadline_ms <= now_ms for entry in self._offsets):
+            late = TimeoutException("the offsets were not accepted within max.block.ms")
+            late.__cause__ = self.last_error
+            effects += self._fail_abortably(late)
+        return effects
+
+    def give_up(self, error: KafkaException) -> list[Effect]:
+        """Nothing can be asked any more: every caller fails."""
+        return self._fail_fatally(error)
+
+    # Steps that are done, and those that are refused.
+
+    def _done(self, step: Step, answer: Any) -> list[Effect]:
+        self.last_error = None
+        match step:
+            case Step.FIND_COORDINATOR:
+                self.coordinators.learn(self._transactional_id, "transaction", read_answer(answer).address)
+            case Step.INIT_PRODUCER_ID:
+                self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+                if self.state is State.INITIALIZING:
+                    self.state = moved(self.state, Move.INITIALIZED)
+                    return self._complete(self._init_calls)
+            case Step.ADD_PARTITIONS:
+                for topic_partition, _ in partition_codes(step, answer):
+                    self._to_add.pop(topic_partition, None)
+                    self._added.add(topic_partition)
+            case Step.END:
+                self._is_ended = True
+            case _ if self._offsets:
+                return self._offsets_done(step, answer, self._offsets[0])
+        return []
+
+    def _offsets_done(self, step: Step, answer: Any, first: _Offsets) -> list[Effect]:
+        """A step for the first offsets that wait; when they were given up meanwhile, its answer means nothing any more."""
+        if step is Step.FIND_GROUP:
+            self.coordinators.learn(first.group.group_id, "group", read_answer(answer).address)
+        elif step is Step.ADD_OFFSETS:
+            first.is_group_added = True
+        else:
+            return self._complete_one(self._offsets.pop(0).waiting)
+        return []
+
+    def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
+        is_curable = handling in (Handling.ABORT, Handling.FIX_CONFIGURATION)
+        if is_curable and self.state is State.ABORTING and step not in ENDING_STEPS:
+            return []  # What was asked before the abort does not matter any more.
+        if not is_curable or self.state is State.ABORTING:
+            return self._fail_fatally(error if step is not Step.COMMIT_OFFSETS else as_commit_failed(error))
+        if self.state is State.INITIALIZING:
+            self.state = moved(self.state, Move.INIT_REFUSED)
+            return self._fail(self._init_calls, error)
+        return self._fail_abortably(error)
+
+    def _fail_abortably(self, error: KafkaException) -> list[Effect]:
+        before = self.state
+        self.state = moved(self.state, Move.FAILED_ABORTABLY)
+        if self.state is not State.ABORTABLE_ERROR:
+            return []
+        if before is not State.ABORTABLE_ERROR:
+            self.error = error if group_of(error) is Group.INVALID_CONFIGURATION else as_abortable(error)
+        self._to_add.clear()
+        assert self.error is not None, "an abortable state has its error"
+        return self._fail_offsets(self.error) + self._fail(self._end_calls, self.error)
+
+    def _fail_fatally(self, error: KafkaException) -> list[Effect]:
+        if self.state is State.FATAL_ERROR:
+            return []
+        self.state = moved(self.state, Move.FAILED_FATALLY)
+        self.error = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
+        self._to_add.clear()
+        return self._fail_offsets(self.error) + self._fail(self._end_calls, self.error) + self._fail(self._init_calls, self.error)
+
+    def _fail(self, calls: list[_Waiting], error: KafkaException) -> list[Effect]:
+        failed: list[Effect] = [FailCall(call=waiting.call, error=again(error)) for waiting in calls]
+        calls.clear()
+        return failed
+
+    def _fail_offsets(self, error: KafkaException) -> list[Effect]:
+        calls = [entry.waiting for entry in self._offsets]
+        self._offsets.clear()
+        return self._fail(calls, error)
+
+    def _complete_one(self, waiting: _Waiting) -> list[Effect]:
+        return [CompleteCall(call=waiting.call)]
+
+    def _complete(self, calls: list[_Waiting]) -> list[Effect]:
+        done: Iterable[_Waiting] = list(calls)
+        calls.clear()
+        return [CompleteCall(call=waiting.call) for waiting in done]
+
+    def _later(self, error: KafkaException, at_ms: int) -> None:
+        self.last_error = error
+        self._failures += 1
+        self._not_before_ms = at_ms
+
+    def _key(self, kind: str) -> str:
+        return self._transactional_id if kind == "transaction" else self._offsets[0].group.group_id
+
+    def _forget_coordinator(self, step: Step) -> None:
+        kind = TALKS_TO[step]
+        if kind == "transaction":
+            self.coordinators.forget(self._transactional_id, kind)
+        elif kind == "group" and self._offsets:
+            self.coordinators.forget(self._offsets[0].group.group_id, kind)

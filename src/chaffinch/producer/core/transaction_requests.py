@@ -1,0 +1,187 @@
+"""The requests of a transaction and what their answers say: one row per step, no state.
+
+KIP-98, protocol version 1: partitions and groups are added before anything is written for them, the offsets go to the group's own
+coordinator, and EndTxn decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from itertools import groupby
+from typing import Any, Final
+
+from chaffinch.client.coordinators import CoordinatorKind, find_request, read_answer
+from chaffinch.errors import ErrorCode, codes
+from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
+from chaffinch.identifiers import OffsetAndMetadata, ProducerIdentity, TopicPartition
+from chaffinch.producer.records import GroupMetadata
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+
+class Step(Enum):
+    """A request of the transaction; the value is its API."""
+
+    FIND_COORDINATOR = "FindCoordinator"
+    FIND_GROUP = "FindCoordinator of the group"
+    INIT_PRODUCER_ID = "InitProducerId"
+    ADD_PARTITIONS = "AddPartitionsToTxn"
+    ADD_OFFSETS = "AddOffsetsToTxn"
+    COMMIT_OFFSETS = "TxnOffsetCommit"
+    END = "EndTxn"
+
+    @property
+    def api(self) -> str:
+        return self.value.split(" ")[0]
+
+
+# Whose coordinator a step talks to; None: any broker.
+TALKS_TO: Final[dict[Step, CoordinatorKind | None]] = {
+    Step.FIND_COORDINATOR: None,
+    Step.FIND_GROUP: None,
+    Step.INIT_PRODUCER_ID: "transaction",
+    Step.ADD_PARTITIONS: "transaction",
+    Step.ADD_OFFSETS: "transaction",
+    Step.COMMIT_OFFSETS: "group",
+    Step.END: "transaction",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transactional:
+    """Who is asking."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+    timeout_ms: int
+
+    def find_coordinator(self) -> FindCoordinatorRequest:
+        return find_request(self.transactional_id, "transaction")
+
+    def init_producer_id(self) -> InitProducerIdRequest:
+        """A first identity (none yet: fences every earlier user of the id), or the next epoch of our own."""
+        return InitProducerIdRequest(
+            transactional_id=self.transactional_id,
+            transaction_timeout_ms=self.timeout_ms,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+        )
+
+    def add_partitions(self, partitions: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:
+        topics = [
+            AddPartitionsToTxnTopic(name=topic, partitions=[tp.partition for tp in group])
+            for topic, group in groupby(sorted(partitions), key=lambda tp: tp.topic)
+        ]
+        return AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self.transactional_id,
+            v3_and_below_producer_id=self.identity.producer_id,
+            v3_and_below_producer_epoch=self.identity.epoch,
+            v3_and_below_topics=topics,
+        )
+
+    def add_offsets(self, group_id: str) -> AddOffsetsToTxnRequest:
+        return AddOffsetsToTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            group_id=group_id,
+        )
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata) -> TxnOffsetCommitRequest:
+        topics = [
+            TxnOffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    TxnOffsetCommitRequestPartition(
+                        partition_index=tp.partition,
+                        committed_offset=offsets[tp].offset,
+                        committed_leader_epoch=offsets[tp].leader_epoch,
+                        committed_metadata=offsets[tp].metadata,
+                    )
+                    for tp in partitions
+                ],
+            )
+            for topic, partitions in groupby(sorted(offsets), key=lambda tp: tp.topic)
+        ]
+        return TxnOffsetCommitRequest(
+            transactional_id=self.transactional_id,
+            group_id=group.group_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            generation_id=group.generation_id,
+            member_id=group.member_id,
+            group_instance_id=group.group_instance_id,
+            topics=topics,
+        )
+
+    def end(self, *, committed: bool) -> EndTxnRequest:
+        return EndTxnRequest(
+            transactional_id=self.transactional_id,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            committed=committed,
+        )
+
+
+# Outcomes of one answer with many codes, the gravest first: the gravest decides.
+_GRAVITY: Final = (
+    Handling.RESTART,
+    Handling.FAIL,
+    Handling.FIX_CONFIGURATION,
+    Handling.ABORT,
+    Handling.REFRESH_AND_RETRY,
+    Handling.RETRY,
+    Handling.COMPLETE,
+)
+
+
+def code_of_partitions(found: Iterable[tuple[TopicPartition, int]]) -> tuple[ErrorCode, TopicPartition | None]:
+    """The gravest code in an answer about partitions, and where it is; NONE when there is none.
+
+    OPERATION_NOT_ATTEMPTED only says that another partition's code stopped this one, so any other code comes before it.
+    """
+    worst: tuple[ErrorCode, TopicPartition | None] = (codes.NONE, None)
+    for topic_partition, number in found:
+        code = codes.by_number(number)
+        if _gravity(code) < _gravity(worst[0]):
+            worst = (code, topic_partition)
+    return worst
+
+
+def _gravity(code: ErrorCode) -> tuple[int, bool]:
+    handling = Handling.RETRY if code is codes.OPERATION_NOT_ATTEMPTED else handling_of(code, TRANSACTION)
+    return _GRAVITY.index(handling), code is codes.OPERATION_NOT_ATTEMPTED
+
+
+def partition_codes(step: Step, answer: Any) -> list[tuple[TopicPartition, int]]:
+    """(partition, code) of an AddPartitionsToTxn or TxnOffsetCommit answer."""
+    if step is Step.ADD_PARTITIONS:
+        return [
+            (TopicPartition(topic.name, result.partition_index), result.partition_error_code)
+            for topic in answer.results_by_topic_v3_and_below
+            for result in topic.results_by_partition
+        ]
+    return [
+        (TopicPartition(topic.name, result.partition_index), result.error_code) for topic in answer.topics for result in topic.partitions
+    ]
+
+
+def code_of(step: Step, answer: Any) -> tuple[ErrorCode, str | None, TopicPartition | None]:
+    """The code that decides, the broker's words, and the partition it is about."""
+    if step in (Step.FIND_COORDINATOR, Step.FIND_GROUP):
+        found = read_answer(answer)
+        return found.code, found.message, None
+    if step in (Step.ADD_PARTITIONS, Step.COMMIT_OFFSETS):
+        code, topic_partition = code_of_partitions(partition_codes(step, answer))
+        return code, None, topic_partition
+    return codes.by_number(answer.error_code), None, None

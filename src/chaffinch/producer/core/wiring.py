@@ -1,0 +1,68 @@
+"""What the parts of the core share: the settings in the form they need, what is known of the cluster, and the counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
+from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.cluster import ClusterState
+from chaffinch.producer.core.metadata_watch import MetadataWatch
+from chaffinch.producer.core.options import ACKS, is_idempotent
+from chaffinch.settings import Settings
+
+COUNTERS: Final = (
+    "records_written",
+    "records_failed",
+    "batches_sent",
+    "batches_written",
+    "batches_resent",
+    "batches_split",
+    "batches_separated",
+    "bytes_sent",
+    "requests_sent",
+    "epoch_bumps",
+)
+
+
+class Wiring:
+    """Built once per producer. Fixed but for `cluster`, `attempts`, `metadata` and `counts`, which live."""
+
+    def __init__(self, settings: Settings, dice: Dice) -> None:
+        self.dice = dice
+        self.acks = ACKS[settings["acks"]]
+        self.is_idempotent = is_idempotent(settings)
+        self.transactional_id: str | None = settings["transactional.id"]
+        self.transaction_timeout_ms: int = settings["transaction.timeout.ms"]
+        self.retries: int = settings["retries"]
+        self.delivery_timeout_ms: int = settings["delivery.timeout.ms"]
+        self.request_timeout_ms: int = settings["request.timeout.ms"]
+        self.request_bytes_max: int = settings["max.request.size"]
+        self.requests_per_node_max: int = settings["max.in.flight.requests.per.connection"]
+        self.retry_backoff = Backoff(initial_ms=settings["retry.backoff.ms"], max_ms=settings["retry.backoff.max.ms"])
+        reconnect = Backoff(initial_ms=settings["reconnect.backoff.ms"], max_ms=settings["reconnect.backoff.max.ms"])
+        self.bootstrap = parse_bootstrap_servers(settings["bootstrap.servers"])
+        self.cluster = ClusterState()
+        self.attempts = Attempts(reconnect, dice)
+        self.metadata = MetadataWatch(
+            self.cluster,
+            age_ms_max=settings["metadata.max.age.ms"],
+            idle_ms_max=settings["metadata.max.idle.ms"],
+            backoff=self.retry_backoff,
+            dice=dice,
+        )
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+
+    def wait_ms(self, failures: int) -> int:
+        """How long to wait before something is tried again after so many failures."""
+        return self.retry_backoff.wait_ms(failures, self.dice)
+
+    @property
+    def known_addresses(self) -> list[Address]:
+        """The cluster's brokers, and where it was first looked for."""
+        return list(dict.fromkeys([*self.cluster.nodes.values(), *self.bootstrap]))
+
+    def any_address(self, now_ms: int) -> Address | None:
+        """A broker to ask; None while all have to wait after a failure."""
+        return self.attempts.pick(self.known_addresses, now_ms)

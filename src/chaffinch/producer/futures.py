@@ -1,0 +1,89 @@
+"""Futures that cost little: a record's future is a `concurrent.futures.Future` whose lock is made only if somebody waits.
+
+Making the standard future costs more than the rest of `send`, because it makes a condition. Most futures are never waited for, or only
+after they are done. So the parts of the standard class that need a lock are made on demand, and completing a future that nobody has
+touched is a few assignments under one lock shared by all (held for a moment only).
+
+`RecordFuture` follows the standard class's protocol (`_state`, `_condition`, `_waiters`, `_done_callbacks`), so `result(timeout)`,
+`add_done_callback`, `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future` work.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Iterable
+from concurrent.futures import _base
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+# Guards the moment in which a future's parts come into being against the moment in which it is completed.
+_LOCK: Final = threading.Lock()
+
+
+class RecordFuture(concurrent.futures.Future[T], Generic[T]):
+    """The outcome of one `send`. It cannot be cancelled: what was handed over may be on its way."""
+
+    # What the standard constructor sets per instance, as defaults of the class; `_condition`, `_waiters` and `_done_callbacks` are
+    # missing until __getattr__ makes them.
+    _state: str = _base.PENDING
+    _result: T | None = None
+    _exception: BaseException | None = None
+
+    def __init__(self) -> None:
+        pass  # Deliberately not the standard constructor: see above.
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PARTS:
+            raise AttributeError(name)
+        with _LOCK:
+            for part, make in _PARTS.items():
+                self.__dict__.setdefault(part, make())
+        return self.__dict__[name]
+
+    def cancel(self) -> bool:
+        """Nothing: a record cannot be taken back."""
+        return False
+
+    def complete(self, result: T) -> None:
+        """Done, with a result. Only once, and only by the producer."""
+        with _LOCK:
+            if "_condition" not in self.__dict__:
+                self._result = result
+                self._state = _base.FINISHED
+                return
+        self.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Done, with an error. Only once, and only by the producer."""
+        with _LOCK:
+            if "_condition" not in self.__dict__:
+                self._exception = error
+                self._state = _base.FINISHED
+                return
+        self.set_exception(error)
+
+
+_PARTS: Final[dict[str, Any]] = {"_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}
+
+
+def complete_all(futures: Iterable[RecordFuture[T]], results: Iterable[T]) -> None:
+    """Complete many futures in order, the shared lock taken once for those that nobody has touched."""
+    touched: list[tuple[RecordFuture[T], T]] = []
+    with _LOCK:
+        for future, result in zip(futures, results, strict=True):
+            if "_condition" in future.__dict__:
+                touched.append((future, result))
+            else:
+                future._result = result
+                future._state = _base.FINISHED
+    for future, result in touched:
+        future.set_result(result)
+
+
+def failed_future(error: BaseException) -> RecordFuture[Any]:
+    """A future that has already failed."""
+    future: RecordFuture[Any] = RecordFuture()
+    future.fail(error)
+    return future

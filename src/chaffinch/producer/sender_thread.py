@@ -1,0 +1,156 @@
+"""The thread behind a producer: it feeds the core, owns the network, and tells everybody their outcome.
+
+One lock guards the core; callers' threads take it to append records and to hand over events, never while they wait for an outcome.
+Outcomes are told by this thread alone, outside the lock and in the core's order, so callbacks of one partition come in order and may
+call the producer. If the thread ever dies of a mistake of ours, every waiter gets that error rather than waiting for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+from chaffinch.client.network import Network
+from chaffinch.errors import KafkaException
+from chaffinch.producer.core import events
+from chaffinch.producer.core.effects import (
+    CompleteBatch,
+    CompleteCall,
+    Effect,
+    FailCall,
+    FailRecords,
+    Report,
+    SendRequest,
+    WakeCallers,
+)
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.runtime.clock import Clock
+
+log = logging.getLogger("chaffinch.producer")
+
+# Without a deadline the thread still looks up now and then; nothing depends on it.
+IDLE_WAIT_MS: Final = 60_000
+
+
+class SenderThread:
+    """Runs a core until it is stopped. `changed` is the lock, and what callers in `send` wait on."""
+
+    def __init__(
+        self, core: ProducerCore, network: Network, clock: Clock, name: str, on_outcome: Callable[[CompleteBatch | FailRecords], None]
+    ) -> None:
+        self.core = core
+        self.changed = threading.Condition(threading.RLock())
+        self.death: KafkaException | None = None
+        """Why the thread has died, if it has: nothing can be sent any more."""
+        self._network = network
+        self._clock = clock
+        self._on_outcome = on_outcome
+        self._outbox: list[Effect] = []
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is this thread: a callback that must not wait for itself."""
+        return threading.current_thread() is self._thread
+
+    def submit(self, event: events.Event) -> None:
+        """Hand an event to the core, from any thread; its effects are carried out by the sender thread."""
+        with self.changed:
+            if self.death is not None:
+                raise self.death
+            self._outbox += self.core.handle(event, self._clock.now_ms())
+        self._network.wakeup()
+
+    def call(self, make: Callable[[Future[None]], events.Event]) -> Future[None]:
+        """Hand over an event that somebody waits for: `make` puts the future into it."""
+        future: Future[None] = Future()
+        self.submit(make(future))
+        return future
+
+    def wakeup(self) -> None:
+        """There may be something to send."""
+        self._network.wakeup()
+
+    def stop(self, timeout_ms: int | None = None) -> None:
+        """End the thread; what is under way is forgotten."""
+        self._is_stopping = True
+        self._network.wakeup()
+        if not self.is_own_thread:
+            self._thread.join(None if timeout_ms is None else timeout_ms / 1000)
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:  # The top of the thread: whatever it is, nobody may be left waiting.
+            log.exception("the sender thread has died")
+            self._die(error)
+        finally:
+            self._network.close()
+
+    def _loop(self) -> None:
+        heard: list[Any] = []
+        while not self._is_stopping:
+            with self.changed:
+                now_ms = self._clock.now_ms()
+                effects, self._outbox = self._outbox, []
+                for event in heard:
+                    effects += self.core.handle(event, now_ms)
+                effects += self.core.handle(events.TimePassed(), now_ms)
+                deadline_ms = self.core.next_deadline_ms
+                if any(isinstance(effect, WakeCallers) for effect in effects):
+                    self.changed.notify_all()
+            self._carry_out(effects)
+            wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
+            heard = list(self._network.poll(0 if self._outbox else wait_ms))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        # Requests first: brokers work on them while outcomes are told.
+        for effect in effects:
+            if isinstance(effect, SendRequest):
+                self._network.send(
+                    effect.address,
+                    effect.message,
+                    effect.token,
+                    timeout_ms=effect.timeout_ms,
+                    version_max=effect.version_max,
+                    expects_answer=effect.expects_answer,
+                )
+        for effect in effects:
+            self._tell(effect)
+
+    def _tell(self, effect: Effect) -> None:
+        match effect:
+            case CompleteBatch() | FailRecords():
+                self._on_outcome(effect)
+            case CompleteCall():
+                if effect.call is not None:
+                    effect.call.set_result(None)
+            case FailCall():
+                if effect.call is not None:
+                    effect.call.set_exception(effect.error)
+            case Report():
+                log.warning("%s", effect.text)
+            case SendRequest() | WakeCallers():
+                pass
+
+    def _die(self, error: BaseException) -> None:
+        """Settle everybody: records, callers, and whoever calls from now on."""
+        death = KafkaException(f"the producer's sender thread has died: {error!r}")
+        death.__cause__ = error
+        with self.changed:
+            self.death = death
+            effects, self._outbox = self._outbox, []
+            effects += self.core.give_up(death)
+            self.changed.notify_all()
+        for effect in effects:
+            try:
+                self._tell(effect)
+            except Exception:
+                log.exception("an outcome could not be told")

@@ -1,0 +1,141 @@
+"""The outcome of a table: which rows were written where, and which were rejected and why.
+
+`TableOutcome` is the receipt that a table's batches carry; the sender thread adds to it batch by batch, never row by row, and the last
+batch completes the future. The result's tables are built when they are looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from chaffinch.errors import KafkaException, group_of
+from chaffinch.identifiers import TopicPartition
+
+Rows = npt.NDArray[np.int64]
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        ("row", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("code", pa.int16()),
+        ("error", pa.string()),
+        ("message", pa.string()),
+        ("group", pa.string()),
+        ("stored", pa.string()),
+    ]
+)
+
+
+class _Written(NamedTuple):
+    rows: Rows
+    partition: int
+    base_offset: int
+
+
+class _Rejected(NamedTuple):
+    rows: Rows
+    topic_partition: TopicPartition
+    error: KafkaException
+
+
+class SendTableResult:
+    """What became of a table's rows; every row is either in `offsets` or in `rejected`."""
+
+    def __init__(self, row_count: int, written: list[_Written], rejected: list[_Rejected]) -> None:
+        self.row_count = row_count
+        self.written = sum(len(part.rows) for part in written)
+        """How many rows were written."""
+        self._written = written
+        self._rejected = rejected
+
+    @property
+    def rejected_count(self) -> int:
+        return self.row_count - self.written
+
+    @cached_property
+    def offsets(self) -> pa.Table:
+        """row, partition, offset of each row written, in the table's order; offset -1 where the broker did not say (acks=0)."""
+        offsets = np.full(self.row_count, -1, np.int64)
+        partitions = np.full(self.row_count, -1, np.int32)
+        for part in self._written:
+            offsets[part.rows] = -1 if part.base_offset < 0 else np.arange(part.base_offset, part.base_offset + len(part.rows))
+            partitions[part.rows] = part.partition
+        rows = np.flatnonzero(partitions >= 0)
+        return pa.table({"row": rows, "partition": partitions[rows], "offset": offsets[rows]})
+
+    @cached_property
+    def rejected(self) -> pa.Table:
+        """row, topic, partition, code, error, message, group, stored of each row rejected, in the table's order."""
+        entries = [(int(row), part) for part in self._rejected for row in part.rows]
+        entries.sort(key=lambda entry: entry[0])
+        columns: dict[str, list[Any]] = {
+            "row": [row for row, _ in entries],
+            "topic": [part.topic_partition.topic for _, part in entries],
+            "partition": [part.topic_partition.partition for _, part in entries],
+            "code": [part.error.code.number for _, part in entries],
+            "error": [part.error.name for _, part in entries],
+            "message": [part.error.message for _, part in entries],
+            "group": [group_of(part.error).value for _, part in entries],
+            "stored": [part.error.stored.value for _, part in entries],
+        }
+        return pa.table(columns, schema=REJECTED_SCHEMA)
+
+    def errors(self) -> dict[int, KafkaException]:
+        """The error of each row rejected, by row."""
+        return {int(row): part.error for part in self._rejected for row in part.rows}
+
+    def __repr__(self) -> str:
+        return f"SendTableResult(written={self.written}, rejected={self.rejected_count})"
+
+
+class TableOutcome:
+    """Gathers the outcome of one table. Rows may be rejected by the caller's thread and settled by the sender's."""
+
+    def __init__(self, row_count: int) -> None:
+        self.future: Future[SendTableResult] = Future()
+        self._row_count = row_count
+        self._open_count = row_count
+        self._written: list[_Written] = []
+        self._rejected: list[_Rejected] = []
+        self._lock = threading.Lock()
+        if not row_count:
+            self._settle(0)
+
+    def written(self, rows: Rows, partition: int, base_offset: int) -> None:
+        """These rows are in the log, the first at `base_offset` and the others behind it."""
+        with self._lock:
+            self._written.append(_Written(rows, partition, base_offset))
+        self._settle(len(rows))
+
+    def rejected(self, rows: Rows, topic_partition: TopicPartition, error: KafkaException) -> None:
+        """These rows failed, all with the same error."""
+        if len(rows):
+            with self._lock:
+                self._rejected.append(_Rejected(rows, topic_partition, error))
+            self._settle(len(rows))
+
+    def failed(
+        self, rows: Rows, topic_partition: TopicPartition, error: KafkaException | None, errors: Mapping[int, KafkaException]
+    ) -> None:
+        """Rows of a batch failed: those at the indices in `errors` each with its own, the others with `error` if there is one."""
+        for index, own in errors.items():
+            self.rejected(rows[index : index + 1], topic_partition, own)
+        if error is not None:
+            self.rejected(np.delete(rows, list(errors)) if errors else rows, topic_partition, error)
+
+    def _settle(self, count: int) -> None:
+        with self._lock:
+            self._open_count -= count
+            is_done = self._open_count == 0
+            assert self._open_count >= 0, f"{-self._open_count} rows were settled twice"
+        if is_done:
+            self.future.set_result(SendTableResult(self._row_count, self._written, self._rejected))

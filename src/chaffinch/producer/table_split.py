@@ -1,0 +1,124 @@
+"""From an Arrow table to batches: topics, partitions, and runs of rows that fill a batch. Whole columns at a time, pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.faults import InvalidColumn
+
+PARTITION, TOPIC = "partition", "topic"
+Rows = npt.NDArray[np.int64]
+
+# Rows are gathered and encoded so many batches at a time, so that the first are on their way while the next are made.
+CHUNK_BATCHES_PER_PARTITION: Final = 4
+
+
+class TableParts(NamedTuple):
+    """A table's records, and for each row the partition asked for (-1: none) and the topic (None: that of the call for all)."""
+
+    columns: RecordColumns
+    partitions: npt.NDArray[np.int64] | None
+    topics: pa.Array | None
+
+
+def read_table(table: Any, timestamp_default_ms: int) -> TableParts:
+    """The parts of a pyarrow Table or RecordBatch, or of anything with the Arrow stream interface. InvalidColumn, TypeError."""
+    if not isinstance(table, pa.Table | pa.RecordBatch):
+        if not hasattr(table, "__arrow_c_stream__"):
+            raise TypeError(f"argument table must be a pyarrow Table or RecordBatch, not {type(table).__name__}")
+        table = pa.table(table)
+    names = table.schema.names
+    partitions = _partitions(table.column(PARTITION)) if PARTITION in names else None
+    topics = _topics(table.column(TOPIC)) if TOPIC in names else None
+    records = table.drop_columns([name for name in (PARTITION, TOPIC) if name in names])
+    return TableParts(RecordColumns.from_arrow(records, timestamp_default_ms=timestamp_default_ms), partitions, topics)
+
+
+def _partitions(column: Any) -> npt.NDArray[np.int64]:
+    array = _whole(column)
+    if not pa.types.is_integer(array.type):
+        raise InvalidColumn(PARTITION, array.type, "an integer type")
+    numbers: npt.NDArray[np.int64] = pc.fill_null(array.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
+    asked = numbers if not array.null_count else numbers[array.is_valid().to_numpy(zero_copy_only=False)]
+    if len(asked) and asked.min() < 0:
+        raise InvalidColumn(PARTITION, f"{array.type} with the value {asked.min()}", "0 and above, or null")
+    return numbers
+
+
+def _topics(column: Any) -> pa.Array:
+    array = _whole(column)
+    value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type) or pa.types.is_string_view(value_type)):
+        raise InvalidColumn(TOPIC, array.type, "string")
+    return array.cast(pa.string())
+
+
+def _whole(column: Any) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def rows_by_topic(topics: pa.Array | None, topic: str | None, row_count: int) -> Iterator[tuple[str, Rows]]:
+    """Each topic with its rows, ascending; null goes to `topic`. InvalidColumn when there is none for some row."""
+    if topics is None:
+        if topic is None:
+            raise InvalidColumn(TOPIC, "missing", "a string column, or the argument topic")
+        yield topic, np.arange(row_count, dtype=np.int64)
+        return
+    if topics.null_count:
+        if topic is None:
+            raise InvalidColumn(TOPIC, "null in some row", "a name in each row, or the argument topic for those without")
+        topics = pc.fill_null(topics, topic)
+    encoded = topics.dictionary_encode()
+    indices = encoded.indices.to_numpy(zero_copy_only=False)
+    for index, name in enumerate(encoded.dictionary.to_pylist()):
+        yield name, np.flatnonzero(indices == index)
+
+
+class Run(NamedTuple):
+    """Records for one partition, in order, that fill one batch; `rows` says which of the table's they are."""
+
+    partition: int
+    columns: RecordColumns
+    rows: Rows
+
+
+def runs(columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], partition_count: int, batch_bytes: int) -> Iterator[Run]:
+    """The records as batches of about `batch_bytes`, in each partition in the order of the table; a larger record has its own.
+
+    `rows` are the records' rows in the table, `partitions` theirs, each from 0 to partition_count-1.
+    """
+    sizes = columns.sizes()
+    mean = max(1, int(sizes.sum()) // max(1, columns.count))
+    chunk = max(1, CHUNK_BATCHES_PER_PARTITION * partition_count * batch_bytes // mean)
+    for start in range(0, columns.count, chunk):
+        stop = min(start + chunk, columns.count)
+        yield from _chunk_runs(
+            columns.slice(start, stop), rows[start:stop], partitions[start:stop], sizes[start:stop], partition_count, batch_bytes
+        )
+
+
+def _chunk_runs(
+    columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], sizes: Rows, partition_count: int, batch_bytes: int
+) -> Iterator[Run]:
+    if partition_count > 1:
+        # A stable sort keeps the order within a partition; on 16 bits numpy sorts by counting.
+        order = np.argsort(partitions.astype(np.int16 if partition_count < 2**15 else np.int32), kind="stable")
+        columns, rows, sizes = columns.take(order), rows[order], sizes[order]
+    counts = np.bincount(partitions, minlength=partition_count)
+    ends = np.cumsum(sizes)
+    stop = 0
+    for partition in np.flatnonzero(counts):
+        start, stop = stop, stop + int(counts[partition])
+        while start < stop:
+            before = int(ends[start - 1]) if start else 0
+            cut = int(np.searchsorted(ends[start:stop], before + batch_bytes, side="right")) + start
+            cut = max(cut, start + 1)
+            yield Run(int(partition), columns.slice(start, cut), rows[start:cut])
+            start = cut
