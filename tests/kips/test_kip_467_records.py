@@ -221,6 +221,10 @@ class TestPayloads:
         verdict = refused(raw_batch([record(0), record(1, length_off_by=100)]))
         assert "record 1, byte 15: the record length goes beyond the payload" in verdict.message
 
+    def test_a_count_that_lies_is_set_against_the_bytes(self):
+        verdict = refused(raw_batch([record(0), record(1)], count=3))
+        assert verdict.message.endswith("larger than the payload can hold (3 records announced, 30 bytes of them)")
+
     def test_culprits_of_an_unreadable_batch_are_not_listed(self):
         assert refused(raw_batch([record(0, key=None), record(1, length_off_by=100)])).culprits == ()
 

@@ -76,6 +76,8 @@ CULPRITS_IN_SUMMARY_MAX = 3
 _NO_INT64S = np.empty(0, np.int64)
 _NO_BYTES = np.empty(0, np.uint8)
 
+_COUNT_FAULTS = frozenset({Fault.RECORD_COUNT, Fault.TRAILING_BYTES})
+
 _Finding: TypeAlias = tuple[int, RecordRule, int]
 """A culprit: its index, the rule it broke, and the value that broke it."""
 
@@ -114,7 +116,8 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     records = np.frombuffer(payload, np.uint8)
     fault, record_index, position, culprit_count, max_timestamp = _walk(view, records, policy, now_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S)
     if fault:
-        corrupt = CorruptBatch(Fault(fault), record_index, position)
+        detail = f"{header.count} records announced, {len(records)} bytes of them" if fault in _COUNT_FAULTS else ""
+        corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
         return _rejected(_find(view, records, policy, now_ms, culprit_count), header.count, policy, now_ms)
