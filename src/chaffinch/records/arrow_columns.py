@@ -6,13 +6,13 @@ anew: 32-bit offsets (widened), validity (one byte per row instead of one bit), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import lib
 
 from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s
 from chaffinch.records.columns import RecordColumns
@@ -35,6 +35,15 @@ BYTES_ALLOWED = "binary, string (large, view and dictionary-encoded too), fixed_
 TIMESTAMPS_ALLOWED = "timestamp of any unit, int64 (ms since 1970)"
 HEADERS_ALLOWED = "list<struct<key: string, value: binary>> (large too), map<string, binary>"
 
+# Arrow's numbers for types; asking `pa.types` for one after the other takes as long as all the rest.
+_OFFSET_TYPES: dict[int, np.dtype[Any]] = {
+    lib.Type_BINARY: np.dtype(np.int32),
+    lib.Type_STRING: np.dtype(np.int32),
+    lib.Type_LARGE_BINARY: np.dtype(np.int64),
+    lib.Type_LARGE_STRING: np.dtype(np.int64),
+}
+_VIEW_KINDS = {lib.Type_BINARY_VIEW: pa.large_binary(), lib.Type_STRING_VIEW: pa.large_string()}
+_BYTES_KINDS = {*_OFFSET_TYPES, *_VIEW_KINDS, lib.Type_FIXED_SIZE_BINARY}
 _MS_PER_UNIT = {"s": 1000, "ms": 1}
 _UNITS_PER_MS = {"us": 1000, "ns": 1_000_000}
 _INT64_MAX = 2**63 - 1
@@ -69,44 +78,31 @@ def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int) -> RecordColum
 
 def _bytes(column: str, array: pa.Array) -> ByteColumn:
     """A binary or string array of any layout."""
-    if pa.types.is_dictionary(array.type) and _is_binary(array.type.value_type):
+    kind = array.type.id
+    if kind == lib.Type_DICTIONARY and array.type.value_type.id in _BYTES_KINDS:
         array = array.dictionary_decode()
-    if pa.types.is_binary_view(array.type) or pa.types.is_string_view(array.type):
-        array = array.cast(pa.large_binary() if pa.types.is_binary_view(array.type) else pa.large_string())
-    if pa.types.is_null(array.type):
+        kind = array.type.id
+    if kind in _VIEW_KINDS:
+        array = array.cast(_VIEW_KINDS[kind])
+        kind = array.type.id
+    if kind == lib.Type_NA:
         return ByteColumn.nulls(len(array))
-    if pa.types.is_fixed_size_binary(array.type):
+    if kind == lib.Type_FIXED_SIZE_BINARY:
         width = array.type.byte_width
         offsets = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * width
         return ByteColumn(offsets, _buffer(array.buffers()[1]), _validity(array))
-    if not _is_binary(array.type):
+    if kind not in _OFFSET_TYPES:
         raise InvalidColumn(column, array.type, BYTES_ALLOWED)
-    is_large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-    return ByteColumn(_offsets(array, np.int64 if is_large else np.int32), _buffer(array.buffers()[2]), _validity(array))
+    return ByteColumn(_offsets(array, _OFFSET_TYPES[kind]), _buffer(array.buffers()[2]), _validity(array))
 
 
-_BINARY_CHECKS: tuple[Callable[[pa.DataType], bool], ...] = (
-    pa.types.is_binary,
-    pa.types.is_string,
-    pa.types.is_large_binary,
-    pa.types.is_large_string,
-    pa.types.is_binary_view,
-    pa.types.is_string_view,
-    pa.types.is_fixed_size_binary,
-)
-
-
-def _is_binary(data_type: pa.DataType) -> bool:
-    return any(check(data_type) for check in _BINARY_CHECKS)
-
-
-def _offsets(array: pa.Array, dtype: Any) -> Int64s:
+def _offsets(array: pa.Array, dtype: np.dtype[Any]) -> Int64s:
     """The n+1 offsets of a variable-length array, as int64. An array of length 0 may have no offsets buffer."""
     buffer = array.buffers()[1]
     if not len(array) or buffer is None:
         return np.zeros(1, np.int64)
-    found = np.frombuffer(buffer, dtype, len(array) + 1, array.offset * np.dtype(dtype).itemsize)
-    return found.astype(np.int64, copy=False)
+    found = np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize)
+    return np.require(found.astype(np.int64, copy=False), requirements="A")
 
 
 def _buffer(buffer: pa.Buffer | None) -> Bytes:
@@ -130,7 +126,7 @@ def _timestamps(array: pa.Array, default_ms: int) -> Int64s:
         raise InvalidColumn(TIMESTAMP, data_type, TIMESTAMPS_ALLOWED)
     found = np.zeros(0, np.int64)
     if len(array):
-        found = np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8)
+        found = np.require(np.frombuffer(array.buffers()[1], np.int64, len(array), array.offset * 8), requirements="A")
     valid = _validity(array)
     unit = data_type.unit if is_timestamp else "ms"
     if unit in _UNITS_PER_MS:

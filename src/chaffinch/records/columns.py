@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from operator import attrgetter
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
-
-_INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,26 +53,22 @@ class RecordColumns:
 
     def __post_init__(self) -> None:
         """The compiled loops take these lengths and types for granted: ValueError where they are not so. Offsets are `measure`'s."""
-        entries = len(self.timestamps) + 1
-        is_whole = len(self.key_offsets) == len(self.value_offsets) == len(self.header_offsets) == entries
-        is_whole &= len(self.header_key_offsets) == len(self.header_value_offsets) > 0
-        for offsets, valid in (
-            (self.key_offsets, self.key_valid),
-            (self.value_offsets, self.value_valid),
-            (self.header_value_offsets, self.header_value_valid),
-        ):
-            is_whole &= valid is None or len(valid) == len(offsets) - 1
-        is_whole &= self.offsets is None or len(self.offsets) == entries - 1
-        if not is_whole:
-            lengths = {name: len(array) for name, array in self._arrays() if array is not None}
+        entries, header_entries = len(self.timestamps) + 1, len(self.header_key_offsets)
+        has_right_lengths = (
+            len(self.key_offsets) == len(self.value_offsets) == len(self.header_offsets) == entries
+            and len(self.header_value_offsets) == header_entries > 0
+            and (self.key_valid is None or len(self.key_valid) == entries - 1)
+            and (self.value_valid is None or len(self.value_valid) == entries - 1)
+            and (self.header_value_valid is None or len(self.header_value_valid) == header_entries - 1)
+            and (self.offsets is None or len(self.offsets) == entries - 1)
+        )
+        arrays = _ARRAYS_OF(self)
+        if not has_right_lengths:
+            lengths = {name: len(array) for name, array in zip(_TYPES, arrays, strict=True) if array is not None}
             raise ValueError(f"lengths that do not belong together: {lengths}")
-        for name, array in self._arrays():
-            kind = _UINT8 if name.endswith(("data", "valid")) else _INT64
-            if array is not None and not (array.dtype == kind and array.flags.c_contiguous and array.flags.aligned):
-                raise ValueError(f"{name} is {array.dtype}, not one aligned piece of {kind}")
-
-    def _arrays(self) -> Iterable[tuple[str, npt.NDArray[Any] | None]]:
-        return ((name, getattr(self, name)) for name in self.__slots__)
+        for array, (name, dtype) in zip(arrays, _TYPES.items(), strict=True):
+            if array is not None and not (array.dtype == dtype and (flags := array.flags).c_contiguous and flags.aligned):
+                raise ValueError(f"{name} is {array.dtype}, not one aligned piece of {dtype}")
 
     @classmethod
     def of(
@@ -252,6 +247,10 @@ class RecordColumns:
         if bad >= 0:
             raise ValueError(f"the key offsets of record {bad} do not ascend within the data")
         return partitions
+
+
+_TYPES = {name: np.dtype(np.uint8 if name.endswith(("data", "valid")) else np.int64) for name in RecordColumns.__slots__}
+_ARRAYS_OF = attrgetter(*_TYPES)
 
 
 def measure(columns: RecordColumns, base_timestamp: int | None, sizes: Int64s) -> int:
