@@ -287,6 +287,14 @@ class TestTransactions:
         assert log.aborted_transactions(0, 4) == [(2, 2)]
         assert log.aborted_transactions(0, 2) == []
 
+    def test_an_older_transaction_that_is_aborted_later_is_not_missed(self) -> None:
+        log = opened()
+        log.append(batch(2, identity=ONE, base_sequence=0, is_transactional=True), now_ms=0)
+        log.append(batch(2, identity=TWO, base_sequence=0, is_transactional=True), now_ms=0)
+        log.append_marker(False, TWO, 0, 0)
+        log.append_marker(False, ONE, 0, 0)
+        assert log.aborted_transactions(0, 2) == [(1, 0)]
+
     def test_aborts_are_found_in_later_segments(self) -> None:
         log = opened(segment_bytes=SIZE)
         for round_ in range(3):

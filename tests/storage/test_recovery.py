@@ -8,7 +8,7 @@ import pytest
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.records.batch import read_header, views
 from chaffinch.records.batch_header import write_crc
-from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem, StorageError
+from chaffinch.storage.file_system import CorruptLog, Interrupted, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch
 
@@ -390,6 +390,34 @@ def test_what_a_failed_save_left_out_is_saved_later() -> None:
     log.close()
     files.kill()
     assert opened(files).aborted_transactions(0, 3) == [(1, 0)]
+
+
+def test_entries_of_lost_batches_do_not_stay_in_the_way() -> None:
+    """Entries are saved, but neither their snapshot nor the batches they are about; what comes instead is saved in their place."""
+    files = MemoryFileSystem()
+    log = filled(files, 2, index_interval_bytes=1)
+    log.sync()
+    log.append(batch(5), now_ms=0)
+    log.append(batch(), now_ms=0)
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if size and path.endswith(".snapshot.new"):
+            raise Interrupted
+
+    files.hook = hook
+    log.config = LogConfig(checkpoint_bytes=1)
+    with pytest.raises(Interrupted):
+        log.append(batch(), now_ms=0)
+    files.hook = None
+    files.crash(lambda path, unsynced: 0 if path.endswith(".log") else unsynced)
+    log = opened(files, index_interval_bytes=1)
+    assert end_offsets(log) == [1, 2]
+    for _ in range(9):
+        log.append(batch(), now_ms=0)
+    log.close()
+    files.kill()
+    assert files.open(FIRST + ".index").size == 11 * 16
+    assert end_offsets(opened(files, verify_bytes_max=0)) == list(range(1, 12))
 
 
 def test_half_written_snapshots_are_swept_away() -> None:

@@ -10,11 +10,12 @@ and follows on disk at checkpoints. An append that fails leaves the log as it wa
 
 import logging
 from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, TopicPartition
 from chaffinch.records.batch import BatchHeader, BatchView, TimestampType, decode, patch_offset, read_header
 from chaffinch.records.control_batch import encode_control_batch
+from chaffinch.records.validation_policy import Origin
 from chaffinch.storage import snapshot
 from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
@@ -23,9 +24,6 @@ from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTr
 from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
 from chaffinch.storage.segment import Segment
 from chaffinch.storage.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from chaffinch.records.validation import Origin
 
 __all__ = ["AppendResult", "LogConfig", "OffsetOutOfRange", "PartitionLog", "ProducerRefusal"]
 
@@ -132,11 +130,11 @@ class PartitionLog:
             return None
         return AppendResult(stored.base_offset, stored.last_offset, stored.log_append_time_ms, self.log_start_offset)
 
-    def check_producer(self, header: BatchHeader, origin: "Origin") -> ProducerRefusal | None:
+    def check_producer(self, header: BatchHeader, origin: Origin) -> ProducerRefusal | None:
         """Whether epoch, sequence and transaction of a batch allow it to be appended; (code, message) if not.
 
         Of a replicated batch nothing is asked: its leader has."""
-        if header.producer_id < 0 or origin.name == "REPLICATION":
+        if header.producer_id < 0 or origin is Origin.REPLICATION:
             return None
         return self._producers.check(header)
 
@@ -145,7 +143,7 @@ class PartitionLog:
         return self._producers.check_marker(identity, coordinator_epoch)
 
     def append(
-        self, batch: BatchView | BytesLike, *, now_ms: int, leader_epoch: int = NO_LEADER_EPOCH, origin: "Origin | None" = None
+        self, batch: BatchView | BytesLike, *, now_ms: int, leader_epoch: int = NO_LEADER_EPOCH, origin: Origin = Origin.CLIENT
     ) -> AppendResult:
         """Store one checked batch of data at the end. Its base offset and leader epoch are overwritten where it lies (a read-only buffer
         is copied first). Raises StorageError, after which the log is unchanged."""
@@ -155,7 +153,7 @@ class PartitionLog:
             data, header = memoryview(batch), read_header(batch)
         if header.is_control:
             raise ValueError(
-                f"a control batch was given to append for {self.topic_partition} by {origin}; markers go through append_marker"
+                f"a control batch was given to append for {self.topic_partition} by origin {origin.value}; markers go through append_marker"
             )
         base_offset = self.log_end_offset
         self._store(data, header, base_offset, leader_epoch)

@@ -151,10 +151,8 @@ class Segment:
             return saved
         file = self._file_system.open(self.stem + suffix)
         try:
-            if file.size < count * entry_bytes:
-                count, crc = 0, 0
-            if file.size > count * entry_bytes:
-                file.truncate(count * entry_bytes)
+            if file.size != count * entry_bytes:
+                file.truncate(count * entry_bytes)  # Entries saved before a crash that no snapshot speaks of.
             data = entries.encode(count)
             file.append((data,))
         finally:
