@@ -19,7 +19,8 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.errors.exceptions import Culprit
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.records import batch
-from chaffinch.records.batch import BatchHeader, BatchView
+from chaffinch.records.batch import HEADER_BYTES, BatchHeader, BatchView
+from chaffinch.records.batch_header import LENGTH_END, MAGIC
 from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.validation import Origin, Rejected, check_batch, check_records
@@ -30,9 +31,9 @@ VERSION_WITH_ZSTD = 7
 VERSION_WITH_ABORTABLE = 11
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False)
 class AppendTerms:
-    """What a Produce request says about all its batches."""
+    """What a Produce request says about all its batches. Not frozen, only because building a frozen one takes longer."""
 
     acks: int
     version: int
@@ -63,12 +64,13 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     log = partition.log
     duplicate = log.find_duplicate(header) if header.producer_id >= 0 else None
     if duplicate is not None:
+        broker.counters.add(partition.topic.name, "TotalProduceRequestsPerSec")
         broker.counters.add(partition.topic.name, "DuplicateBatchesPerSec")
         return duplicate
     rejected = check_batch(view, partition.policy, Origin.CLIENT, crc_was_checked=True)
     if rejected is not None:
         return _rejection(rejected)
-    refusal = _log_refusal(view, partition) or replication_refusal(broker, partition, terms.acks)
+    refusal = _log_refusal(view, partition) or _replication_refusal(broker, partition, terms.acks)
     if refusal is not None:
         return refusal
     verdict = check_records(view, partition.policy, Origin.CLIENT, now_ms)
@@ -85,23 +87,32 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
 
 
 def sliced(records: Buffer | None, terms: AppendTerms) -> BatchView | Refusal:
-    """The one batch that a partition's records are, in bytes of its own."""
+    """The one batch that a partition's records are."""
+    if records is None or len(records) < HEADER_BYTES:
+        return _unsliced(records)
+    header = batch.read_header(records)
+    if header.length + LENGTH_END != len(records) or header.magic != MAGIC:
+        return _unsliced(records)
+    if terms.version < VERSION_WITH_ZSTD and header.compression_id == Compression.ZSTD:
+        return _refusal(codes.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {VERSION_WITH_ZSTD}, this is {terms.version}")
+    return BatchView(memoryview(records), header)
+
+
+def _unsliced(records: Buffer | None) -> Refusal:
+    """Why bytes are not one batch of format 2."""
     if not records:
         return _refusal(codes.INVALID_RECORD, "no record batch came for this partition")
     try:
-        views = batch.views(records)
-        view = next(views)
-        if view.size != len(records):
-            return _refusal(codes.INVALID_RECORD, "more than one record batch came for this partition; format 2 takes one")
+        count = sum(1 for _ in batch.views(records))
     except CorruptBatch as error:
         return _refusal(_SLICING_CODES.get(error.fault, codes.INVALID_RECORD), str(error))
-    if view.header.compression_id == Compression.ZSTD and terms.version < VERSION_WITH_ZSTD:
-        return _refusal(codes.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {VERSION_WITH_ZSTD}, this is {terms.version}")
-    return view
+    return _refusal(codes.INVALID_RECORD, f"{count} record batches came for this partition; format 2 takes one")
 
 
-def replication_refusal(broker: BrokerState, partition: Partition, acks: int) -> Refusal | None:
+def _replication_refusal(broker: BrokerState, partition: Partition, acks: int) -> Refusal | None:
     """KIP-579 and the in-sync count."""
+    if partition.topic.config.in_sync_min <= 1:
+        return None
     refused = replication_check.check(
         acks=acks,
         policy=broker.settings["min.insync.replicas.policy"],

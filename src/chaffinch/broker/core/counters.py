@@ -50,6 +50,7 @@ class Counters:
     def add_stored(self, topic: str, records: int, size: int) -> None:
         """A batch was stored: the counters of the common case at once."""
         counters = self._by_topic[topic]
+        counters["TotalProduceRequestsPerSec"] += 1
         counters["MessagesInPerSec"] += records
         counters["BytesInPerSec"] += size
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 from chaffinch.protocol.server_connection import ReceivedRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class RequestReceived:
-    """A whole request has arrived.
+    """A whole request has arrived. Not frozen, only because building a frozen one takes four times as long; nobody changes it.
 
     `connection_id` is unique for the life of the core; `node_id` is the declared node on whose listener it came;
     `client_software_name` is what the connection's ApiVersions request said ("" before it, KIP-511).

@@ -29,10 +29,14 @@ from chaffinch.protocol.messages.produce import (
 )
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.records import batch
+from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, MAGIC
 from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_CULPRITS = 8
 VERSION_WITH_LEADER = 10
+ATTRIBUTES_POSITION = 22
+"""The byte of a batch header that says whether the batch is transactional: the low one of the attributes."""
+
 OUR_SOFTWARE = "chaffinch"
 
 _INVALID_IN_OLD_VERSIONS = frozenset({codes.INVALID_RECORD, codes.INVALID_COMPACTION_KEY})
@@ -52,7 +56,7 @@ _NOT_FAILED = frozenset(
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, ProduceRequest)
-    terms = AppendTerms(acks=request.acks, version=event.request.version, transactional_id=request.transactional_id)
+    terms = AppendTerms(request.acks, event.request.version, request.transactional_id)
     refused_whole = _whole_refusal(request)
     response = ProduceResponse()
     has_refusal = False
@@ -90,7 +94,6 @@ def _outcome(
 ) -> Outcome:
     if fault is not None and fault.covers(*place):
         return Refusal(code=fault.error, message=f"{fault.error.name}: asked for by a fault script")
-    broker.counters.add(place.topic, "TotalProduceRequestsPerSec")
     partition = broker.topics.partition(*place)
     if partition is None:
         return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster")
@@ -110,7 +113,9 @@ def _whole_refusal(request: ProduceRequest) -> Refusal | None:
     if request.acks not in (-1, 0, 1):
         return Refusal(code=codes.INVALID_REQUIRED_ACKS, message=f"acks={request.acks}: it must be all (-1), 1 or 0")
     producers = set(_transactional_producers(request))
-    if producers and request.transactional_id is None:
+    if not producers:
+        return None
+    if request.transactional_id is None:
         return Refusal(
             code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="a transactional batch came in a request without a transactional id"
         )
@@ -126,10 +131,11 @@ def _transactional_producers(request: ProduceRequest) -> Iterator[tuple[int, int
     for topic in request.topics:
         for data in topic.partitions:
             records = decoded_records(data)
-            if records is None or len(records) < batch.HEADER_BYTES:
+            # One byte decides for nearly all of them.
+            if records is None or len(records) < batch.HEADER_BYTES or not records[ATTRIBUTES_POSITION] & ATTRIBUTE_TRANSACTIONAL:
                 continue
             header = batch.read_header(records)
-            if header.magic == 2 and header.is_transactional:
+            if header.magic == MAGIC:
                 yield header.identity
 
 
@@ -200,6 +206,7 @@ def _wire(code: ErrorCode, version: int, numbering: Numbering) -> int:
 def _count(broker: BrokerState, place: TopicPartition, refusal: Refusal) -> None:
     if broker.topics.get(place.topic) is None:
         return  # Names of topics that do not exist come from outside: counting them would fill the memory.
+    broker.counters.add(place.topic, "TotalProduceRequestsPerSec")
     for name, count in refusal.counts:
         broker.counters.add(place.topic, name, count)
     if refusal.code not in _NOT_FAILED:

@@ -1,0 +1,391 @@
+"""The transaction coordinator alone: state x request -> answer, identities, time, and a crash between decision and markers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.core import transaction_moves
+from chaffinch.broker.core.transaction_coordinator import MARKER_RETRY_MS, TransactionCoordinator
+from chaffinch.broker.core.transaction_metadata import TransactionMetadata, from_bytes, to_bytes
+from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.storage.file_system import MemoryFileSystem, StorageError
+from chaffinch.storage.journal import Journal
+
+T0 = 1_000_000
+TIMEOUT_MS = 60_000
+EXPIRATION_MS = 7 * 86_400_000
+ORDERS = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+S = TransactionState
+
+
+@dataclass
+class Recorder:
+    """Participants that remember what they were told, and fail when asked to."""
+
+    calls: list[Any] = field(default_factory=list)
+    is_broken: bool = False
+
+    def write_marker(self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, now_ms: int) -> None:
+        self._check()
+        self.calls.append((topic_partition, is_commit, identity))
+
+    def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
+        self._check()
+        self.calls.append((group, is_commit, producer_id))
+
+    def _check(self) -> None:
+        if self.is_broken:
+            raise StorageError("orders-0", "append to", "no space left")
+
+
+class World:
+    """A coordinator on a journal that survives `restart`."""
+
+    def __init__(self) -> None:
+        self.file_system = MemoryFileSystem()
+        self.recorder = Recorder()
+        self.restart()
+
+    def restart(self) -> None:
+        self.journal = Journal.open(self.file_system, "journals", "transactions")
+        self.coordinator = TransactionCoordinator(
+            self.journal, self.recorder, timeout_max_ms=900_000, expiration_ms=EXPIRATION_MS, sync_decisions=False
+        )
+
+    def init(self, now_ms: int = T0, expected: ProducerIdentity | None = None) -> ProducerIdentity:
+        answer = self.coordinator.init_producer_id("t", TIMEOUT_MS, now_ms, *([] if expected is None else [expected]))
+        assert answer.code is codes.NONE, answer
+        return answer.identity
+
+    def state(self) -> TransactionState:
+        metadata = self.coordinator.describe("t")
+        assert metadata is not None
+        return metadata.state
+
+    def in_state(self, state: TransactionState) -> ProducerIdentity:
+        """Bring the id "t" into a state by requests, and return its identity."""
+        identity = self.init()
+        if state is S.EMPTY:
+            return identity
+        assert self.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.NONE
+        if state is S.ONGOING:
+            return identity
+        self.recorder.is_broken = state in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
+        assert self.coordinator.end("t", identity, state in (S.PREPARE_COMMIT, S.COMPLETE_COMMIT), T0) is codes.NONE
+        assert self.state() is state
+        return identity
+
+
+REACHABLE = (S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)
+
+# state -> answer to commit, abort, add partitions, fresh InitProducerId (Kafka's TransactionCoordinator, protocol version 1)
+_51, _48 = codes.CONCURRENT_TRANSACTIONS, codes.INVALID_TXN_STATE
+ANSWERS: dict[TransactionState, tuple[ErrorCode, ErrorCode, ErrorCode, ErrorCode]] = {
+    S.EMPTY: (_48, _48, codes.NONE, codes.NONE),
+    S.ONGOING: (codes.NONE, codes.NONE, codes.NONE, _51),
+    S.PREPARE_COMMIT: (_51, _48, _51, _51),
+    S.PREPARE_ABORT: (_48, _51, _51, _51),
+    S.COMPLETE_COMMIT: (codes.NONE, _48, codes.NONE, codes.NONE),
+    S.COMPLETE_ABORT: (_48, codes.NONE, codes.NONE, codes.NONE),
+}
+
+
+@pytest.mark.parametrize(("state", "request_index"), list(product(REACHABLE, range(4))))
+def test_every_state_times_every_request(state: TransactionState, request_index: int) -> None:
+    world = World()
+    identity = world.in_state(state)
+    coordinator = world.coordinator
+    requests = (
+        lambda: coordinator.end("t", identity, True, T0),
+        lambda: coordinator.end("t", identity, False, T0),
+        lambda: coordinator.add_partitions("t", identity, [OTHER], T0),
+        lambda: coordinator.init_producer_id("t", TIMEOUT_MS, T0).code,
+    )
+    assert requests[request_index]() is ANSWERS[state][request_index]
+
+
+@pytest.mark.parametrize("request_", ["end", "add_partitions", "add_group", "verify"])
+@pytest.mark.parametrize("state", REACHABLE)
+def test_identities_are_checked_before_states(state: TransactionState, request_: str) -> None:
+    """49 for an unknown id or another producer id, 90 for another epoch, older or newer."""
+    world = World()
+    identity = world.in_state(state)
+    coordinator = world.coordinator
+
+    def ask(transactional_id: str, who: ProducerIdentity) -> ErrorCode:
+        return {
+            "end": lambda: coordinator.end(transactional_id, who, True, T0),
+            "add_partitions": lambda: coordinator.add_partitions(transactional_id, who, [ORDERS], T0),
+            "add_group": lambda: coordinator.add_group(transactional_id, who, "g", T0),
+            "verify": lambda: coordinator.verify(transactional_id, who, ORDERS),
+        }[request_]()
+
+    before = coordinator.describe("t")
+    assert ask("unknown", identity) is codes.INVALID_PRODUCER_ID_MAPPING
+    assert ask("t", ProducerIdentity(identity.producer_id + 1, identity.epoch)) is codes.INVALID_PRODUCER_ID_MAPPING
+    for epoch in (identity.epoch - 1, identity.epoch + 1):
+        assert ask("t", ProducerIdentity(identity.producer_id, epoch)) is codes.PRODUCER_FENCED
+    assert coordinator.describe("t") == before
+
+
+def test_the_tables_know_every_state_that_is_stored() -> None:
+    stored = set(TransactionState) - {S.DEAD, S.PREPARE_EPOCH_FENCE}
+    for table in (
+        transaction_moves.INIT_PRODUCER_ID,
+        transaction_moves.ADD_PARTITIONS,
+        transaction_moves.END_COMMIT,
+        transaction_moves.END_ABORT,
+    ):
+        assert set(table) == stored
+    assert set(transaction_moves.LEGAL_PREDECESSORS) == set(TransactionState)
+
+
+class TestInitProducerId:
+    """KIP-98, and KIP-360 where the producer names the identity it has."""
+
+    def test_idempotent_producers_get_ids_of_their_own(self) -> None:
+        world = World()
+        identities = [world.coordinator.init_producer_id(None, TIMEOUT_MS, T0).identity for _ in range(1500)]
+        world.restart()
+        identities += [world.coordinator.init_producer_id(None, TIMEOUT_MS, T0).identity for _ in range(10)]
+        assert len({identity.producer_id for identity in identities}) == 1510
+        assert {identity.epoch for identity in identities} == {0}
+
+    @pytest.mark.parametrize(
+        ("transactional_id", "timeout_ms", "code"),
+        [
+            ("", TIMEOUT_MS, codes.INVALID_REQUEST),
+            ("t", 0, codes.INVALID_TRANSACTION_TIMEOUT),
+            ("t", -1, codes.INVALID_TRANSACTION_TIMEOUT),
+            ("t", 900_001, codes.INVALID_TRANSACTION_TIMEOUT),
+            ("t", 900_000, codes.NONE),
+        ],
+    )
+    def test_arguments(self, transactional_id: str, timeout_ms: int, code: ErrorCode) -> None:
+        assert World().coordinator.init_producer_id(transactional_id, timeout_ms, T0).code is code
+
+    def test_each_start_raises_the_epoch_and_keeps_the_id(self) -> None:
+        world = World()
+        first, second = world.init(), world.init()
+        assert second == ProducerIdentity(first.producer_id, first.epoch + 1)
+
+    def test_ongoing_is_aborted_under_an_epoch_nobody_is_told(self) -> None:
+        world = World()
+        identity = world.in_state(S.ONGOING)
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code is codes.CONCURRENT_TRANSACTIONS
+        fenced = ProducerIdentity(identity.producer_id, identity.epoch + 1)
+        assert world.recorder.calls == [(ORDERS, False, fenced)]
+        assert world.init() == ProducerIdentity(identity.producer_id, identity.epoch + 2)
+        assert world.coordinator.end("t", identity, True, T0) is codes.PRODUCER_FENCED
+
+    def test_a_producer_that_names_its_epoch(self) -> None:
+        """Current: bumped. The one before, when that bump's answer was lost: the same answer. Anything else: fenced."""
+        world = World()
+        first = world.init()
+        second = world.init(expected=first)
+        assert second.epoch == first.epoch + 1
+        assert world.init(expected=first) == second
+        third = world.init(expected=second)
+        assert third.epoch == second.epoch + 1
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, first).code is codes.PRODUCER_FENCED
+
+    def test_a_fresh_start_forgets_the_epoch_before(self) -> None:
+        world = World()
+        first = world.init()
+        world.init()
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, first).code is codes.PRODUCER_FENCED
+
+    def test_another_producer_id_is_fenced(self) -> None:
+        world = World()
+        identity = world.init()
+        stranger = ProducerIdentity(identity.producer_id + 5, identity.epoch)
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, stranger).code is codes.PRODUCER_FENCED
+
+    @pytest.mark.parametrize("offset", [-1, 1])
+    def test_an_old_writer_cannot_abort_a_newer_ones_transaction(self, offset: int) -> None:
+        world = World()
+        identity = world.in_state(S.ONGOING)
+        stranger = ProducerIdentity(identity.producer_id, identity.epoch + offset)
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, stranger).code is codes.PRODUCER_FENCED
+        assert world.state() is S.ONGOING
+        assert world.coordinator.end("t", identity, True, T0) is codes.NONE
+
+    def test_exhausted_epochs_rotate_the_producer_id(self) -> None:
+        """At 32766 the next start gets a new id at epoch 0; who lost that answer gets it again under the old identity."""
+        world = World()
+        identity = world.init()
+        while identity.epoch < 32766:
+            identity = world.init(expected=identity)
+        rotated = world.init(expected=identity)
+        assert rotated.producer_id != identity.producer_id
+        assert rotated.epoch == 0
+        assert world.init(expected=identity) == rotated
+
+    def test_fencing_at_the_last_epoch(self) -> None:
+        world = World()
+        identity = world.init()
+        while identity.epoch < 32766:
+            identity = world.init(expected=identity)
+        assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.NONE
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code is codes.CONCURRENT_TRANSACTIONS
+        assert world.recorder.calls == [(ORDERS, False, ProducerIdentity(identity.producer_id, 32767))]
+        assert world.init().epoch == 0
+
+
+class TestTransactions:
+    def test_commit_reaches_every_partition_and_group_once(self) -> None:
+        world = World()
+        identity = world.init()
+        world.coordinator.add_partitions("t", identity, [OTHER, ORDERS], T0)
+        world.coordinator.add_group("t", identity, "g", T0)
+        assert world.coordinator.end("t", identity, True, T0) is codes.NONE
+        assert world.recorder.calls == [("g", True, identity.producer_id), (ORDERS, True, identity), (OTHER, True, identity)]
+
+    def test_the_next_transaction_begins_empty(self) -> None:
+        world = World()
+        identity = world.in_state(S.COMPLETE_COMMIT)
+        world.recorder.calls.clear()
+        world.coordinator.add_partitions("t", identity, [OTHER], T0)
+        world.coordinator.end("t", identity, False, T0)
+        assert world.recorder.calls == [(OTHER, False, identity)]
+
+    def test_adding_what_is_there_writes_nothing(self) -> None:
+        world = World()
+        identity = world.in_state(S.ONGOING)
+        size = world.journal.size_bytes
+        assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.NONE
+        assert world.journal.size_bytes == size
+
+    def test_verify(self) -> None:
+        """KIP-890 part 1: only partitions of the open transaction pass."""
+        world = World()
+        identity = world.in_state(S.ONGOING)
+        assert world.coordinator.verify("t", identity, ORDERS) is codes.NONE
+        assert world.coordinator.verify("t", identity, OTHER) is codes.TRANSACTION_ABORTABLE
+        assert world.coordinator.verify_group("t", identity, "g") is codes.TRANSACTION_ABORTABLE
+        assert world.coordinator.verify(None, identity, ORDERS) is codes.INVALID_PRODUCER_ID_MAPPING
+        world.coordinator.end("t", identity, True, T0)
+        assert world.coordinator.verify("t", identity, ORDERS) is codes.TRANSACTION_ABORTABLE
+
+    def test_everything_survives_a_restart(self) -> None:
+        world = World()
+        identity = world.in_state(S.ONGOING)
+        before = world.coordinator.describe("t")
+        world.restart()
+        assert world.coordinator.describe("t") == before
+        assert world.coordinator.end("t", identity, True, T0) is codes.NONE
+        world.restart()
+        assert world.state() is S.COMPLETE_COMMIT
+        assert world.coordinator.end("t", identity, True, T0) is codes.NONE
+
+    def test_metadata_round_trip(self) -> None:
+        metadata = TransactionMetadata(
+            transactional_id="t",
+            producer_id=2**62,
+            producer_epoch=5,
+            last_producer_epoch=4,
+            previous_producer_id=3,
+            state=S.PREPARE_ABORT,
+            partitions=frozenset({ORDERS, OTHER}),
+            groups=frozenset({"g", "h\u00e9"}),
+            started_ms=1,
+            updated_ms=2,
+        )
+        assert from_bytes("t", to_bytes(metadata)) == metadata
+
+
+class TestTimeouts:
+    def test_an_open_transaction_is_aborted_and_its_producer_fenced(self) -> None:
+        world = World()
+        identity = world.in_state(S.ONGOING)
+        assert world.coordinator.next_deadline_ms == T0 + TIMEOUT_MS
+        assert world.coordinator.expire(T0 + TIMEOUT_MS - 1) == []
+        (line,) = world.coordinator.expire(T0 + TIMEOUT_MS)
+        assert "'t'" in line
+        assert str(TIMEOUT_MS) in line
+        assert world.recorder.calls == [(ORDERS, False, ProducerIdentity(identity.producer_id, identity.epoch + 1))]
+        assert world.coordinator.end("t", identity, True, T0) is codes.PRODUCER_FENCED
+        assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.PRODUCER_FENCED
+
+    def test_time_counts_from_the_first_partition_of_each_transaction(self) -> None:
+        world = World()
+        identity = world.in_state(S.COMPLETE_COMMIT)
+        late = T0 + TIMEOUT_MS - 1
+        world.coordinator.add_partitions("t", identity, [ORDERS], late)
+        assert world.coordinator.expire(T0 + TIMEOUT_MS) == []
+        world.coordinator.add_partitions("t", identity, [OTHER], late + TIMEOUT_MS - 1)
+        assert len(world.coordinator.expire(late + TIMEOUT_MS)) == 1
+
+    def test_many_transactions_leave_one_deadline(self) -> None:
+        world = World()
+        identity = world.init()
+        for _ in range(100):
+            world.coordinator.add_partitions("t", identity, [ORDERS], T0)
+            world.coordinator.end("t", identity, True, T0)
+        assert len(world.coordinator._deadlines) <= 2
+
+    def test_an_unused_id_is_forgotten(self) -> None:
+        world = World()
+        identity = world.in_state(S.COMPLETE_COMMIT)
+        world.coordinator.expire(T0 + TIMEOUT_MS)
+        assert world.coordinator.expire(T0 + EXPIRATION_MS - 1) == []
+        assert len(world.coordinator.expire(T0 + EXPIRATION_MS)) == 1
+        assert world.coordinator.end("t", identity, True, T0) is codes.INVALID_PRODUCER_ID_MAPPING
+        world.restart()
+        assert world.coordinator.describe("t") is None
+
+    def test_deadlines_survive_a_restart(self) -> None:
+        world = World()
+        world.in_state(S.ONGOING)
+        world.restart()
+        assert world.coordinator.next_deadline_ms == T0 + TIMEOUT_MS
+
+
+class TestCrashBetweenDecisionAndMarkers:
+    @pytest.mark.parametrize(("prepared", "completed"), [(S.PREPARE_COMMIT, S.COMPLETE_COMMIT), (S.PREPARE_ABORT, S.COMPLETE_ABORT)])
+    def test_the_decision_is_carried_out_at_start(self, prepared: TransactionState, completed: TransactionState) -> None:
+        world = World()
+        identity = world.in_state(prepared)
+        assert world.recorder.calls == []
+        world.recorder.is_broken = False
+        world.restart()
+        assert world.state() is prepared
+        assert world.coordinator.complete_decided(T0) == 1
+        assert world.recorder.calls == [(ORDERS, prepared is S.PREPARE_COMMIT, identity)]
+        assert world.state() is completed
+        assert world.coordinator.complete_decided(T0) == 0
+
+    def test_a_full_disk_delays_markers_and_is_tried_again(self) -> None:
+        world = World()
+        identity = world.in_state(S.PREPARE_COMMIT)
+        assert world.coordinator.next_deadline_ms == T0 + MARKER_RETRY_MS
+        assert "tried again" in world.coordinator.expire(T0 + MARKER_RETRY_MS)[0]
+        world.recorder.is_broken = False
+        world.coordinator.expire(T0 + 2 * MARKER_RETRY_MS)
+        assert world.recorder.calls == [(ORDERS, True, identity)]
+        assert world.state() is S.COMPLETE_COMMIT
+
+    def test_a_decision_that_cannot_be_written_is_not_taken(self) -> None:
+        """The answer sends the client to look for its coordinator again; it may still abort."""
+        world = World()
+        identity = world.in_state(S.ONGOING)
+
+        def full(operation: str, path: str, size: int) -> None:
+            if operation == "append":
+                raise StorageError(path, "append to", "no space left")
+
+        world.file_system.hook = full
+        assert world.coordinator.end("t", identity, True, T0) is codes.NOT_COORDINATOR
+        assert world.coordinator.init_producer_id("new", TIMEOUT_MS, T0).code is codes.NOT_COORDINATOR
+        world.file_system.hook = None
+        assert world.state() is S.ONGOING
+        assert world.recorder.calls == []
+        assert world.coordinator.end("t", identity, False, T0) is codes.NONE

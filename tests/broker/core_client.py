@@ -1,0 +1,146 @@
+"""A broker core and clients joined by a pretend wire: real bytes both ways, no sockets, time that stands still until told otherwise."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.declared_replicas import Node
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
+from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.client_connection import ClientConnection
+from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from chaffinch.storage.file_system import MemoryFileSystem
+
+NOW_MS = 1_700_000_000_000
+
+
+class Cluster:
+    """One core on a memory file system, its clock, and what it wrote into its log."""
+
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, *, nodes: int = 1, file_system: MemoryFileSystem | None = None, seed: int = 1
+    ) -> None:
+        self.config = dict(config or {})
+        self.node_count = nodes
+        self.file_system = file_system or MemoryFileSystem()
+        self.now_ms = NOW_MS
+        self.lines: list[str] = []
+        self.clients: dict[int, Client] = {}
+        self._seed = seed
+        self.core = self._core()
+
+    def _core(self) -> BrokerCore:
+        nodes = [Node(id=number, host=f"node{number}", port=9092 + number) for number in range(self.node_count)]
+        return BrokerCore(self.file_system, self.config, nodes=nodes, dice=random.Random(self._seed), now_ms=self.now_ms)
+
+    def topic(self, name: str, partitions: int = 1, replication: int = 1, **config: str) -> None:
+        """Create a topic; options with underscores for dots."""
+        overrides = {key.replace("_", "."): value for key, value in config.items()}
+        self.core.create_topic(name, partitions, replication, overrides, now_ms=self.now_ms)
+
+    def client(self, *, software: str = "test", node: int = 0) -> Client:
+        client = Client(self, len(self.clients) + 1, software, node)
+        self.clients[client.connection_id] = client
+        client.ask(client.connection.api_versions_request())
+        return client
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass, stopping at each deadline on the way."""
+        until_ms = self.now_ms + by_ms
+        while (deadline_ms := self.core.next_deadline_ms) is not None and deadline_ms <= until_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.carry_out(self.core.handle(TimePassed(), self.now_ms))
+        self.now_ms = until_ms
+
+    def restart(self, *, kill: bool = True) -> None:
+        """A new core on the same files. With `kill` the old one gets no chance to write."""
+        if kill:
+            self.core.abandon()
+            self.file_system.kill()
+        else:
+            self.core.close()
+        self.clients.clear()
+        self.core = self._core()
+
+    def carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Report):
+                self.lines.append(effect.text)
+            elif isinstance(effect, Respond):
+                self.clients[effect.connection_id].answered(effect.request, effect.message)
+            elif isinstance(effect, CompleteSilently):
+                self.clients[effect.connection_id].silent += 1
+            else:
+                assert isinstance(effect, CloseConnection)
+                self.clients[effect.connection_id].closed = effect.reason
+
+
+class Client:
+    """One connection to one node."""
+
+    def __init__(self, cluster: Cluster, connection_id: int, software: str, node: int) -> None:
+        self.cluster = cluster
+        self.connection_id = connection_id
+        self.node = node
+        self.closed: str | None = None
+        self.silent = 0
+        self.answers: list[Any] = []
+        self.connection = ClientConnection("test", software, "1")
+        self.server = ServerConnection()
+
+    def send(self, message: Any, version: int | None = None) -> None:
+        """Send without waiting for the answer."""
+        assert self.closed is None, f"the connection is closed: {self.closed}"
+        data = b"".join(self.connection.encode_request(message, version)[1])
+        for request in self.server.receive(data):
+            event = RequestReceived(
+                connection_id=self.connection_id,
+                request=request,
+                node_id=self.node,
+                client_software_name=self.server.client_software_name,
+            )
+            self.cluster.carry_out(self.cluster.core.handle(event, self.cluster.now_ms))
+
+    def ask(self, message: Any, version: int | None = None) -> Any:
+        """Send, and return the answer, which must come at once."""
+        self.send(message, version)
+        assert self.answers, f"no answer to {api_of(message).name}; closed: {self.closed}"
+        answer = self.answers.pop(0)
+        assert not self.answers
+        return answer
+
+    def lose(self) -> None:
+        """The connection breaks."""
+        self.closed = "lost"
+        self.cluster.carry_out(self.cluster.core.handle(ConnectionLost(connection_id=self.connection_id), self.cluster.now_ms))
+
+    def answered(self, request: ReceivedRequest, message: Any) -> None:
+        data = b"".join(self.server.encode_response(request, message))
+        self.answers += [response.message for response in self.connection.receive(data)]
+
+    def produce(
+        self,
+        topic: str,
+        records: bytes | bytearray | None,
+        *,
+        partition: int = 0,
+        acks: int = -1,
+        version: int | None = None,
+        txn: str | None = None,
+    ) -> PartitionProduceResponse:
+        """Send one batch to one partition; its part of the answer."""
+        answer = self.ask(produce_request(topic, records, partition=partition, acks=acks, txn=txn), version)
+        result: PartitionProduceResponse = answer.responses[0].partition_responses[0]
+        return result
+
+
+def produce_request(
+    topic: str, records: bytes | bytearray | None, *, partition: int = 0, acks: int = -1, txn: str | None = None
+) -> ProduceRequest:
+    data = [PartitionProduceData(index=partition, records=records)]
+    return ProduceRequest(transactional_id=txn, acks=acks, timeout_ms=1000, topics=[TopicProduceData(name=topic, partitions=data)])

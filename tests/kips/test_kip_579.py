@@ -1,0 +1,97 @@
+"""KIP-579 on the wire: acks=all on a topic whose min.insync.replicas is above its replication factor.
+
+One line per request: policy, replication factor, nodes running, min.insync.replicas, acks -> code.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.errors import codes
+from tests.broker.batches import batch_of
+from tests.broker.core_client import Cluster
+
+NODES = 3
+
+CASES = [
+    # policy, replicas, stopped nodes, min in sync, acks, code
+    ("kip579", 1, 0, 2, -1, 40),
+    ("kip579", 1, 0, 2, 1, 0),
+    ("kip579", 1, 0, 2, 0, 0),
+    ("kip579", 2, 0, 2, -1, 0),
+    ("kip579", 2, 0, 3, -1, 40),
+    ("kip579", 3, 0, 3, -1, 0),
+    ("kip579", 3, 1, 3, -1, 19),
+    ("kip579", 3, 1, 2, -1, 0),
+    ("kip579", 3, 2, 2, -1, 19),
+    ("kip579", 3, 2, 2, 1, 0),
+    ("kip579", 2, 1, 3, -1, 40),  # The mismatch comes before the in-sync count.
+    ("legacy", 1, 0, 2, -1, 19),
+    ("legacy", 3, 1, 3, -1, 19),
+    ("legacy", 3, 0, 3, -1, 0),
+    ("capped", 1, 0, 2, -1, 0),
+    ("capped", 2, 0, 3, -1, 0),
+    ("capped", 2, 1, 3, -1, 19),
+    ("capped", 3, 1, 2, -1, 0),
+]
+
+
+def produce_code(
+    policy: str, replicas: int, stopped: int, in_sync_min: int, acks: int, *, numbering: str = "apache", version: int = 9
+) -> int:
+    cluster = Cluster({"min.insync.replicas.policy": policy, "error.numbering": numbering}, nodes=NODES)
+    cluster.topic("orders", 1, replicas, min_insync_replicas=str(in_sync_min))
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    for node in [node for node in partition.replicas.assigned if node != partition.replicas.leader][:stopped]:
+        cluster.core.stop_node(node)
+    client = cluster.client(node=partition.replicas.leader)
+    if acks == 0:
+        return 0
+    answer = client.produce("orders", batch_of(b"a"), acks=acks, version=version)
+    assert (partition.log.log_end_offset == 1) == (answer.error_code == 0)
+    return answer.error_code
+
+
+@pytest.mark.parametrize(("policy", "replicas", "stopped", "in_sync_min", "acks", "code"), CASES)
+def test_produce(policy: str, replicas: int, stopped: int, in_sync_min: int, acks: int, code: int) -> None:
+    assert produce_code(policy, replicas, stopped, in_sync_min, acks) == code
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+@pytest.mark.parametrize(("numbering", "code"), [("apache", 40), ("kip", 89)])
+def test_every_version_gets_the_same_number(numbering: str, code: int, version: int) -> None:
+    """Non-retriable everywhere: 40 is known to all clients; 89 literally on demand."""
+    assert produce_code("kip579", 1, 0, 2, -1, numbering=numbering, version=version) == code
+
+
+def test_the_message_begins_with_the_name_and_holds_both_numbers() -> None:
+    """Under `apache` numbering the name is what tells it from any other INVALID_CONFIG."""
+    cluster = Cluster()
+    cluster.topic("orders", min_insync_replicas="2")
+    message = cluster.client().produce("orders", batch_of(b"a")).error_message
+    assert message is not None
+    assert message.startswith("INCONSISTENT_REPLICATION_FACTOR")
+    assert "replication factor 1" in message
+    assert "min.insync.replicas of 2" in message
+    assert codes.INCONSISTENT_REPLICATION_FACTOR.is_retriable is False
+
+
+def test_topics_with_the_mismatch_can_be_created_and_mended() -> None:
+    """Refusing them at creation is the KIP's rejected alternative; lowering the option helps at once."""
+    cluster = Cluster()
+    cluster.topic("orders", min_insync_replicas="2")
+    client = cluster.client()
+    assert client.produce("orders", batch_of(b"a")).error_code == 40
+    cluster.core.topics.alter("orders", {})
+    assert client.produce("orders", batch_of(b"a")).error_code == 0
+
+
+def test_a_repeating_producer_does_not_fill_the_log() -> None:
+    """The KIP's motivation: each retry was a line."""
+    cluster = Cluster()
+    cluster.topic("orders", min_insync_replicas="2")
+    client = cluster.client()
+    for _ in range(100):
+        client.produce("orders", batch_of(b"a"))
+    assert len(cluster.lines) == 1
