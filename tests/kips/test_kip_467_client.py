@@ -1,0 +1,603 @@
+"""KIP-467, section 3: what the producer does with a rejected batch. Read as the specification.
+
+Each scenario is a table: what was sent, what the broker answered, what was sent next (values@base sequence/epoch), the fate of every
+record. Decisions 12 to 18 of the design settle what the KIP leaves open; each class names its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from chaffinch.errors import (
+    CorruptRecordException,
+    ErrorCode,
+    InconsistentReplicationFactorException,
+    InvalidCompactionKeyException,
+    InvalidRecordException,
+    NetworkException,
+    RecordTooLargeException,
+    Stored,
+    TimeoutException,
+    TransactionAbortableException,
+    codes,
+)
+from chaffinch.producer.core import events
+from chaffinch.protocol.messages.describe_configs import DescribeConfigsRequest
+from tests.producer.core.rig import KEYLESS, LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, TIMED_OUT, Answer, Rig
+
+INVALID = "InvalidRecordException no"
+TIMESTAMP = "InvalidTimestampException no"
+# Where several codes meet in one batch, Apache Kafka's rule: this one wins.
+MIXED = codes.INVALID_TIMESTAMP
+
+
+def rejected(*indices: int | tuple[int, ErrorCode], code: ErrorCode = codes.INVALID_RECORD, **more: Any) -> Answer:
+    return Answer(code, indices, **more)
+
+
+class Scenario(NamedTuple):
+    """`sent` has one entry per request, the first one included; `answers` one per request."""
+
+    name: str
+    records: str
+    answers: list[Answer | str]
+    sent: list[str]
+    fates: list[str]
+
+
+SCENARIOS = [
+    Scenario("no culprit", "abc", [OK], ["abc@0/0"], ["0", "1", "2"]),
+    # 3.b.ii: those named are removed, the rest is a new batch, "and reset the sequence number": a new epoch, from 0.
+    Scenario("one culprit", "abcd", [rejected(1), OK], ["abcd@0/0", "acd@0/1"], ["0", INVALID, "1", "2"]),
+    Scenario("first and last", "abcd", [rejected(0, 3), OK], ["abcd@0/0", "bc@0/1"], [INVALID, "0", "1", INVALID]),
+    Scenario("named twice", "abc", [rejected(1, 1), OK], ["abc@0/0", "ac@0/1"], ["0", INVALID, "1"]),
+    Scenario("not in order", "abcd", [rejected(3, 0), OK], ["abcd@0/0", "bc@0/1"], [INVALID, "0", "1", INVALID]),
+    Scenario("all are culprits", "abc", [rejected(0, 1, 2)], ["abc@0/0"], [INVALID] * 3),
+    Scenario("a single record", "a", [rejected(0)], ["a@0/0"], [INVALID]),
+    Scenario("one in each round", "abcd", [rejected(0), rejected(1), OK], ["abcd@0/0", "bcd@0/1", "bd@0/2"], [INVALID, "0", INVALID, "1"]),
+    # 3.b.i: nobody is named, so nobody is innocent.
+    Scenario("no culprits named", "abc", [rejected()], ["abc@0/0"], [INVALID] * 3),
+    # An index that cannot be: nobody knows who is meant.
+    Scenario("index beyond the batch", "abc", [rejected(1, 3)], ["abc@0/0"], [INVALID] * 3),
+    Scenario("index below zero", "abc", [rejected(-1)], ["abc@0/0"], [INVALID] * 3),
+    # 3.a: a retriable code means the whole batch again, whoever is named, under its own numbers.
+    Scenario("retriable with culprits", "abc", [rejected(1, code=codes.CORRUPT_MESSAGE), OK], ["abc@0/0", "abc@0/0"], ["0", "1", "2"]),
+    Scenario(
+        "retriable, then culprits",
+        "abc",
+        [Answer(codes.NOT_LEADER_OR_FOLLOWER), rejected(1), OK],
+        ["abc@0/0", "abc@0/0", "ac@0/1"],
+        ["0", INVALID, "1"],
+    ),
+    # One code per partition on the wire; each culprit's own comes beside its index (tag 1467), or is the partition's.
+    Scenario("timestamps", "abc", [rejected(0, 2, code=codes.INVALID_TIMESTAMP), OK], ["abc@0/0", "b@0/1"], [TIMESTAMP, "0", TIMESTAMP]),
+    Scenario(
+        "each its own code",
+        "abcd",
+        [rejected((0, codes.INVALID_TIMESTAMP), (1, codes.INVALID_RECORD), (2, codes.INVALID_COMPACTION_KEY), code=MIXED), OK],
+        ["abcd@0/0", "d@0/1"],
+        [TIMESTAMP, INVALID, "InvalidCompactionKeyException no", "0"],
+    ),
+    # Decision 17: a code nobody knows, with culprits, outside a transaction, is 3.b.ii like any other.
+    Scenario(
+        "unknown code",
+        "abc",
+        [rejected(1, code=codes.by_number(2467)), OK],
+        ["abc@0/0", "ac@0/1"],
+        ["0", "UnknownServerException no", "1"],
+    ),
+    # KIP numbering: 85 is INVALID_RECORD, 45 with culprits INVALID_COMPACTION_KEY.
+    Scenario("85", "abc", [rejected(1, numbering="kip"), OK], ["abc@0/0", "ac@0/1"], ["0", INVALID, "1"]),
+    Scenario(
+        "45 with culprits",
+        "abc",
+        [rejected(1, code=codes.INVALID_COMPACTION_KEY, numbering="kip"), OK],
+        ["abc@0/0", "ac@0/1"],
+        ["0", "InvalidCompactionKeyException no", "1"],
+    ),
+    # Decision 18: too large is halved, down to single records.
+    Scenario(
+        "too large",
+        "abcd",
+        [Answer(codes.MESSAGE_TOO_LARGE), OK, Answer(codes.MESSAGE_TOO_LARGE), OK, Answer(codes.MESSAGE_TOO_LARGE)],
+        ["abcd@0/0", "ab@0/1", "cd@2/1", "c@0/2", "d@1/2"],
+        ["0", "1", "0", "RecordTooLargeException no"],
+    ),
+]  # fmt: skip
+
+
+class TestThreeB:
+    """3.a, 3.b.i and 3.b.ii of the KIP for an idempotent producer."""
+
+    @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+    def test_scenario(self, scenario: Scenario) -> None:
+        rig = Rig()
+        rig.send(scenario.records)
+        for answer in scenario.answers:
+            rig.sleep(150)  # Beyond the first backoff, so that what waits to go again goes.
+            rig.answer(answer)
+        assert rig.trace == scenario.sent
+        assert rig.fate(scenario.records) == scenario.fates
+        assert not rig.open
+        assert rig.core.is_idle
+
+    def test_without_idempotence_the_innocents_go_again_too(self) -> None:
+        rig = Rig(options={"enable.idempotence": False})
+        rig.send("abc")
+        rig.answer(rejected(1))
+        rig.answer(OK)
+        assert rig.trace == ["abc", "ac"]
+        assert rig.fate("abc") == ["0", INVALID, "1"]
+
+    def test_acks_0_has_no_culprits_and_no_offsets(self) -> None:
+        rig = Rig(options={"acks": "0"})
+        rig.send("abc")
+        rig.written()
+        assert rig.fate("abc") == ["-1"] * 3
+
+    def test_compressed_batches_lose_their_culprits_too(self) -> None:
+        rig = Rig(options={"compression.type": "gzip"})
+        rig.send("abc")
+        rig.answer(rejected(1))
+        rig.answer(OK)
+        assert rig.trace == ["abc@0/0", "ac@0/1"]
+        assert rig.fate("abc") == ["0", INVALID, "1"]
+
+    def test_the_error_names_the_record_and_what_happens_to_the_others(self) -> None:
+        rig = Rig()
+        rig.send("abc")
+        rig.answer(rejected(1, message="the whole batch"))
+        error = rig.error("b")
+        assert error.topic_partition == ORDERS_0
+        assert [(c.batch_index, c.code, c.message) for c in error.culprits] == [(1, codes.INVALID_RECORD, "bad 1")]
+        assert "record 1 of 3" in error.message
+        assert "key 'b'" in error.message
+        assert "the other 2 records are sent again" in error.message
+
+    def test_memory_is_given_back_record_by_record(self) -> None:
+        rig = Rig()
+        free = rig.core.accumulator.memory_free
+        rig.send("abcd")
+        assert rig.core.accumulator.memory_free < free
+        rig.answer(rejected(1))
+        between = rig.core.accumulator.memory_free
+        rig.answer(OK)
+        assert between < rig.core.accumulator.memory_free == free
+
+
+class TestRounds:
+    """Decision 12: at once, no attempt, within the original time; after eight rounds the rest is halved."""
+
+    def test_a_round_is_no_attempt_and_needs_no_wait(self) -> None:
+        rig = Rig(options={"enable.idempotence": False, "retries": 0})
+        rig.send("abcde")
+        for _ in range(4):
+            rig.answer(rejected(0))  # No time passes.
+        rig.answer(OK)
+        assert rig.trace == ["abcde", "bcde", "cde", "de", "e"]
+        assert rig.fate("abcde") == [INVALID] * 4 + ["0"]
+
+    def test_a_broker_that_names_one_at_a_time_gets_halves_after_eight_rounds(self) -> None:
+        rig = Rig()
+        records = "abcdefghijklmnopqrst"
+        rig.send(records)
+        for _ in range(9):
+            rig.answer(rejected(0))
+        assert rig.trace[8:] == ["ijklmnopqrst@0/8", "jklmno@0/9"]
+        rig.answer(OK)
+        assert rig.trace[-1] == "pqrst@6/9"
+        rig.answer(rejected(0))
+        assert rig.trace[-1] == "qr@0/10"
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace[-1] == "st@2/10"
+        assert rig.core.is_idle
+        assert [value for value in records if rig._fate(value) == INVALID] == [*"abcdefghi", "p"]
+
+    def test_the_original_delivery_timeout_counts(self) -> None:
+        rig = Rig(options={"delivery.timeout.ms": 30_000})
+        rig.send("abc")
+        rig.sleep(20_000)
+        rig.answer(rejected(1))
+        rig.sleep(10_001)
+        assert rig.fate("abc") == ["TimeoutException possibly", INVALID, "TimeoutException possibly"]
+
+
+class Fate(NamedTuple):
+    """`before`: outcomes of earlier attempts; then the batch `abc` is refused with record 1 as culprit."""
+
+    name: str
+    before: list[Answer | str]
+    is_resent: bool
+
+
+FATES = [
+    Fate("refused at once", [], True),
+    Fate("time-out", [TIMED_OUT], False),
+    Fate("connection lost", [LOST], False),
+    Fate("code 7", [Answer(codes.REQUEST_TIMED_OUT)], False),
+    Fate("code 20", [Answer(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND)], False),
+    Fate("never left", [NOT_SENT], True),
+    Fate("code 2", [Answer(codes.CORRUPT_MESSAGE)], True),
+    Fate("code 6", [Answer(codes.NOT_LEADER_OR_FOLLOWER)], True),
+    Fate("code 19", [Answer(codes.NOT_ENOUGH_REPLICAS)], True),
+    Fate("lost, then never left", [LOST, NOT_SENT], False),
+    Fate("lost, then code 6", [LOST, Answer(codes.NOT_LEADER_OR_FOLLOWER)], False),
+]
+
+
+class TestFate:
+    """Decision 13: a refusal proves that this attempt was not stored, not that an earlier one was not."""
+
+    @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
+    def test_innocents_go_again_only_if_surely_not_stored(self, fate: Fate) -> None:
+        rig = Rig()
+        rig.send("abc")
+        for answer in fate.before:
+            rig.answer(answer)
+            rig.sleep(5_000)
+        rig.answer(rejected(1))
+        if fate.is_resent:
+            rig.answer(OK)
+            assert rig.trace[-1] == "ac@0/1"
+            assert rig.fate("abc") == ["0", INVALID, "1"]
+        else:
+            assert set(rig.trace) == {"abc@0/0"}
+            assert rig.error("b").stored is Stored.POSSIBLY
+            assert isinstance(rig.error("b"), InvalidRecordException)
+            for innocent in "ac":
+                assert rig.error(innocent).stored is Stored.POSSIBLY
+                assert not isinstance(rig.error(innocent), InvalidRecordException)
+                assert isinstance(rig.error(innocent).__cause__, InvalidRecordException)
+                assert "unknown" in rig.error(innocent).message
+        assert rig.core.is_idle
+
+    @pytest.mark.parametrize("fate", FATES, ids=lambda fate: fate.name)
+    def test_splits_obey_the_same_rule(self, fate: Fate) -> None:
+        rig = Rig()
+        rig.send("abc")
+        for answer in fate.before:
+            rig.answer(answer)
+            rig.sleep(5_000)
+        rig.answer(Answer(codes.MESSAGE_TOO_LARGE))
+        if fate.is_resent:
+            rig.answer(OK)
+            assert rig.trace[-2:] == ["ab@0/1", "c@2/1"]
+        else:
+            assert rig.fate("abc") == ["RecordTooLargeException possibly"] * 3
+
+    def test_a_lost_answer_is_asked_for_again_under_the_same_numbers(self) -> None:
+        rig = Rig()
+        rig.send("abc")
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        rig.answer(Answer(base_offset=7))
+        assert rig.trace == ["abc@0/0", "abc@0/0"]
+        assert rig.fate("abc") == ["7", "8", "9"]
+
+    def test_a_duplicate_whose_offset_is_forgotten_is_written(self) -> None:
+        rig = Rig()
+        rig.send("ab")
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        rig.answer(Answer(codes.DUPLICATE_SEQUENCE_NUMBER))
+        assert rig.fate("ab") == ["-1", "-1"]
+
+    def test_after_an_unknown_fate_the_next_batch_has_a_new_epoch(self) -> None:
+        rig = Rig()
+        rig.send("abc")
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        rig.answer(rejected(1))
+        rig.send("de")
+        assert rig.trace[-1] == "de@0/1"
+
+    def test_what_expires_says_whether_it_may_be_stored_and_why_it_took_so_long(self) -> None:
+        rig = Rig(options={"delivery.timeout.ms": 40_000})
+        rig.send("a")
+        rig.answer(Answer(codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, message="two of three"))
+        rig.sleep(1_000)
+        rig.send("b")
+        rig.sleep(40_000)
+        assert rig.fate("ab") == ["TimeoutException possibly", "TimeoutException no"]
+        cause = rig.error("a").__cause__
+        assert cause is not None
+        assert "two of three" in str(cause)
+
+
+class TestOrder:
+    """Decision 14: innocents keep their order, nothing of their partition overtakes them, and numbering restarts when all is quiet."""
+
+    def test_innocents_go_before_what_waits(self) -> None:
+        rig = Rig()
+        rig.send("abc")
+        rig.send("de")
+        rig.answer(rejected(1))
+        assert rig.trace == ["abc@0/0", "ac@0/1"]
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace[-1] == "de@2/1"
+
+    def test_two_in_flight_the_second_comes_back_for_the_gap_and_goes_behind_the_innocents(self) -> None:
+        rig = Rig(in_flight_max=5)
+        self._acknowledge_one(rig)
+        rig.send("abc")
+        rig.send("de")
+        assert rig.trace[1:] == ["abc@1/0", "de@4/0"]
+        rig.answer(rejected(1))
+        rig.send("f")
+        assert len(rig.trace) == 3, "while a batch is in flight nothing new is started"
+        rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        rig.sleep(200)
+        rig.answer(OK)
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace[3:] == ["ac@0/1", "de@2/1", "f@4/1"]
+        assert rig.core.is_idle
+
+    def test_two_in_flight_the_lost_second_goes_again_under_its_old_number_first(self) -> None:
+        rig = Rig(in_flight_max=5)
+        self._acknowledge_one(rig)
+        rig.send("abc")
+        rig.send("de")
+        rig.answer(LOST, request=1)
+        rig.answer(rejected(1))
+        rig.sleep(5_000)
+        assert rig.trace[3:] == ["de@4/0"], "its fate is open, so its numbers are not given up"
+        rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        rig.sleep(5_000)
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace[4:] == ["ac@0/1", "de@2/1"]
+
+    def test_two_in_flight_the_first_lost_then_refused_holds_the_second(self) -> None:
+        rig = Rig(in_flight_max=5)
+        self._acknowledge_one(rig)
+        rig.send("abc")
+        rig.send("de")
+        rig.answer(LOST)
+        rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        rig.sleep(5_000)
+        assert rig.trace[3:] == ["abc@1/0"]
+        rig.answer(rejected(1))
+        rig.answer(OK)
+        assert rig.trace[4:] == ["de@0/1"]
+        assert [type(rig.error(value)) for value in "abc"] == [NetworkException, InvalidRecordException, NetworkException]
+
+    def test_one_in_flight_until_the_first_acknowledgement(self) -> None:
+        rig = Rig(in_flight_max=5)
+        for batch in ("a", "b", "c"):
+            rig.send(batch)
+        assert rig.trace == ["a@0/0"]
+        rig.answer(OK)
+        assert rig.trace == ["a@0/0", "b@1/0", "c@2/0"]
+
+    def test_one_in_flight_again_after_ten_idle_minutes(self) -> None:
+        rig = Rig(in_flight_max=5)
+        self._acknowledge_one(rig)
+        rig.sleep(600_001)
+        rig.send("b")
+        rig.send("c")
+        assert rig.trace == ["z@0/0", "b@1/0"]
+
+    def test_other_partitions_finish_under_the_old_epoch_and_then_start_at_0(self) -> None:
+        rig = Rig()
+        rig.send("a", ORDERS_1)
+        rig.send("bc", ORDERS_0)
+        rig.answer(rejected(0), request=1)
+        rig.send("d", ORDERS_1)
+        assert rig.trace == ["a@0/0", "bc@0/0", "c@0/1"]
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        assert rig.trace[3:] == ["a@0/0"], "its number was given under the old epoch"
+        rig.answer(OK, request=1)
+        assert rig.trace[4:] == ["d@0/1"]
+
+    def test_beyond_the_last_epoch_a_new_producer_id(self) -> None:
+        rig = Rig()
+        rig.send("ab")
+        rig.core.identity._own = rig.core.identity._own._replace(epoch=2**15 - 1)
+        rig.core.delivery.queue(ORDERS_0)._identity = rig.core.identity._own
+        rig.sent.clear()
+        rig.answer(rejected(0))
+        assert rig.trace == ["b@0/0"]
+
+    @staticmethod
+    def _acknowledge_one(rig: Rig) -> None:
+        rig.send("z")
+        rig.answer(OK)
+
+
+class TestGaps:
+    """Codes 45 and 59 without culprits: surely not stored, so numbered anew, while time and retries last."""
+
+    @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
+    def test_numbered_anew(self, code: ErrorCode) -> None:
+        rig = Rig()
+        rig.send("ab")
+        rig.answer(Answer(code))
+        rig.sleep(200)
+        rig.answer(OK)
+        assert rig.trace == ["ab@0/0", "ab@0/1"]
+
+    def test_not_for_ever(self) -> None:
+        rig = Rig(options={"retries": 2})
+        rig.send("ab")
+        for _ in range(3):
+            rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+            rig.sleep(2_000)
+        assert rig.fate("ab") == ["OutOfOrderSequenceException no"] * 2
+
+
+def transactional(**more: Any) -> Rig:
+    rig = Rig(options={"transactional.id": "t", **more})
+    assert rig.call(events.InitTransactionsCalled, "init") == "done"
+    assert rig.call(events.BeginTransactionCalled, "begin") == "done"
+    return rig
+
+
+class TestTransaction:
+    """Decision 16: a failed record makes the transaction abortable; its innocents fail with it; a commit raises the culprit's own class."""
+
+    def test_innocents_abort_and_the_commit_raises_the_culprits_error(self) -> None:
+        rig = transactional()
+        rig.send("abc")
+        rig.answer(rejected(1))
+        assert rig.fate("abc") == ["TransactionAbortableException no", INVALID, "TransactionAbortableException no"]
+        assert rig.error("a").__cause__ is rig.error("b")
+        assert isinstance(rig.call(events.CommitCalled, "commit"), InvalidRecordException)
+        assert rig.call(events.AbortCalled, "abort") == "done"
+
+    def test_never_a_bump_the_sequence_is_taken_back(self) -> None:
+        rig = transactional()
+        rig.send("abc")
+        rig.answer(OK)
+        rig.send("de")
+        rig.answer(rejected(0))
+        rig.call(events.AbortCalled, "abort")
+        rig.call(events.BeginTransactionCalled, "begin again")
+        rig.send("f")
+        assert rig.trace == ["abc@0/0", "de@3/0", "f@3/0"]
+
+    def test_numbers_of_an_unknown_fate_are_not_reused_the_epoch_moves_on_after_the_abort(self) -> None:
+        rig = transactional()
+        rig.send("abc")
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        rig.answer(rejected(0))
+        assert rig.fate("abc") == ["InvalidRecordException possibly"] + ["TransactionAbortableException possibly"] * 2
+        assert rig.call(events.AbortCalled, "abort") == "done"
+        rig.call(events.BeginTransactionCalled, "begin again")
+        rig.send("d")
+        assert rig.trace[-1] == "d@0/1"
+
+    def test_a_split_stays_in_the_epoch(self) -> None:
+        rig = transactional()
+        rig.send("abcd")
+        rig.answer(Answer(codes.MESSAGE_TOO_LARGE))
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace == ["abcd@0/0", "ab@0/0", "cd@2/0"]
+        assert rig.call(events.CommitCalled, "commit") == "done"
+
+    def test_what_waits_fails_with_the_transaction(self) -> None:
+        rig = transactional()
+        rig.send("ab")
+        rig.send("c")
+        rig.answer(rejected(0))
+        assert rig.fate("c") == ["TransactionAbortableException no"]
+
+    def test_expired_records_are_abortable_and_so_is_the_commit(self) -> None:
+        rig = transactional(**{"delivery.timeout.ms": 35_000})
+        rig.send("a")
+        rig.answer(Answer(codes.NOT_ENOUGH_REPLICAS))
+        rig.call(events.CommitCalled, "commit")
+        rig.sleep(36_000)
+        assert rig.fate("a") == ["TransactionAbortableException possibly"], "its last attempt was still without an answer"
+        assert isinstance(rig.error("a").__cause__, TimeoutException)
+        assert isinstance(rig.calls["commit"], TransactionAbortableException)
+
+
+COMPACTED = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
+
+
+class TestOlderBrokers:
+    """KIP-135 and KIP-579 recognised against brokers that never heard of them (decisions 2, 19, 21)."""
+
+    def test_87_for_a_null_key_on_a_compacted_topic(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.send(f"a{KEYLESS}c")
+        rig.answer(rejected(1))
+        rig.answer(OK)
+        assert isinstance(rig.error(KEYLESS), InvalidCompactionKeyException)
+        assert rig.trace == [f"a{KEYLESS}c@0/0", "ac@0/1"]
+        assert len([r for r in rig.requests if isinstance(r, DescribeConfigsRequest)]) == 1
+
+    def test_87_for_a_null_key_on_any_other_topic(self) -> None:
+        rig = Rig()
+        rig.send(f"a{KEYLESS}")
+        rig.answer(rejected(1))
+        assert type(rig.error(KEYLESS)) is InvalidRecordException
+
+    def test_87_for_a_key_asks_nobody(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.send("ab")
+        rig.answer(rejected(1))
+        assert not [r for r in rig.requests if isinstance(r, DescribeConfigsRequest)]
+
+    @pytest.mark.parametrize("answer", [LOST, NOT_SENT])
+    def test_nobody_can_tell(self, answer: str) -> None:
+        rig = Rig(configs=COMPACTED, scripted={DescribeConfigsRequest: [answer]})
+        rig.send(f"a{KEYLESS}")
+        rig.answer(rejected(1))
+        assert type(rig.error(KEYLESS)) is InvalidRecordException
+
+    def test_nothing_overtakes_while_the_question_is_open(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.hold.add(DescribeConfigsRequest)
+        rig.send(f"a{KEYLESS}")
+        rig.send("b")
+        rig.answer(rejected(1))
+        assert len(rig.trace) == 1
+        rig.release()
+        assert rig.trace[-1] == "a@0/1"
+
+    def test_corrupt_message_of_a_broker_before_2_4(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.send(f"a{KEYLESS}c")
+        rig.answer(Answer(codes.CORRUPT_MESSAGE))
+        rig.answer(OK)
+        assert isinstance(rig.error(KEYLESS), InvalidCompactionKeyException)
+        assert rig.fate("ac") == ["0", "1"]
+
+    def test_corrupt_message_that_really_is(self) -> None:
+        rig = Rig(configs=COMPACTED, options={"retries": 1})
+        rig.send("ab")
+        rig.answer(Answer(codes.CORRUPT_MESSAGE))
+        rig.sleep(200)
+        rig.answer(Answer(codes.CORRUPT_MESSAGE))
+        assert isinstance(rig.error("a"), CorruptRecordException)
+
+    def test_not_enough_replicas_that_can_never_be_enough(self) -> None:
+        rig = Rig(configs={"cleanup.policy": "delete", "min.insync.replicas": "2"})
+        rig.send("ab")
+        rig.answer(Answer(codes.NOT_ENOUGH_REPLICAS))
+        assert isinstance(rig.error("a"), InconsistentReplicationFactorException)
+        assert "min.insync.replicas is 2" in rig.error("a").message
+        assert len(rig.trace) == 1
+
+    def test_40_with_the_name_in_front(self) -> None:
+        rig = Rig()
+        rig.send("a")
+        rig.answer(Answer(codes.INCONSISTENT_REPLICATION_FACTOR, message="INCONSISTENT_REPLICATION_FACTOR: 3 of 1"))
+        assert isinstance(rig.error("a"), InconsistentReplicationFactorException)
+
+    def test_89_in_kip_numbering(self) -> None:
+        rig = Rig()
+        rig.send("a")
+        rig.answer(Answer(codes.INCONSISTENT_REPLICATION_FACTOR, numbering="kip"))
+        assert isinstance(rig.error("a"), InconsistentReplicationFactorException)
+
+
+def test_one_bad_record_never_kills_the_producer() -> None:
+    """Decision 17."""
+    rig = Rig()
+    for code in (codes.INVALID_RECORD, codes.UNKNOWN_SERVER_ERROR, codes.by_number(999), codes.INVALID_PRODUCER_EPOCH):
+        rig.fates.clear()
+        rig.send("a")
+        rig.answer(Answer(code))
+        assert rig._fate("a") != "open"
+    rig.send("b")
+    rig.answer(OK)
+    assert rig.fate("b") == ["0"]
+
+
+def test_too_large_for_good_names_the_record() -> None:
+    rig = Rig()
+    rig.send("a")
+    rig.answer(Answer(codes.MESSAGE_TOO_LARGE, message="limit 100"))
+    assert isinstance(rig.error("a"), RecordTooLargeException)
+    assert rig.error("a").topic_partition == ORDERS_0
+    assert rig.error("a").message == "limit 100"

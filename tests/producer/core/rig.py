@@ -1,0 +1,337 @@
+"""A producer core without a shell: a test appends records, reads what was sent, writes the answers, and moves the time.
+
+Records are single letters. What was sent reads `abc@0/5`: values, base sequence, epoch; `abc` alone without idempotence. Metadata, producer
+ids, coordinators, configurations and partitions of a transaction are answered by the rig itself unless a test asks for the request.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered, Disconnected, Failed, Written
+from chaffinch.errors import ErrorCode, KafkaException, codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.core.accumulator import record_size
+from chaffinch.producer.core.effects import CompleteBatch, CompleteCall, FailCall, FailRecords, SendRequest
+from chaffinch.producer.core.options import parse_options
+from chaffinch.producer.core.produce_requests import ProduceSent
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from chaffinch.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopicResult,
+)
+from chaffinch.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from chaffinch.records import batch as record_batch
+from tests.client.scripted_server import metadata
+
+ORDERS_0 = TopicPartition("orders", 0)
+ORDERS_1 = TopicPartition("orders", 1)
+PORT = 9092
+BROKER = Address("127.0.0.1", PORT)
+PRODUCER_ID = 4711
+KEYLESS = "_"
+"""A record of this value is sent without a key."""
+
+
+@dataclass
+class Batch:
+    """One batch as it was sent."""
+
+    place: TopicPartition
+    values: str
+    base_sequence: int
+    epoch: int
+    producer_id: int
+    is_transactional: bool
+
+    def __str__(self) -> str:
+        return self.values if self.base_sequence < 0 else f"{self.values}@{self.base_sequence}/{self.epoch}"
+
+
+@dataclass
+class Answer:
+    """What the broker says about a batch: a code, and culprits as indices or (index, code of its own)."""
+
+    code: ErrorCode = codes.NONE
+    culprits: Sequence[int | tuple[int, ErrorCode]] = ()
+    message: str | None = None
+    base_offset: int = 0
+    numbering: Any = "apache"
+
+
+OK = Answer()
+LOST = "connection lost after the request was sent"
+NOT_SENT = "connection lost before the request was sent"
+TIMED_OUT = "no answer in time"
+
+
+@dataclass
+class Rig:
+    """One core, one broker at 127.0.0.1:9092, one topic with `partitions` partitions."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    partitions: int = 2
+    in_flight_max: int = 1
+    configs: dict[str, str] = field(default_factory=lambda: {"cleanup.policy": "delete", "min.insync.replicas": "1"})
+    scripted: dict[type, list[Any]] = field(default_factory=dict)
+    """Answers to the next requests of a class, before the rig's own."""
+
+    def __post_init__(self) -> None:
+        settings = parse_options({"bootstrap.servers": str(BROKER), "linger.ms": 0, "retry.backoff.ms": 100, **self.options})
+        self.core = ProducerCore(settings, random.Random(7), in_flight_max=self.in_flight_max)
+        self.now_ms = 1_000_000
+        self.open: list[SendRequest] = []
+        """Produce requests without an answer, in the order sent."""
+        self.sent: list[Batch] = []
+        self.requests: list[Any] = []
+        """Every other request, in the order sent."""
+        self.held: list[SendRequest] = []
+        """Requests of the classes in `hold`."""
+        self.hold: set[type] = set()
+        self.fates: dict[str, Any] = {}
+        self.calls: dict[str, Any] = {}
+        self.epoch_given = 0
+        self.step(events.TopicWanted(topic="orders"))
+
+    # What happens.
+
+    def step(self, event: events.Event) -> None:
+        """Let the core handle an event, and whatever it leads to."""
+        pending = [event]
+        while pending:
+            for effect in self.core.handle(pending.pop(0), self.now_ms):
+                if isinstance(effect, SendRequest):
+                    pending += self._take(effect)
+                else:
+                    self._note(effect)
+
+    def append(self, values: str, place: TopicPartition = ORDERS_0) -> None:
+        """Append records, without giving the core a chance to send."""
+        for value in values:
+            key = None if value == KEYLESS else value.encode()
+            content = value.encode()
+            self.core.append(place, key, content, 1_700_000_000_000, (), value, record_size(key, content, ()), self.now_ms)
+
+    def send(self, values: str, place: TopicPartition = ORDERS_0) -> None:
+        """Append records as one batch, and send what may be sent."""
+        self.append(values, place)
+        self.core.accumulator._queue(place).close()
+        self.step(events.TimePassed())
+
+    def answer(self, *answers: Answer | str, request: int = 0) -> None:
+        """The outcome of an open request: one answer per batch, in the order in which they were added, or one for all."""
+        sent = self.open.pop(request)
+        token: ProduceSent = sent.token
+        if answers[0] in (LOST, NOT_SENT, TIMED_OUT):
+            was_sent = answers[0] != NOT_SENT
+            failed = Failed(address=BROKER, token=token, reason=answers[0], was_sent=was_sent, is_timeout=answers[0] == TIMED_OUT)
+            self.step(failed)
+            return
+        listed = [a for a in answers if isinstance(a, Answer)]
+        if len(listed) == 1:
+            listed *= len(token.batches)
+        parts: dict[str, TopicProduceResponse] = {}
+        for place, answer in zip(token.batches, listed, strict=True):
+            topic = parts.setdefault(place.topic, TopicProduceResponse(name=place.topic))
+            topic.partition_responses.append(_part(place, answer))
+        response = ProduceResponse(responses=list(parts.values()))
+        self.step(Answered(address=BROKER, token=token, message=response, numbering=listed[0].numbering))
+
+    def written(self) -> None:
+        """The open request of acks=0 is out."""
+        self.step(Written(address=BROKER, token=self.open.pop(0).token))
+
+    def disconnect(self) -> None:
+        self.step(Disconnected(address=BROKER, reason="refused"))
+
+    def sleep(self, ms: int) -> None:
+        """Let time pass, with a look at every deadline on the way."""
+        until_ms = self.now_ms + ms
+        for _ in range(10_000):
+            deadline_ms = self.core.next_deadline_ms
+            if deadline_ms is None or deadline_ms > until_ms:
+                break
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.step(events.TimePassed())
+        self.now_ms = until_ms
+        self.step(events.TimePassed())
+
+    def release(self) -> None:
+        """Answer the first held request in the rig's own way."""
+        effect = self.held.pop(0)
+        self.step(Answered(address=effect.address, token=effect.token, message=self._answer_to(effect.message)))
+
+    def fail_held(self) -> None:
+        effect = self.held.pop(0)
+        self.step(Failed(address=effect.address, token=effect.token, reason="lost", was_sent=True))
+
+    def call(self, kind: type, name: str, **arguments: Any) -> Any:
+        """One of the producer's calls, under a name; its outcome so far: None, "done" or the error."""
+        if kind in (events.InitTransactionsCalled, events.SendOffsetsCalled, events.CommitCalled, events.AbortCalled):
+            arguments.setdefault("deadline_ms", self.now_ms + 60_000)
+        self.step(kind(call=name, **arguments))
+        return self.calls.get(name)
+
+    # What came of it.
+
+    @property
+    def trace(self) -> list[str]:
+        """Everything produced so far."""
+        return [str(batch) for batch in self.sent]
+
+    def fate(self, values: str) -> list[str]:
+        """Each record's fate in words: its offset, or its error's class and whether it is stored; `open` without one."""
+        return [self._fate(value) for value in values]
+
+    def error(self, value: str) -> KafkaException:
+        error = self.fates[value]
+        assert isinstance(error, KafkaException)
+        return error
+
+    def _fate(self, value: str) -> str:
+        fate = self.fates.get(value, "open")
+        return f"{type(fate).__name__} {fate.stored.value}" if isinstance(fate, KafkaException) else str(fate)
+
+    def _take(self, effect: SendRequest) -> list[events.Event]:
+        message = effect.message
+        if isinstance(message, ProduceRequest):
+            self.open.append(effect)
+            self.sent += [_batch(place, data) for place, data in _places(message)]
+            return []
+        self.requests.append(message)
+        if type(message) in self.hold:
+            self.held.append(effect)
+            return []
+        answers = self.scripted.get(type(message))
+        answer = answers.pop(0) if answers else self._answer_to(message)
+        if answer in (LOST, NOT_SENT):
+            return [Failed(address=effect.address, token=effect.token, reason=answer, was_sent=answer == LOST)]
+        return [Answered(address=effect.address, token=effect.token, message=answer)]
+
+    def _note(self, effect: Any) -> None:
+        match effect:
+            case CompleteBatch():
+                for index, row in enumerate(effect.batch.rows):
+                    self._end(effect.batch.receipt[row], -1 if effect.base_offset < 0 else effect.base_offset + index)
+            case FailRecords():
+                for index, row in enumerate(effect.batch.rows):
+                    error = effect.errors.get(index, effect.error)
+                    if error is not None:
+                        self._end(effect.batch.receipt[row], error)
+            case CompleteCall():
+                assert effect.call not in self.calls, f"{effect.call} ended twice"
+                self.calls[effect.call] = "done"
+            case FailCall():
+                assert effect.call not in self.calls, f"{effect.call} ended twice"
+                self.calls[effect.call] = effect.error
+
+    def _end(self, value: str, fate: Any) -> None:
+        assert value not in self.fates, f"record {value} ended twice: {self.fates[value]!r}, then {fate!r}"
+        self.fates[value] = fate
+
+    def _answer_to(self, message: Any) -> Any:
+        match message:
+            case MetadataRequest():
+                return metadata({"orders": self.partitions}, {1: PORT})
+            case InitProducerIdRequest():
+                self.epoch_given = 0 if message.producer_id < 0 else message.producer_epoch + 1
+                return InitProducerIdResponse(producer_id=PRODUCER_ID, producer_epoch=self.epoch_given)
+            case FindCoordinatorRequest():
+                return FindCoordinatorResponse(node_id=1, host=BROKER.host, port=BROKER.port)
+            case AddPartitionsToTxnRequest():
+                return added(message)
+            case AddOffsetsToTxnRequest():
+                return AddOffsetsToTxnResponse()
+            case TxnOffsetCommitRequest():
+                return committed(message)
+            case EndTxnRequest():
+                return EndTxnResponse()
+            case DescribeConfigsRequest():
+                rows = [DescribeConfigsResourceResult(name=name, value=value) for name, value in self.configs.items()]
+                return DescribeConfigsResponse(results=[DescribeConfigsResult(configs=rows)])
+        raise AssertionError(f"the rig has no answer to {message}")
+
+
+def added(request: AddPartitionsToTxnRequest, code: ErrorCode = codes.NONE) -> AddPartitionsToTxnResponse:
+    topics = [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=code.number) for index in topic.partitions
+            ],
+        )
+        for topic in request.v3_and_below_topics
+    ]
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topics)
+
+
+def committed(request: TxnOffsetCommitRequest, code: ErrorCode = codes.NONE) -> TxnOffsetCommitResponse:
+    topics = [
+        TxnOffsetCommitResponseTopic(
+            name=topic.name,
+            partitions=[
+                TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code.number)
+                for partition in topic.partitions
+            ],
+        )
+        for topic in request.topics
+    ]
+    return TxnOffsetCommitResponse(topics=topics)
+
+
+def _places(message: ProduceRequest) -> list[tuple[TopicPartition, Any]]:
+    return [(TopicPartition(topic.name, part.index), part.records) for topic in message.topics for part in topic.partitions]
+
+
+def _batch(place: TopicPartition, data: Any) -> Batch:
+    (view,) = record_batch.views(bytes(data))
+    assert view.crc_is_valid()
+    columns = record_batch.decode(view)
+    values = "".join((columns.value(i) or b"").decode() for i in range(columns.count))
+    header = view.header
+    return Batch(place, values, header.base_sequence, header.producer_epoch, header.producer_id, header.is_transactional)
+
+
+def _part(place: TopicPartition, answer: Answer) -> PartitionProduceResponse:
+    blamed = []
+    for culprit in answer.culprits:
+        index, own = culprit if isinstance(culprit, tuple) else (culprit, None)
+        number = None if own is None else own.wire("kip")
+        blamed.append(BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=f"bad {index}", chaffinch_error_code=number))
+    return PartitionProduceResponse(
+        index=place.partition,
+        error_code=answer.code.wire(answer.numbering),
+        base_offset=answer.base_offset if answer.code is codes.NONE else -1,
+        record_errors=blamed,
+        error_message=answer.message,
+    )
