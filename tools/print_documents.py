@@ -1,0 +1,215 @@
+"""`make docs`: renew what in `docs/` is printed from tables of the code; `--check` only says what is stale, and fails.
+
+A printed part stands between `<!-- printed: NAME -->` and `<!-- end -->`; `PARTS` has one function per NAME. `docs/errors.md` is
+printed as a whole. Everything is read from the modules themselves, so that a document cannot say something else than the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from chaffinch.broker.core import counters, options, topic_options
+from chaffinch.cli import errors as errors_page
+from chaffinch.producer.core import options as producer_options
+from chaffinch.producer.core import transaction_moves
+from chaffinch.protocol.apis import APIS
+from chaffinch.settings import Option, OptionTable
+from chaffinch.spark import options as spark_options
+from chaffinch.spark.operations import Step
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+BROKER_SOURCE = ROOT / "src" / "chaffinch" / "broker"
+NAMES_LINE_MAX = 150
+
+_PART = re.compile(r"(<!-- printed: (?P<name>[^>]+?) -->\n)(?P<body>.*?)(<!-- end -->)", re.DOTALL)
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------------
+
+
+def options_table(chosen: Iterable[Option]) -> str:
+    """A table of options, as `OptionTable` prints it. A bar inside a cell would end the cell."""
+    return OptionTable(chosen).table_markdown()
+
+
+def names(found: Iterable[str]) -> str:
+    """Names in alphabetical order, in lines of a readable length."""
+    lines = [""]
+    for name in sorted(found):
+        word = f"`{name}`"
+        if lines[-1] and len(lines[-1]) + len(word) + 2 > NAMES_LINE_MAX:
+            lines.append("")
+        lines[-1] += f", {word}" if lines[-1] else word
+    return ",\n".join(lines) + "\n"
+
+
+def topic_options_with_effect() -> frozenset[str]:
+    """Topic options that change what the broker does: `resolve` reads them into a field of TopicConfig, and some other file reads it."""
+    resolve = next(
+        node
+        for node in ast.walk(ast.parse((BROKER_SOURCE / "core" / "topic_options.py").read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef) and node.name == "resolve"
+    )
+    call = next(node for node in ast.walk(resolve) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "TopicConfig")
+    option_by_field = {str(keyword.arg): _options_read(keyword.value, resolve) for keyword in call.keywords}
+    assert option_by_field.keys() == {field.name for field in fields(topic_options.TopicConfig)}
+    used = _attributes_read(path for path in BROKER_SOURCE.rglob("*.py") if path.name != "topic_options.py")
+    return frozenset(name for field, read in option_by_field.items() if f"config.{field}" in used for name in read)
+
+
+def _options_read(expression: ast.expr, function: ast.FunctionDef) -> set[str]:
+    """Names in `settings["..."]` below an expression; a local variable stands for what was assigned to it."""
+    assigned = {
+        node.targets[0].id: node.value for node in function.body if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    found: set[str] = set()
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+            found.add(str(node.slice.value))
+        elif isinstance(node, ast.Name) and node.id in assigned and node.id != "settings":
+            found |= _options_read(assigned[node.id], function)
+    return found
+
+
+def _attributes_read(paths: Iterable[Path]) -> set[str]:
+    """`config.field` for every read of an attribute of something called config."""
+    found: set[str] = set()
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value).rpartition(".")[2] == "config":
+                found.add(f"config.{node.attr}")
+    return found
+
+
+def _topic_options(*, with_effect: bool) -> list[Option]:
+    effective = topic_options_with_effect()
+    return [option for option in topic_options.TOPIC_OPTIONS.options if (option.name in effective) is with_effect]
+
+
+def broker_options() -> str:
+    """The broker's own options; those that only give topics their defaults are a table of their own."""
+    defaults = set(topic_options.BROKER_SYNONYMS.values())
+    return options_table(option for option in options.BROKER_OPTIONS.options if option.name not in defaults)
+
+
+def topic_defaults() -> str:
+    """Broker option -> topic option, for those with an effect."""
+    effective = topic_options_with_effect()
+    rows = [f"| `{broker}` | `{topic}` |" for topic, broker in topic_options.BROKER_SYNONYMS.items() if topic in effective]
+    return "\n".join(["| broker option | gives topics their |", "|---|---|", *rows]) + "\n"
+
+
+def broker_without_effect() -> str:
+    shown_only = [topic_options.BROKER_SYNONYMS[option.name] for option in _topic_options(with_effect=False) if option.name in _SYNONYMS]
+    return names({*options.WITHOUT_EFFECT, *shown_only})
+
+
+_SYNONYMS = topic_options.BROKER_SYNONYMS
+
+
+def broker_counters() -> str:
+    rows = [f"| `{name}` | {text} |" for name, text in counters.HELP.items()]
+    return "\n".join(["| counter | counts |", "|---|---|", *rows]) + "\n"
+
+
+def apis() -> str:
+    rows = [f"| {api.name} | {_range(api.served)} | {_range(api.used)} |" for api in sorted(APIS.values(), key=lambda api: api.key)]
+    return "\n".join(["| API | the broker serves | the clients use |", "|---|---|---|", *rows]) + "\n"
+
+
+def _range(versions: range) -> str:
+    return f"{versions.start} to {versions.stop - 1}" if versions else "-"
+
+
+def transaction_states() -> str:
+    return f"```mermaid\n{transaction_moves.diagram()}```\n"
+
+
+def steps() -> str:
+    """The steps of an undisturbed commit, as a numbered list."""
+    in_order = [step for step in Step if step not in (Step.ABORT, Step.READ_MARKER_AFTER_FENCING)]
+    return "".join(f"{number}. `{step.value}`\n" for number, step in enumerate(in_order, 1))
+
+
+def without_effect(table: OptionTable) -> str:
+    """Names that a Spark table accepts; not those that Spark adds by itself and that say where the query lives."""
+    return names(table.without_effect - set(spark_options._OF_SPARK))
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "broker options": broker_options,
+    "broker options without effect": broker_without_effect,
+    "topic defaults": topic_defaults,
+    "topic options": lambda: options_table(_topic_options(with_effect=True)),
+    "topic options without effect": lambda: names(option.name for option in _topic_options(with_effect=False)),
+    "broker counters": broker_counters,
+    "apis": apis,
+    "producer options": lambda: options_table(producer_options.PRODUCER_OPTIONS.options),
+    "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
+    "transaction states": transaction_states,
+    "sink options": lambda: options_table(spark_options.SINK.options),
+    "sink options without effect": lambda: without_effect(spark_options.SINK),
+    "source options": lambda: options_table(spark_options.SOURCE.options),
+    "source options without effect": lambda: without_effect(spark_options.SOURCE),
+    "commit steps": steps,
+}
+
+PAGES: Mapping[str, Callable[[], str]] = {"errors.md": errors_page.page}
+"""Documents that are printed from the first line to the last."""
+
+
+# --- where it is printed to ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One file: what stands in it, and what should."""
+
+    path: Path
+    present: str
+    wanted: str
+
+    @property
+    def is_stale(self) -> bool:
+        return self.present != self.wanted
+
+
+def renewed(text: str) -> str:
+    """The text with every printed part printed anew. Raises KeyError for a part nobody prints."""
+    return _PART.sub(lambda found: f"{found[1]}{PARTS[found['name']]()}{found[4]}", text)
+
+
+def documents(folder: Path = DOCS) -> list[Document]:
+    """Every document below `folder`."""
+    found = []
+    for path in sorted(folder.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        page = PAGES.get(path.relative_to(folder).as_posix())
+        found.append(Document(path, text, renewed(text) if page is None else page()))
+    return found
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status: 1 when something was stale and only looked at, 2 for an unknown argument."""
+    if arguments not in ([], ["--check"]):
+        print("usage: python -m tools.print_documents [--check]", file=sys.stderr)
+        return 2
+    stale = [document for document in documents() if document.is_stale]
+    for document in stale:
+        name = document.path.relative_to(ROOT)
+        if arguments:
+            print(f"{name} is stale: run `make docs`", file=sys.stderr)
+        else:
+            document.path.write_text(document.wanted, encoding="utf-8")
+            print(f"{name} printed")
+    return 1 if stale and arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
