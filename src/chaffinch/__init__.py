@@ -9,14 +9,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from chaffinch.version import VERSION as __version__
+
 if TYPE_CHECKING:
     from chaffinch import errors
     from chaffinch.broker.embedded import EmbeddedBroker
     from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
     from chaffinch.producer.producer import Producer
     from chaffinch.producer.records import ProducerRecord, RecordMetadata
-
-__version__: Final = "0.1.0"
 
 _MODULES: Final = {
     "EmbeddedBroker": "chaffinch.broker.embedded",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from chaffinch import __version__
+from chaffinch.version import VERSION
 
 if TYPE_CHECKING:
     import typer
@@ -87,7 +87,7 @@ def _root_app() -> typer.Typer:
 
     def show_version(is_wanted: bool) -> None:
         if is_wanted:
-            print(f"chaffinch {__version__}")
+            print(f"chaffinch {VERSION}")
             raise typer.Exit
 
     @app.callback()

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chaffinch import __version__
 from chaffinch.client.addresses import Address
 from chaffinch.errors import UnsupportedVersionException
 from chaffinch.errors.codes import Numbering
@@ -22,6 +21,7 @@ from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.client_connection import ClientConnection, ReceivedResponse
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
+from chaffinch.version import VERSION
 
 # sendmsg takes at most IOV_MAX buffers, 1024 on Linux; fewer do as well.
 BUFFERS_PER_WRITE_MAX: Final = 256
@@ -101,7 +101,7 @@ class BrokerConnection:
         self.is_negotiated = False
         self.violation: str | None = None
         """Set when the peer broke the protocol: the connection is of no use any more."""
-        self._protocol = ClientConnection(client_id, software_version=__version__)
+        self._protocol = ClientConnection(client_id, software_version=VERSION)
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[int, _Request] = {}
         self._unanswered: deque[_Request] = deque()
