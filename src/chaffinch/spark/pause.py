@@ -2,8 +2,9 @@
 
 `CHAFFINCH_PAUSE_AT_STEP=<step>` or `<step>@<batch id>` (steps: `operations.Step`), `CHAFFINCH_PAUSE_FILE=<path>`: when the
 step's first effect is done and answered, the committing process appends the line `<step>@<batch id>` to the file (a FIFO
-will do) and sleeps until it is killed. The commit runs in a Python worker beneath the driver's JVM: start the query in a
-process group of its own and kill the group.
+will do) and sleeps until it is killed, or its parent is. The commit runs in a Python worker beneath the driver's JVM, so
+start the query in a session of its own (`start_new_session=True`) and kill its process group: PySpark's workers have groups
+of their own, but end with the JVM.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from chaffinch.spark.operations import Step
 
 STEP_VARIABLE = "CHAFFINCH_PAUSE_AT_STEP"
 FILE_VARIABLE = "CHAFFINCH_PAUSE_FILE"
+POLL_S = 0.1
 
 
 def pause_is_due(step: Step, batch_id: int, environment: Mapping[str, str] | None = None) -> bool:
@@ -26,8 +28,10 @@ def pause_is_due(step: Step, batch_id: int, environment: Mapping[str, str] | Non
 
 
 def pause(step: Step, batch_id: int) -> None:
-    """Says where it stands, and never returns."""
+    """Says where it stands, and never returns: it ends with the process that started it, whatever that left behind."""
+    parent = os.getppid()
     with open(os.environ[FILE_VARIABLE], "a") as file:
         file.write(f"{step.value}@{batch_id}\n")
-    while True:
-        time.sleep(3600)
+    while os.getppid() == parent:
+        time.sleep(POLL_S)
+    os._exit(1)

@@ -1,0 +1,130 @@
+"""Reading topics with a real Spark: schema, offsets, transactions."""
+
+import json
+
+import pytest
+from kafka import KafkaProducer
+from pyspark.sql.types import StructType
+
+from chaffinch.spark.row_codec import HEADERS_SCHEMA, READ_SCHEMA
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+def read(spark, broker, **options):
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    return spark.read.format("chaffinch").option("kafka.bootstrap.servers", broker.bootstrap_servers).options(**named).load()
+
+
+@pytest.fixture
+def plain(broker, topic):
+    """A topic with ten records in partition 0 and five in partition 1, written by somebody else's client."""
+    name = f"{topic}-plain"
+    broker.create_topic(name, 2, 1, {})
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, linger_ms=0)
+    for number in range(15):
+        producer.send(name, key=b"%d" % number, value=b"value %d" % number, partition=0 if number < 10 else 1,
+                      timestamp_ms=1_700_000_000_000 + number, headers=[("h", b"%d" % number)])  # fmt: skip
+        producer.flush()
+    producer.close()
+    return name
+
+
+@pytest.mark.parametrize(("headers", "schema"), [("false", READ_SCHEMA), ("true", READ_SCHEMA + HEADERS_SCHEMA)])
+def test_the_schema_is_that_of_spark_s_kafka_source(spark, broker, plain, headers, schema):
+    assert read(spark, broker, subscribe=plain, includeHeaders=headers).schema == StructType.fromDDL(schema)
+
+
+def test_every_column(spark, broker, plain):
+    rows = read(spark, broker, subscribe=plain, includeHeaders="true").orderBy("partition", "offset").collect()
+    assert [bytes(row["value"]) for row in rows] == [b"value %d" % number for number in range(15)]
+    row = rows[12]
+    assert (bytes(row["key"]), row["topic"], row["partition"], row["offset"], row["timestampType"]) == (b"12", plain, 1, 2, 0)
+    assert row["timestamp"].timestamp() == 1_700_000_000.012
+    assert [(header["key"], bytes(header["value"])) for header in row["headers"]] == [("h", b"12")]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, range(15)),
+        ({"startingOffsets": {"0": 8, "1": -2}}, range(8, 15)),
+        ({"endingOffsets": {"0": 3, "1": -1}}, [0, 1, 2, 10, 11, 12, 13, 14]),
+        ({"startingOffsets": {"0": 4, "1": 2}, "endingOffsets": {"0": 6, "1": 2}}, [4, 5]),
+    ],
+)
+def test_offsets(spark, broker, plain, options, expected):
+    given = {name: json.dumps({plain: offsets}) for name, offsets in options.items()}
+    rows = read(spark, broker, subscribe=plain, **given).collect()
+    assert sorted(int(bytes(row["key"])) for row in rows) == list(expected)
+
+
+def test_assign(spark, broker, plain):
+    rows = read(spark, broker, assign=json.dumps({plain: [1]})).collect()
+    assert sorted(int(bytes(row["key"])) for row in rows) == [10, 11, 12, 13, 14]
+
+
+def test_what_a_transaction_aborted_is_left_out(spark, broker, plain):
+    producer = KafkaProducer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"t-{plain}", enable_idempotence=True)
+    producer.init_transactions()
+    for number, commits in ((100, False), (101, True), (102, False)):
+        producer.begin_transaction()
+        producer.send(plain, key=b"%d" % number, value=b"", partition=0).get(timeout=10)
+        (producer.commit_transaction if commits else producer.abort_transaction)()
+    producer.close()
+    committed = read(spark, broker, subscribe=plain).collect()
+    assert sorted(int(bytes(row["key"])) for row in committed) == [*range(15), 101]
+    everything = read(spark, broker, subscribe=plain, kafka__isolation__level="read_uncommitted").collect()
+    assert sorted(int(bytes(row["key"])) for row in everything) == [*range(15), 100, 101, 102]
+
+
+def test_a_topic_copied_row_by_row(spark, broker, plain):
+    """What is read can be written as it is; the columns that say where it came from are not in the way."""
+    broker.create_topic(f"{plain}-copy", 2, 1, {})
+    frame = read(spark, broker, subscribe=plain, includeHeaders="true")
+    frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).option(
+        "topic", f"{plain}-copy"
+    ).save()
+    kept = ["partition", "offset", "timestamp", "key", "value", "headers"]
+    assert broker.read(f"{plain}-copy").select(kept).to_pylist() == broker.read(plain).select(kept).to_pylist()
+
+
+class TestDataLoss:
+    def test_offsets_that_are_gone_fail(self, spark, broker, plain):
+        given = json.dumps({plain: {"0": 5, "1": 99}})
+        with pytest.raises(Exception, match="set failOnDataLoss=false to read what is left") as caught:
+            read(spark, broker, subscribe=plain, endingOffsets=given).collect()
+        assert f"{plain}-1 ends at offset 5" in str(caught.value)
+
+    def test_or_are_left_out(self, spark, broker, plain):
+        given = json.dumps({plain: {"0": 0, "1": 99}})
+        assert read(spark, broker, subscribe=plain, endingOffsets=given, failOnDataLoss="false").count() == 5
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("options", "text"),
+        [
+            ({}, "what to read is said by one of subscribe and assign, neither is given"),
+            ({"subscribe": "a", "assign": '{"a":[0]}'}, "both are given"),
+            ({"subscribe": "a", "startingOfsets": "earliest"}, "nearest known one is 'startingOffsets'"),
+            ({"subscribe": "a", "startingOffsets": "latest"}, "startingOffsets cannot be 'latest'; allowed: earliest, or JSON"),
+            ({"subscribe": "a", "endingOffsets": '{"a":{"x":1}}'}, "'x' is no partition number"),
+            ({"assign": '{"a":0}'}, "must have a list of partition numbers"),
+            ({"subscribe": "no-such-topic"}, r"topic 'no-such-topic' \(option subscribe\) does not exist on"),
+        ],
+    )
+    def test_it_is_refused(self, spark, broker, options, text):
+        with pytest.raises(Exception, match=text) as caught:
+            read(spark, broker, **options).collect()
+        assert "KAFKA[InvalidConfiguration]" in str(caught.value)
+
+    def test_offsets_must_name_every_partition(self, spark, broker, plain):
+        with pytest.raises(Exception, match="says nothing about"):
+            read(spark, broker, subscribe=plain, startingOffsets=json.dumps({plain: {"0": 0}})).collect()

@@ -1,0 +1,266 @@
+"""Writing with a real Spark: batch writes, streams, dead letters, restarts."""
+
+import json
+import shutil
+from collections import Counter
+
+import pytest
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(180),
+    # PySpark's own; none of ours is silenced.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+GOOD = ("cast(id as string) as key", "cast(concat('value ', id) as binary) as value")
+
+
+def values(broker, topic):
+    return Counter(bytes(value).decode() for value in broker.read(topic).column("value").to_pylist())
+
+
+def write(frame, broker, topic, **options):
+    named = {name.replace("__", "."): value for name, value in options.items()}
+    frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).option(
+        "topic", topic
+    ).options(**named).save()
+
+
+class Stream:
+    """A query over JSON files, one file per micro-batch; each row: key, value."""
+
+    def __init__(self, spark, broker, topic, folder, **options):
+        self.spark, self.broker, self.topic, self.folder = spark, broker, topic, folder
+        self.options = {name.replace("__", "."): value for name, value in options.items()}
+        self.checkpoint = folder / "checkpoint"
+        (folder / "input").mkdir()
+
+    def add(self, number, rows):
+        """One input file. Spark takes them in the order of their modification times."""
+        import os
+
+        path = self.folder / "input" / f"{number:04d}.json"
+        path.write_text("\n".join(json.dumps({"key": key, "value": value}) for key, value in rows))
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    def start(self):
+        frame = self.spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1).json(str(self.folder / "input"))
+        return (
+            frame.writeStream.format("chaffinch")
+            .option("checkpointLocation", str(self.checkpoint))
+            .option("kafka.bootstrap.servers", self.broker.bootstrap_servers)
+            .option("topic", self.topic)
+            .options(**self.options)
+            .trigger(availableNow=True)
+            .start()
+        )
+
+    def run(self):
+        query = self.start()
+        query.awaitTermination(120)
+        assert query.exception() is None
+        return query
+
+
+def text_of(error):
+    """The whole text of an error of Spark's, which is all that crosses to the user."""
+    return str(error.value)
+
+
+def test_a_batch_write_with_every_column(spark, broker, topic):
+    frame = spark.range(100).selectExpr(
+        "cast(id as string) as key",
+        "cast(concat('value ', id) as binary) as value",
+        "timestamp_millis(1700000000000 + id) as timestamp",
+        "array(named_struct('key', 'h', 'value', cast(cast(id as string) as binary))) as headers",
+        "cast(id % 4 as int) as partition",
+    )
+    write(frame, broker, topic)
+    table = broker.read(topic).sort_by([("timestamp", "ascending")])
+    assert table.num_rows == 100
+    row = table.slice(7, 1).to_pylist()[0]
+    assert (row["key"], row["value"], row["partition"]) == (b"7", b"value 7", 3)
+    assert row["headers"] == [{"key": "h", "value": b"7"}]
+    assert row["timestamp"].timestamp() == 1_700_000_000.007
+
+
+def test_a_token_is_written_once(spark, broker, topic):
+    frame = spark.range(10).selectExpr(*GOOD)
+    for _ in range(2):
+        write(frame, broker, topic, idempotencyToken=f"monday-{topic}")
+    assert set(values(broker, topic).values()) == {1}
+
+
+def test_keys_go_where_every_kafka_client_puts_them(spark, broker, topic):
+    from kafka.partitioner.default import murmur2
+
+    write(spark.range(50).selectExpr(*GOOD), broker, topic)
+    for row in broker.read(topic).to_pylist():
+        assert row["partition"] == (murmur2(row["key"]) & 0x7FFFFFFF) % 4
+
+
+def test_rows_that_name_their_topic(spark, broker, topic, dead):
+    frame = spark.range(20).selectExpr(*GOOD, f"if(id % 2 = 0, '{topic}', '{dead}') as topic")
+    frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).option(
+        "markerTopic", topic
+    ).save()
+    assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (10, 10)
+
+
+def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(spark, broker, topic, dead, tmp_path):
+    stream = Stream(
+        spark, broker, topic, tmp_path, errors__tolerance="all",
+        errors__dead__letter__queue__topic__name=dead, errors__dead__letter__path=str(tmp_path / "dead"),
+    )  # fmt: skip
+    for number in range(3):
+        stream.add(number, [(f"k{number}", f"good {number}"), (None, f"keyless {number}"), (f"large{number}", f"{number}" * 2000)])
+    stream.run()
+    for number in range(3, 5):
+        stream.add(number, [(f"k{number}", f"good {number}")])
+    query = stream.run()
+    assert query.lastProgress["batchId"] == 4
+    assert values(broker, topic) == {f"good {number}": 1 for number in range(5)}
+    letters = values(broker, dead)
+    # A dead letter keeps its value where its topic takes it: this one does.
+    assert letters == {text: 1 for number in range(3) for text in (f"keyless {number}", f"{number}" * 2000)}
+    reasons = Counter(dict((h["key"], h["value"]) for h in row["headers"])["chaffinch.error.name"] for row in broker.read(dead).to_pylist())
+    assert reasons == {b"INVALID_COMPACTION_KEY": 3, b"MESSAGE_TOO_LARGE": 3}
+    files = spark.read.parquet(str(tmp_path / "dead")).collect()
+    assert Counter(row["batch"] for row in files) == {0: 2, 1: 2, 2: 2}
+    assert {bytes(row["value"]).decode() for row in files} == set(letters)
+
+
+def test_the_checkpoint_restored_from_an_older_copy(spark, broker, topic, tmp_path):
+    stream = Stream(spark, broker, topic, tmp_path)
+    stream.add(0, [("k0", "zero")])
+    stream.run()
+    shutil.copytree(stream.checkpoint, tmp_path / "copy")
+    stream.add(1, [("k1", "one")])
+    stream.run()
+    shutil.rmtree(stream.checkpoint)
+    shutil.copytree(tmp_path / "copy", stream.checkpoint)
+    stream.add(2, [("k2", "two")])
+    query = stream.start()
+    with pytest.raises(
+        Exception, match=r"KAFKA\[InvalidConfiguration\] CHECKPOINT_RESTORED: batch 1 was written before with other contents"
+    ):
+        query.awaitTermination(120)
+    assert values(broker, topic) == {"zero": 1, "one": 1}
+
+
+def test_large_tasks_are_staged_in_files_and_leave_none_behind(spark, broker, topic, tmp_path):
+    staging = tmp_path / "staging"
+    frame = spark.range(0, 30_000, 1, 2).selectExpr("cast(id as string) as key", "cast(repeat('x', 100) as binary) as value")
+    write(frame, broker, topic, stagingLocation=f"file:{staging}", kafka__compression__type="none")
+    assert broker.read(topic).num_rows == 30_000
+    assert [path for path in staging.rglob("*") if path.is_file()] == []
+
+
+class TestBadRows:
+    def test_without_tolerance_the_batch_fails_with_the_reasons(self, spark, broker, topic):
+        frame = spark.range(20).selectExpr("if(id % 5 = 0, null, cast(id as string)) as key", "cast(id as string) as value")
+        with pytest.raises(Exception, match="KAFKA") as caught:
+            write(frame, broker, topic)
+        text = text_of(caught)
+        assert "KAFKA[InvalidConfiguration] ROWS_REJECTED: 4 of 20 rows are rejected (4 INVALID_COMPACTION_KEY)" in text
+        assert "null key, the topic is compacted and needs one" in text
+        assert "set errors.tolerance=all" in text
+        assert broker.read(topic).num_rows == 0
+
+    def test_all_rows_bad(self, spark, broker, topic, dead):
+        frame = spark.range(20).selectExpr("cast(null as string) as key", "cast(id as string) as value")
+        write(frame, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+        assert (broker.read(topic).num_rows, broker.read(dead).num_rows) == (0, 20)
+
+    def test_a_cap_keeps_a_batch_from_emptying_itself_into_the_dead_letters(self, spark, broker, topic, dead):
+        frame = spark.range(20).selectExpr("cast(null as string) as key", "cast(id as string) as value")
+        with pytest.raises(Exception, match="20 of 20 rows are rejected"):
+            write(
+                frame, broker, topic, errors__tolerance="all", errors__tolerance__max="50%", errors__dead__letter__queue__topic__name=dead
+            )
+        assert broker.read(dead).num_rows == 0
+
+    def test_no_rows_at_all(self, spark, broker, topic):
+        write(spark.range(0).selectExpr(*GOOD), broker, topic, idempotencyToken=f"empty-{topic}")
+        assert broker.read(topic).num_rows == 0
+
+
+class TestBadInput:
+    """Refused before any task: the text says which value, where, what is allowed."""
+
+    def refused(self, spark, broker, topic, frame=None, **options):
+        frame = spark.range(1).selectExpr(*GOOD) if frame is None else frame
+        with pytest.raises(Exception, match="KAFKA") as caught:
+            write(frame, broker, topic, **options)
+        return text_of(caught)
+
+    def test_unknown_option(self, spark, broker, topic):
+        text = self.refused(spark, broker, topic, stagingLocatoin="/tmp")
+        assert "KAFKA[InvalidConfiguration]" in text
+        assert "unknown option 'staginglocatoin': the nearest known one is 'stagingLocation'" in text
+
+    def test_unknown_option_of_the_client(self, spark, broker, topic):
+        text = self.refused(spark, broker, topic, kafka__compression__typ="lz4")
+        assert "unknown option 'kafka.compression.typ': the nearest known one is 'kafka.compression.type'" in text
+
+    def test_wrong_column_type(self, spark, broker, topic):
+        text = self.refused(spark, broker, topic, spark.range(1).selectExpr("id as value"))
+        assert "column 'value' has type bigint; allowed: string, binary" in text
+
+    def test_missing_value_column(self, spark, broker, topic):
+        text = self.refused(spark, broker, topic, spark.range(1).selectExpr("cast(id as string) as key"))
+        assert "column 'value' is missing (there are: key); it must be string or binary" in text
+
+    def test_unknown_topic(self, spark, broker, topic):
+        text = self.refused(spark, broker, "no-such-topic")
+        assert (
+            f"KAFKA[InvalidConfiguration] UNKNOWN_TOPIC_OR_PARTITION: topic 'no-such-topic' (option topic) does not exist on {broker.bootstrap_servers}"
+            in text
+        )
+
+    def test_broker_not_reachable(self, spark, broker, topic):
+        frame = spark.range(1).selectExpr(*GOOD)
+        with pytest.raises(Exception, match="KAFKA") as caught:
+            frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", "127.0.0.1:1").option("topic", topic).option(
+                "kafka.max.block.ms", 300
+            ).save()
+        assert "127.0.0.1:1" in text_of(caught)
+        assert "refused" in text_of(caught)
+
+    def test_staging_folder_not_writable(self, spark, broker, topic, tmp_path):
+        (tmp_path / "file").write_text("in the way")
+        text = self.refused(spark, broker, topic, stagingLocation=str(tmp_path / "file" / "staging"))
+        assert f"stagingLocation={tmp_path}/file/staging cannot be written" in text
+        assert "name a folder that driver and executors can write to" in text
+
+    def test_overwrite(self, spark, broker, topic):
+        with pytest.raises(Exception, match=r'mode\("overwrite"\) cannot be'):
+            spark.range(1).selectExpr(*GOOD).write.format("chaffinch").mode("overwrite").option(
+                "kafka.bootstrap.servers", broker.bootstrap_servers
+            ).option("topic", topic).save()
+
+
+def test_a_topic_whose_limits_change_while_a_stream_runs(spark, broker, topic, dead, tmp_path):
+    """The planner's snapshot of the next batch sees it; what changes after the snapshot is `test_commit_culprits`."""
+    broker.create_topic(f"{topic}-open", 2, 1, {})
+    stream = Stream(spark, broker, f"{topic}-open", tmp_path, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    stream.add(0, [(None, "before")])
+    stream.run()
+    alter(broker, f"{topic}-open", "cleanup.policy", "compact")
+    stream.add(1, [(None, "after"), ("k", "keyed")])
+    stream.run()
+    assert values(broker, f"{topic}-open") == {"before": 1, "keyed": 1}
+    assert values(broker, dead) == {"after": 1}
+
+
+def alter(broker, topic, name, value):
+    from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result()
