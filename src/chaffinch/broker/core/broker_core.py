@@ -199,14 +199,17 @@ class BrokerCore:
     def stop_node(self, node_id: int) -> None:
         """The declared node leaves every in-sync set and hands its leaderships on."""
         self.state.nodes.stopped.add(node_id)
-        for partition in self.state.topics.partitions():
-            partition.replicas.node_stopped(node_id)
+        self._follow_nodes()
 
     def start_node(self, node_id: int) -> None:
         """The declared node is in sync again."""
         self.state.nodes.stopped.discard(node_id)
+        self._follow_nodes()
+
+    def _follow_nodes(self) -> None:
+        live = self.state.nodes.live_ids
         for partition in self.state.topics.partitions():
-            partition.replicas.node_started(node_id)
+            partition.replicas.follow(live)
 
     # Requests -------------------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ machines is Apache Kafka's job, not this one's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 NO_LEADER = -1
@@ -39,22 +39,15 @@ class Replicas:
         if self.leader == NO_LEADER:
             self.leader = self.in_sync[0]
 
-    def node_stopped(self, node_id: int) -> None:
-        if node_id not in self.in_sync:
-            return
-        remaining = tuple(member for member in self.in_sync if member != node_id)
-        self.in_sync = remaining or self.in_sync
-        if self.leader == node_id:
-            self.leader = remaining[0] if remaining else NO_LEADER
+    def follow(self, live: Container[int]) -> None:
+        """Adjust leader and in-sync set to the nodes that are running. A new leader raises the epoch."""
+        electable = [member for member in self.in_sync if member in live]
+        leader = self.leader if self.leader in electable else electable[0] if electable else NO_LEADER
+        if leader != self.leader:
+            self.leader = leader
             self.leader_epoch += 1
-
-    def node_started(self, node_id: int) -> None:
-        if node_id not in self.assigned:
-            return
-        if self.leader == NO_LEADER and node_id in self.in_sync:
-            self.leader = node_id
-            self.leader_epoch += 1
-        self.in_sync = tuple(member for member in self.assigned if member in self.in_sync or member == node_id)
+        if electable:  # Bytes are stored once: whoever runs beside a leader has them all.
+            self.in_sync = tuple(member for member in self.assigned if member in live)
 
 
 @dataclass(slots=True)
@@ -63,6 +56,10 @@ class DeclaredNodes:
 
     nodes: Sequence[Node]
     stopped: set[int] = field(default_factory=set)
+
+    @property
+    def live_ids(self) -> set[int]:
+        return {node.id for node in self.nodes} - self.stopped
 
     @property
     def live(self) -> list[Node]:

@@ -284,11 +284,8 @@ class TopicRegistry:
             )
 
     def _live_replicas(self, assigned: tuple[int, ...]) -> Replicas:
-        known = {node.id for node in self._nodes.nodes}
         replicas = Replicas(assigned=assigned)
-        for node_id in assigned:
-            if node_id in self._nodes.stopped or node_id not in known:
-                replicas.node_stopped(node_id)
+        replicas.follow(self._nodes.live_ids)
         return replicas
 
     def _apply(self, topic: Topic, config: TopicConfig) -> None:

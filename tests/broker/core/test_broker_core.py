@@ -1,0 +1,314 @@
+"""The core as a whole: order on a connection, faults, syncing, full disks, options."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.core import options
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.counters import HELP, Counters
+from chaffinch.broker.core.declared_replicas import DeclaredNodes, Node
+from chaffinch.broker.core.effects import Respond
+from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
+from chaffinch.broker.core.refusal_log import INTERVAL_MS, RefusalLog
+from chaffinch.errors import ConfigException
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.apis import APIS
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.server_connection import ReceivedRequest
+from chaffinch.records import validation_rules
+from chaffinch.storage.file_system import AlreadyLocked, MemoryFileSystem, StorageError
+from tests.broker.batches import batch_of
+from tests.broker.core_client import NOW_MS, Cluster, produce_request
+
+PRODUCER = ProducerIdentity(7, 0)
+
+
+def waiting_fetch(wait_ms: int = 500) -> FetchRequest:
+    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+    return FetchRequest(max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)])
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders")
+    return cluster
+
+
+class TestOrder:
+    def test_pipelined_requests_are_worked_on_one_after_the_other(self, cluster: Cluster) -> None:
+        """As in Apache Kafka: what follows a waiting fetch on the same connection waits with it."""
+        client = cluster.client()
+        client.send(waiting_fetch())
+        client.send(produce_request("orders", batch_of(b"a")))
+        client.send(MetadataRequest(topics=None))
+        assert client.answers == []
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 0
+        cluster.advance(500)
+        assert [type(answer).__name__ for answer in client.answers] == ["FetchResponse", "ProduceResponse", "MetadataResponse"]
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
+
+    def test_several_waits_in_a_row(self, cluster: Cluster) -> None:
+        client, writer = cluster.client(), cluster.client()
+        client.send(waiting_fetch())
+        client.send(waiting_fetch())
+        cluster.advance(500)
+        assert len(client.answers) == 1
+        writer.produce("orders", batch_of(b"a"))
+        assert len(client.answers) == 2
+
+    def test_connections_do_not_wait_for_each_other(self, cluster: Cluster) -> None:
+        cluster.client().send(waiting_fetch())
+        cluster.client().ask(MetadataRequest(topics=None))
+
+    def test_a_closed_connection_drops_what_it_still_wanted(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        client.send(waiting_fetch())
+        client.send(produce_request("orders", batch_of(b"a")))
+        client.lose()
+        cluster.advance(1000)
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 0
+
+
+class TestFaults:
+    def test_an_error_for_one_partition_leaves_the_others(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", 2)
+        cluster.core.faults.add(api="Produce", topic="orders", partition=1, error="NOT_ENOUGH_REPLICAS_AFTER_APPEND", count=2)
+        client = cluster.client()
+        request = produce_request("orders", batch_of(b"a"))
+        request.topics[0].partitions += produce_request("orders", batch_of(b"b"), partition=1).topics[0].partitions
+        for expected in ([0, 20], [0, 20], [0, 0]):
+            answer = client.ask(request)
+            assert [part.error_code for part in answer.responses[0].partition_responses] == expected
+        assert not cluster.core.faults
+
+    def test_requests_that_do_not_match_pass(self, cluster: Cluster) -> None:
+        cluster.topic("other")
+        cluster.core.faults.add(topic="other")
+        client = cluster.client()
+        assert client.produce("orders", batch_of(b"a")).error_code == 0
+        client.ask(MetadataRequest(topics=None))
+        assert client.produce("other", batch_of(b"a")).error_code == 6
+
+    @pytest.mark.parametrize(("action", "stored"), [("drop_before", 0), ("drop_after", 1)])
+    def test_the_connection_is_cut(self, cluster: Cluster, action: str, stored: int) -> None:
+        cluster.core.faults.add(action=action)
+        client = cluster.client()
+        client.send(produce_request("orders", batch_of(b"a")))
+        assert client.closed is not None
+        assert client.answers == []
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == stored
+
+    def test_a_batch_whose_answer_was_lost_is_stored_once(self, cluster: Cluster) -> None:
+        """The broker's half of exactly once: cut after the append, sent again on a new connection, old offset."""
+        records = bytes(batch_of(b"a", b"b", identity=PRODUCER, sequence=0))
+        cluster.core.faults.add(action="drop_after")
+        cluster.client().send(produce_request("orders", records))
+        again = cluster.client().produce("orders", records)
+        assert (again.error_code, again.base_offset) == (0, 0)
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 2
+
+    def test_and_after_a_restart_too(self, cluster: Cluster) -> None:
+        records = bytes(batch_of(b"a", b"b", identity=PRODUCER, sequence=0))
+        cluster.client().produce("orders", records)
+        cluster.restart()
+        again = cluster.client().produce("orders", records)
+        assert (again.error_code, again.base_offset) == (0, 0)
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 2
+
+    def test_a_late_answer(self, cluster: Cluster) -> None:
+        cluster.core.faults.add(action="delay", delay_ms=300)
+        client = cluster.client()
+        client.send(produce_request("orders", batch_of(b"a")))
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
+        cluster.advance(299)
+        assert client.answers == []
+        cluster.advance(1)
+        assert client.answers.pop().responses[0].partition_responses[0].error_code == 0
+
+    def test_a_late_answer_of_a_waiting_fetch(self, cluster: Cluster) -> None:
+        cluster.core.faults.add(api="Fetch", action="delay", delay_ms=300)
+        client = cluster.client()
+        client.send(waiting_fetch(100))
+        cluster.advance(299)
+        assert client.answers == []
+        cluster.advance(1)
+        assert len(client.answers) == 1
+
+    @pytest.mark.parametrize(
+        "api", [api for api in APIS.values() if api.served and api.key not in PER_PARTITION_FAULTS], ids=lambda api: api.name
+    )
+    def test_every_api_can_answer_an_error_in_every_version(self, api: Any) -> None:
+        for version in api.served:
+            request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=api.request())
+            api.response.decode(b"".join(error_answer(request, 41).encode(version)), version)
+
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({"api": "Prodce"}, "Produce"),
+            ({"action": "explode"}, "drop_after"),
+            ({"error": "NOT_LEADER"}, "NOT_LEADER_OR_FOLLOWER"),
+            ({"count": 0}, "count"),
+            ({"delay_ms": -1}, "delay_ms"),
+        ],
+        ids=str,
+    )
+    def test_mistakes_in_a_script(self, cluster: Cluster, changes: dict[str, Any], says: str) -> None:
+        with pytest.raises(ConfigException, match=says):
+            cluster.core.faults.add(**changes)
+
+
+class TestFlushPolicy:
+    """`always`: whatever is answered survives a loss of power; `os`: the death of the process."""
+
+    @pytest.mark.parametrize(("policy", "kept"), [("always", 2), ("os", 0)])
+    def test_power_is_lost(self, policy: str, kept: int) -> None:
+        cluster = Cluster({"flush.policy": policy})
+        cluster.topic("orders")
+        if policy == "os":
+            cluster.core.close()
+            cluster.core = cluster._core()
+        client = cluster.client()
+        assert client.produce("orders", batch_of(b"a", b"b")).error_code == 0
+        cluster.core.abandon()
+        cluster.file_system.crash(lambda path, unsynced: 0)
+        cluster.core = cluster._core()
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == kept
+
+    def test_a_shell_may_sync_once_for_many(self) -> None:
+        cluster = Cluster({"flush.policy": "always"})
+        cluster.topic("orders")
+        syncs: list[str] = []
+        cluster.file_system.hook = lambda operation, path, size: syncs.append(path) if operation == "sync" else None
+        client = cluster.client()
+        syncs.clear()
+        for _ in range(5):
+            data = b"".join(client.connection.encode_request(produce_request("orders", batch_of(b"a")))[1])
+            (request,) = client.server.receive(data)
+            effects = cluster.core.apply(RequestReceived(connection_id=1, request=request), NOW_MS)
+            assert isinstance(effects[0], Respond)
+        assert syncs == []
+        cluster.core.sync()
+        assert len([path for path in syncs if path.endswith(".log")]) == 1
+
+
+class TestFullDisk:
+    def test_writes_are_refused_and_work_again_later(self, cluster: Cluster) -> None:
+        client = cluster.client()
+
+        def full(operation: str, path: str, size: int) -> None:
+            if operation == "append":
+                raise StorageError(path, "append to", "no space left")
+
+        cluster.file_system.hook = full
+        refused = client.produce("orders", batch_of(b"a"))
+        assert (refused.error_code, "no space left" in (refused.error_message or "")) == (56, True)
+        cluster.file_system.hook = None
+        assert client.produce("orders", batch_of(b"a")).base_offset == 0
+
+
+def test_a_directory_has_one_owner() -> None:
+    cluster = Cluster()
+    with pytest.raises(AlreadyLocked):
+        cluster._core()
+    cluster.core.close()
+    cluster._core()
+
+
+def test_every_served_api_has_a_handler() -> None:
+    assert set(HANDLERS) == {api.key for api in APIS.values() if api.served}
+
+
+def test_the_same_seed_gives_the_same_cluster() -> None:
+    def ids(seed: int) -> list[Any]:
+        cluster = Cluster(seed=seed)
+        cluster.topic("orders", 3)
+        return [cluster.core.state.cluster_id, cluster.core.topics.get("orders").topic_id]
+
+    assert ids(1) == ids(1) != ids(2)
+
+
+class TestOptions:
+    def test_defaults_are_those_of_apache_kafka_4_3(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        config = cluster.core.topics.get("orders").config
+        assert (config.batch_bytes_max, config.timestamp_after_max_ms, config.in_sync_min) == (1_048_588, 3_600_000, 1)
+        assert (config.segment_bytes, config.compression_type, config.is_compacted) == (1 << 30, "producer", False)
+
+    @pytest.mark.parametrize(
+        ("config", "says"),
+        [
+            ({"num.partition": 1}, "num.partitions"),
+            ({"num.partitions": 0}, "at least 1"),
+            ({"error.numbering": "roman"}, "apache, kip"),
+            ({"flush.policy": "never"}, "os, always"),
+            ({"log.cleanup.policy": "compress"}, "compact"),
+        ],
+        ids=str,
+    )
+    def test_wrong_ones_are_refused_before_anything_is_touched(self, config: dict[str, Any], says: str) -> None:
+        file_system = MemoryFileSystem()
+        with pytest.raises(ConfigException, match=says):
+            BrokerCore(file_system, config, nodes=[Node(id=0, host="h", port=1)], dice=random.Random(1), now_ms=0)
+        assert file_system.list("") == []
+
+    def test_documentation_is_printed_from_the_table(self) -> None:
+        text = options.BROKER_OPTIONS.table_markdown()
+        assert all(option.name in text for option in options.BROKER_OPTIONS.options)
+
+    def test_names_of_the_rules_counters_are_known(self) -> None:
+        assert {rule.counter for rule in validation_rules.BATCH_RULES if rule.counter} <= set(HELP)
+
+
+class TestCounters:
+    def test_unknown_names_are_mistakes(self) -> None:
+        with pytest.raises(AssertionError):
+            Counters().add("t", "NoSuchCounter")
+
+    def test_topics_that_do_not_exist_are_not_counted(self, cluster: Cluster) -> None:
+        cluster.client().produce("missing", batch_of(b"a"))
+        assert set(cluster.core.counters.snapshot()) == {""}
+
+
+class TestRefusalLog:
+    def say(self, log: RefusalLog, now_ms: int, client: str = "c", place: str = "orders-0") -> list[str]:
+        log.refused(api="Produce", client=client, place=place, code="X", reason="r", now_ms=now_ms)
+        return [line.text for line in log.take()]
+
+    def test_one_line_a_second_for_the_same_client_place_and_code(self) -> None:
+        log = RefusalLog()
+        assert len(self.say(log, 0)) == 1
+        assert self.say(log, INTERVAL_MS - 1) == []
+        assert len(self.say(log, 1, client="d")) == 1
+        assert len(self.say(log, 1, place="orders-1")) == 1
+        assert "1 more" in self.say(log, INTERVAL_MS)[0]
+
+    def test_memory_is_bounded(self) -> None:
+        log = RefusalLog()
+        for number in range(25_000):
+            self.say(log, 0, client=str(number))
+        assert len(log._last) <= 10_000
+
+
+class TestDeclaredNodes:
+    def test_replicas_are_spread_evenly(self) -> None:
+        nodes = DeclaredNodes([Node(id=number, host="h", port=number) for number in range(5)])
+        replicas = nodes.assign(10, 3, 2)
+        assert all(len(set(assigned)) == 3 for assigned in replicas)
+        counts = [sum(node in assigned for assigned in replicas) for node in range(5)]
+        assert counts == [6] * 5
+
+    def test_no_coordinator_without_nodes(self) -> None:
+        nodes = DeclaredNodes([Node(id=0, host="h", port=1)], {0})
+        assert nodes.coordinator_of("x") is None
+        assert nodes.controller_id == -1

@@ -1,0 +1,433 @@
+"""Topics by way of their requests: creation, deletion, metadata, options, and what a restart finds."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chaffinch.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+)
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.describe_cluster import DescribeClusterRequest
+from chaffinch.protocol.messages.describe_configs import (
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    SOURCE_DEFAULT,
+    SOURCE_DYNAMIC_DEFAULT_BROKER,
+    SOURCE_STATIC_BROKER,
+    SOURCE_TOPIC,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+)
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from chaffinch.protocol.messages.incremental_alter_configs import (
+    OPERATION_APPEND,
+    OPERATION_DELETE,
+    OPERATION_SET,
+    OPERATION_SUBTRACT,
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.storage.file_system import Interrupted, StorageError
+from tests.broker.batches import batch_of
+from tests.broker.core_client import Client, Cluster
+
+
+def creatable(name: str = "orders", partitions: int = 1, replication: int = 1, **config: str) -> CreatableTopic:
+    configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in config.items()]
+    return CreatableTopic(name=name, num_partitions=partitions, replication_factor=replication, configs=configs)
+
+
+def assigned(*replicas: list[int], partitions: int = -1) -> CreatableTopic:
+    assignments = [CreatableReplicaAssignment(partition_index=index, broker_ids=ids) for index, ids in enumerate(replicas)]
+    return CreatableTopic(name="orders", num_partitions=partitions, replication_factor=-1, assignments=assignments)
+
+
+def create(client: Client, *topics: CreatableTopic, validate_only: bool = False) -> list[CreatableTopicResult]:
+    results: list[CreatableTopicResult] = client.ask(CreateTopicsRequest(topics=list(topics), validate_only=validate_only)).topics
+    return results
+
+
+REFUSED: list[tuple[CreatableTopic, int, str]] = [
+    (creatable("taken"), 36, "already exists"),
+    (creatable(""), 17, "empty"),
+    (creatable("."), 17, "'.'"),
+    (creatable("a/b"), 17, "letters"),
+    (creatable("x" * 250), 17, "249"),
+    (creatable("ta_ken.x"), 17, "collides"),
+    (creatable(partitions=0), 37, "not 0"),
+    (creatable(partitions=-2), 37, "not -2"),
+    (creatable(replication=3), 38, "2 nodes"),
+    (creatable(replication=0), 38, "at least 1"),
+    (assigned([0, 1], [0]), 39, "same number"),
+    (assigned([0, 0]), 39, "[0, 0]"),
+    (assigned([5]), 39, "[5]"),
+    (assigned([]), 39, "[]"),
+    (assigned([0], partitions=1), 42, "exclude"),
+    (creatable(cleanup_polcy="compact"), 40, "cleanup.policy"),
+    (creatable(cleanup_policy="compress"), 40, "compact"),
+    (creatable(cleanup_policy=""), 40, "cannot be empty"),
+    (creatable(max_message_bytes="-1"), 40, "at least 0"),
+    (creatable(message_format_version="new"), 40, "3.0"),
+    (creatable(segment_bytes="100"), 40, "1048576"),
+]
+
+
+class TestCreateTopics:
+    @pytest.mark.parametrize(("topic", "code", "says"), REFUSED, ids=[f"{row[1]} {row[2]}" for row in REFUSED])
+    def test_refusals_name_what_is_wrong(self, topic: CreatableTopic, code: int, says: str) -> None:
+        cluster = Cluster(nodes=2)
+        cluster.topic("taken")
+        cluster.topic("ta.ken_x")
+        (result,) = create(cluster.client(), topic)
+        assert result.error_code == code
+        assert says in (result.error_message or "")
+        assert len(cluster.core.topics) == 2
+
+    def test_defaults_of_the_broker(self) -> None:
+        cluster = Cluster({"num.partitions": 3, "default.replication.factor": 2}, nodes=2)
+        (result,) = create(cluster.client(), creatable(partitions=-1, replication=-1))
+        assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 2)
+
+    def test_an_assignment(self) -> None:
+        cluster = Cluster(nodes=3)
+        create(cluster.client(), assigned([2, 0], [1, 2]))
+        replicas = [partition.replicas.assigned for partition in cluster.core.topics.get("orders").partitions]
+        assert replicas == [(2, 0), (1, 2)]
+
+    def test_checked_only(self) -> None:
+        cluster = Cluster()
+        (result,) = create(cluster.client(), creatable(partitions=2), validate_only=True)
+        assert (result.error_code, result.num_partitions) == (0, 2)
+        assert len(cluster.core.topics) == 0
+        assert not cluster.file_system.exists("logs")
+
+    def test_the_same_name_twice_in_one_request(self) -> None:
+        cluster = Cluster()
+        results = create(cluster.client(), creatable("a"), creatable("a"), creatable("b"))
+        assert [(result.name, result.error_code) for result in results] == [("a", 42), ("b", 0)]
+
+    def test_leaders_are_spread_over_the_nodes(self) -> None:
+        cluster = Cluster(nodes=3)
+        create(cluster.client(), creatable(partitions=6, replication=2))
+        leaders = [partition.replicas.leader for partition in cluster.core.topics.get("orders").partitions]
+        assert sorted(leaders) == [0, 0, 1, 1, 2, 2]
+
+    def test_a_full_disk(self) -> None:
+        cluster = Cluster()
+        client = cluster.client()
+
+        def full(operation: str, path: str, size: int) -> None:
+            if operation == "append":
+                raise StorageError(path, "append to", "no space left")
+
+        cluster.file_system.hook = full
+        (result,) = create(client, creatable())
+        assert (result.error_code, "no space left" in (result.error_message or "")) == (56, True)
+        cluster.file_system.hook = None
+        assert create(client, creatable())[0].error_code == 0
+
+
+class TestRestart:
+    def test_topics_options_and_records_are_found_again(self) -> None:
+        cluster = Cluster(nodes=2)
+        create(cluster.client(), creatable(partitions=2, replication=2, cleanup_policy="compact"))
+        before = cluster.core.topics.get("orders")
+        cluster.client(node=before.partitions[0].replicas.leader).produce("orders", batch_of(b"a"))
+        cluster.restart()
+        after = cluster.core.topics.get("orders")
+        assert (after.topic_id, after.overrides, after.config) == (before.topic_id, before.overrides, before.config)
+        assert [partition.replicas for partition in after.partitions] == [partition.replicas for partition in before.partitions]
+        assert after.partitions[0].log.log_end_offset == 1
+
+    def test_the_cluster_keeps_its_id(self) -> None:
+        cluster = Cluster()
+        before = cluster.core.state.cluster_id
+        cluster._seed = 99
+        cluster.restart()
+        assert cluster.core.state.cluster_id == before
+
+    def test_a_missing_log_is_an_error_that_names_it(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        directory = cluster.core.topics.get("orders").directory
+        cluster.core.close()
+        cluster.file_system.remove_tree(f"{directory}/0")
+        with pytest.raises(StorageError, match="orders"):
+            cluster._core()
+
+    def test_a_missing_journal_is_an_error_that_names_it(self) -> None:
+        cluster = Cluster()
+        cluster.core.close()
+        cluster.file_system.remove("journals/transactions.journal")
+        with pytest.raises(StorageError, match=r"transactions\.journal"):
+            cluster._core()
+
+    def test_a_failed_start_gives_the_lock_back(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        cluster.core.close()
+        cluster.file_system.rename("journals/offsets.journal", "journals/kept")
+        for _ in range(2):
+            with pytest.raises(StorageError, match="missing"):
+                cluster._core()
+
+    def test_a_deletion_cut_short_is_finished(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", 3)
+        directory = cluster.core.topics.get("orders").directory
+
+        def die(operation: str, path: str, size: int) -> None:
+            if operation.startswith("remove"):
+                raise Interrupted
+
+        cluster.file_system.hook = die
+        with pytest.raises(Interrupted):
+            cluster.core.topics.delete("orders")
+        cluster.file_system.hook = None
+        cluster.restart()
+        assert cluster.core.topics.get("orders") is None
+        assert not cluster.file_system.exists(directory)
+        cluster.topic("orders")
+        assert cluster.core.topics.get("orders").partitions[0].log.log_end_offset == 0
+
+
+class TestDeleteTopics:
+    @pytest.mark.parametrize("version", [5, 6])
+    def test_by_name(self, version: int) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        request = DeleteTopicsRequest(
+            topic_names=["orders", "missing"], topics=[DeleteTopicState(name="orders"), DeleteTopicState(name="missing")]
+        )
+        assert [result.error_code for result in cluster.client().ask(request, version).responses] == [0, 3]
+        assert cluster.file_system.list("logs") == []
+
+    def test_by_id(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        ids = [cluster.core.topics.get("orders").topic_id, UUID(int=7)]
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id) for topic_id in ids])
+        results = cluster.client().ask(request).responses
+        assert [(result.name, result.error_code) for result in results] == [("orders", 0), (None, 100)]
+
+    def test_disabled(self) -> None:
+        cluster = Cluster({"delete.topic.enable": "false"})
+        cluster.topic("orders")
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")])
+        assert cluster.client().ask(request).responses[0].error_code == 73
+
+
+def metadata(client: Client, *names: str, create: bool = True) -> dict[str, int]:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    answer = client.ask(MetadataRequest(topics=topics, allow_auto_topic_creation=create))
+    return {topic.name: topic.error_code for topic in answer.topics}
+
+
+class TestMetadata:
+    def test_unknown_topics_are_created_when_both_sides_agree(self) -> None:
+        cluster = Cluster()
+        client = cluster.client()
+        assert metadata(client, "a", create=False) == {"a": 3}
+        assert metadata(client, "a", "b c") == {"a": 0, "b c": 17}
+        assert len(cluster.core.topics) == 1
+        off = Cluster({"auto.create.topics.enable": "false"})
+        assert metadata(off.client(), "a") == {"a": 3}
+
+    @pytest.mark.parametrize("version", range(14))
+    def test_all_topics_some_and_none(self, version: int) -> None:
+        cluster = Cluster()
+        cluster.topic("a")
+        cluster.topic("b")
+        client = cluster.client()
+        everything = [] if version == 0 else None
+        assert {topic.name for topic in client.ask(MetadataRequest(topics=everything), version).topics} == {"a", "b"}
+        if version > 0:
+            assert client.ask(MetadataRequest(topics=[]), version).topics == []
+
+    def test_by_id(self) -> None:
+        cluster = Cluster()
+        cluster.topic("a")
+        topic_id = cluster.core.topics.get("a").topic_id
+        asked = [MetadataRequestTopic(name=None, topic_id=topic_id), MetadataRequestTopic(name=None, topic_id=UUID(int=9))]
+        answer = cluster.client().ask(MetadataRequest(topics=asked))
+        assert [(topic.name, topic.error_code) for topic in answer.topics] == [("a", 0), (None, 100)]
+
+    def test_stopped_nodes_hand_their_leaderships_on(self) -> None:
+        cluster = Cluster(nodes=3)
+        cluster.topic("a", 1, 2)
+        replicas = cluster.core.topics.get("a").partitions[0].replicas
+        first, second = replicas.assigned
+        cluster.core.stop_node(first)
+        answer = cluster.client(node=second).ask(MetadataRequest(topics=None))
+        (partition,) = answer.topics[0].partitions
+        assert (partition.leader_id, partition.leader_epoch, partition.isr_nodes, partition.offline_replicas) == (
+            second,
+            1,
+            [second],
+            [first],
+        )
+        assert first not in {broker.node_id for broker in answer.brokers}
+        cluster.core.stop_node(second)
+        (partition,) = cluster.client(node=3 - first - second).ask(MetadataRequest(topics=None)).topics[0].partitions
+        assert (partition.error_code, partition.leader_id) == (5, -1)
+        cluster.core.start_node(first)
+        assert replicas.leader == -1, "only the last in-sync replica may lead"
+        cluster.core.start_node(second)
+        assert (replicas.leader, replicas.in_sync) == (second, (first, second))
+
+    def test_describe_cluster(self) -> None:
+        cluster = Cluster(nodes=2)
+        answer = cluster.client().ask(DescribeClusterRequest())
+        assert (answer.cluster_id, answer.controller_id) == (cluster.core.state.cluster_id, 0)
+        assert [(broker.broker_id, broker.host, broker.port) for broker in answer.brokers] == [(0, "node0", 9092), (1, "node1", 9093)]
+        assert cluster.client().ask(DescribeClusterRequest(endpoint_type=2)).error_code == 114
+
+    @pytest.mark.parametrize("version", range(7))
+    def test_find_coordinator(self, version: int) -> None:
+        cluster = Cluster(nodes=3)
+        answer = cluster.client().ask(FindCoordinatorRequest(key="t", key_type=min(version, 1), coordinator_keys=["t"]), version)
+        found = answer.coordinators[0] if version >= 4 else answer
+        assert found.error_code == 0
+        assert (found.host, found.port) == (f"node{found.node_id}", 9092 + found.node_id)
+        assert cluster.core.state.is_coordinator(found.node_id, "t")
+
+    def test_coordinators_of_unknown_kinds(self) -> None:
+        client = Cluster().client()
+        assert client.ask(FindCoordinatorRequest(key_type=2, coordinator_keys=["x"])).coordinators[0].error_code == 42
+        assert client.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[""])).coordinators[0].error_code == 42
+
+
+def described(client: Client, name: str, kind: int = RESOURCE_TOPIC, *keys: str) -> dict[str, DescribeConfigsResourceResult]:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=list(keys) or None)
+    (result,) = client.ask(DescribeConfigsRequest(resources=[resource], include_synonyms=True, include_documentation=True)).results
+    assert result.error_code == 0, result
+    return {config.name: config for config in result.configs}
+
+
+def altered(
+    client: Client, name: str, *changes: tuple[str, int, str | None], kind: int = RESOURCE_TOPIC, validate_only: bool = False
+) -> Any:
+    configs = [AlterableConfig(name=key, config_operation=operation, value=value) for key, operation, value in changes]
+    resource = AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    (response,) = client.ask(IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)).responses
+    return response
+
+
+class TestOptions:
+    def test_values_sources_types_and_documentation(self) -> None:
+        cluster = Cluster({"message.max.bytes": 2000})
+        cluster.topic("orders", cleanup_policy="compact")
+        configs = described(cluster.client(), "orders")
+        assert (configs["cleanup.policy"].value, configs["cleanup.policy"].config_source) == ("compact", SOURCE_TOPIC)
+        assert (configs["max.message.bytes"].value, configs["max.message.bytes"].config_source) == ("2000", SOURCE_STATIC_BROKER)
+        assert (configs["retention.ms"].value, configs["retention.ms"].config_source) == ("604800000", SOURCE_DEFAULT)
+        assert [(place.name, place.value) for place in configs["max.message.bytes"].synonyms] == [
+            ("message.max.bytes", "2000"),
+            ("message.max.bytes", "1048588"),
+        ]
+        assert [configs[name].config_type for name in ("cleanup.policy", "retention.ms", "max.message.bytes", "preallocate")] == [
+            7,
+            5,
+            3,
+            1,
+        ]
+        assert "InconsistentReplicationFactorException" in (configs["min.insync.replicas"].documentation or "")
+
+    def test_some_of_them(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        assert set(described(cluster.client(), "orders", RESOURCE_TOPIC, "retention.ms", "no.such.option")) == {"retention.ms"}
+
+    def test_of_a_broker(self) -> None:
+        cluster = Cluster({"num.io.threads": "8", "num.partitions": 2})
+        configs = described(cluster.client(), "0", RESOURCE_BROKER)
+        assert (configs["num.partitions"].value, configs["num.partitions"].read_only) == ("2", False)
+        assert configs["flush.policy"].read_only
+        assert "without effect" in (configs["num.io.threads"].documentation or "")
+        assert configs["message.max.bytes"].value == "1048588"
+        cluster.client()
+        assert any("num.io.threads" in line and "without effect" in line for line in cluster.lines)
+
+    @pytest.mark.parametrize(("kind", "name", "code"), [(RESOURCE_TOPIC, "missing", 3), (RESOURCE_BROKER, "9", 42), (16, "x", 42)])
+    def test_unknown_resources(self, kind: int, name: str, code: int) -> None:
+        client = Cluster().client()
+        resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=None)
+        assert client.ask(DescribeConfigsRequest(resources=[resource])).results[0].error_code == code
+        assert altered(client, name, kind=kind).error_code == code
+
+    def test_changes_hold_at_once_and_after_a_restart(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        client = cluster.client()
+        assert client.produce("orders", batch_of(b"a", keys=[None])).error_code == 0
+        assert altered(client, "orders", ("cleanup.policy", OPERATION_SET, "compact")).error_code == 0
+        assert client.produce("orders", batch_of(b"a", keys=[None])).error_code == 87
+        cluster.restart()
+        client = cluster.client()
+        assert client.produce("orders", batch_of(b"a", keys=[None])).error_code == 87
+        assert altered(client, "orders", ("cleanup.policy", OPERATION_DELETE, None)).error_code == 0
+        assert client.produce("orders", batch_of(b"a", keys=[None])).error_code == 0
+
+    def test_lists_grow_and_shrink(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        client = cluster.client()
+        for operation, expected in (
+            (OPERATION_APPEND, "delete,compact"),
+            (OPERATION_APPEND, "delete,compact"),
+            (OPERATION_SUBTRACT, "delete"),
+        ):
+            assert altered(client, "orders", ("cleanup.policy", operation, "compact")).error_code == 0
+            assert described(client, "orders")["cleanup.policy"].value == expected
+
+    @pytest.mark.parametrize(
+        ("change", "code", "says"),
+        [
+            (("retention.msec", OPERATION_SET, "1"), 40, "retention.ms"),
+            (("retention.ms", OPERATION_SET, "soon"), 40, "whole number"),
+            (("retention.ms", OPERATION_SET, None), 42, "no value"),
+            (("retention.ms", OPERATION_APPEND, "1"), 40, "not a list"),
+            (("cleanup.policy", OPERATION_SUBTRACT, "delete"), 40, "cannot be empty"),
+            (("retention.ms", 9, "1"), 42, "operation 9"),
+        ],
+        ids=str,
+    )
+    def test_refused_changes_change_nothing(self, change: tuple[str, int, str | None], code: int, says: str) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        response = altered(cluster.client(), "orders", ("max.message.bytes", OPERATION_SET, "7"), change)
+        assert response.error_code == code
+        assert says in (response.error_message or "")
+        assert cluster.core.topics.get("orders").overrides == {}
+
+    def test_checked_only(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        change = ("retention.ms", OPERATION_SET, "1")
+        assert altered(cluster.client(), "orders", change, validate_only=True).error_code == 0
+        assert cluster.core.topics.get("orders").overrides == {}
+
+    def test_broker_options_at_run_time(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders")
+        client = cluster.client()
+        assert altered(client, "", ("message.max.bytes", OPERATION_SET, "100"), kind=RESOURCE_BROKER).error_code == 0
+        assert client.produce("orders", batch_of(b"a" * 100)).error_code == 10
+        cluster.restart()
+        client = cluster.client()
+        assert client.produce("orders", batch_of(b"a" * 100)).error_code == 10
+        configs = described(client, "orders")
+        assert configs["max.message.bytes"].config_source == SOURCE_DYNAMIC_DEFAULT_BROKER
+        refused = altered(client, "0", ("flush.policy", OPERATION_SET, "always"), kind=RESOURCE_BROKER)
+        assert (refused.error_code, "while the broker runs" in refused.error_message) == (40, True)

@@ -1,0 +1,319 @@
+"""Transactions on the wire: fencing at append, offsets that wait for the marker, and every crash in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from chaffinch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from chaffinch.storage.file_system import Interrupted
+from tests.broker.batches import batch_of
+from tests.broker.core_client import Client, Cluster
+
+TIMEOUT_MS = 60_000
+
+
+def init(client: Client, *, expected: ProducerIdentity = NO_PRODUCER, version: int | None = None) -> Any:
+    request = InitProducerIdRequest(
+        transactional_id="t", transaction_timeout_ms=TIMEOUT_MS, producer_id=expected.producer_id, producer_epoch=expected.epoch
+    )
+    return client.ask(request, version)
+
+
+def identity_of(client: Client) -> ProducerIdentity:
+    answer = init(client)
+    assert answer.error_code == 0
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+def add(client: Client, identity: ProducerIdentity, *partitions: int, topic: str = "orders", version: int | None = None) -> list[int]:
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="t",
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.epoch,
+        v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))],
+    )
+    results = client.ask(request, version).results_by_topic_v3_and_below[0].results_by_partition
+    return [result.partition_error_code for result in results]
+
+
+def end(client: Client, identity: ProducerIdentity, commit: bool, version: int | None = None) -> int:
+    request = EndTxnRequest(transactional_id="t", producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=commit)
+    code: int = client.ask(request, version).error_code
+    return code
+
+
+def write(client: Client, identity: ProducerIdentity, sequence: int = 0, version: int | None = None) -> int:
+    records = batch_of(b"a", identity=identity, sequence=sequence, transactional=True)
+    return client.produce("orders", records, txn="t", version=version).error_code
+
+
+def add_group(client: Client, identity: ProducerIdentity, group: str = "g", version: int | None = None) -> int:
+    request = AddOffsetsToTxnRequest(transactional_id="t", producer_id=identity.producer_id, producer_epoch=identity.epoch, group_id=group)
+    code: int = client.ask(request, version).error_code
+    return code
+
+
+def commit_offset(
+    client: Client,
+    identity: ProducerIdentity,
+    offset: int = 5,
+    *,
+    topic: str = "orders",
+    metadata: str = "m",
+    group: str = "g",
+    member: str = "",
+    generation: int = -1,
+    version: int | None = None,
+) -> int:
+    asked = [TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset, committed_metadata=metadata)]
+    request = TxnOffsetCommitRequest(
+        transactional_id="t",
+        group_id=group,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+        member_id=member,
+        generation_id=generation,
+        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=asked)],
+    )
+    code: int = client.ask(request, version).topics[0].partitions[0].error_code
+    return code
+
+
+def committed(client: Client, *, stable: bool = False, version: int | None = None) -> tuple[int, str, int]:
+    """(offset, metadata, error code) of group g."""
+    request = OffsetFetchRequest(
+        group_id="g",
+        topics=[OffsetFetchRequestTopic(name="orders", partition_indexes=[0])],
+        groups=[OffsetFetchRequestGroup(group_id="g", topics=[OffsetFetchRequestTopics(name="orders", partition_indexes=[0])])],
+        require_stable=stable,
+    )
+    answer = client.ask(request, version)
+    (found,) = (answer.groups[0].topics if answer.groups else answer.topics)[0].partitions
+    return found.committed_offset, found.metadata, found.error_code
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 2)
+    return cluster
+
+
+class TestFencing:
+    def test_a_partition_must_have_been_added(self, cluster: Cluster) -> None:
+        """KIP-890 part 1: 48 for clients before Produce 11, 120 after."""
+        client = cluster.client()
+        identity = identity_of(client)
+        assert write(client, identity, version=10) == 48
+        assert write(client, identity, version=11) == 120
+        assert add(client, identity, 0) == [0]
+        assert write(client, identity) == 0
+
+    def test_verification_can_be_switched_off(self) -> None:
+        cluster = Cluster({"transaction.partition.verification.enable": "false"})
+        cluster.topic("orders")
+        client = cluster.client()
+        assert write(client, identity_of(client)) == 0
+
+    def test_a_newer_producer_fences_the_older_one_everywhere(self, cluster: Cluster) -> None:
+        old, new = cluster.client(), cluster.client()
+        identity = identity_of(old)
+        add(old, identity, 0)
+        write(old, identity)
+        assert init(new).error_code == 51
+        assert init(new).error_code == 0
+        assert write(old, identity, 1) == 47, "the abort marker brought the new epoch to the partition"
+        assert add(old, identity, 1) == [90]
+        assert add(old, identity, 1, version=1) == [47]
+        assert add_group(old, identity) == 90
+        assert add_group(old, identity, version=1) == 47
+        assert end(old, identity, True) == 90
+        assert end(old, identity, True, version=1) == 47
+        assert init(old, expected=identity).error_code == 90
+        assert init(old, expected=identity, version=3).error_code == 47
+        assert commit_offset(old, identity) == 47
+
+    def test_a_fenced_producer_is_refused_where_it_has_not_written_too(self, cluster: Cluster) -> None:
+        old, new = cluster.client(), cluster.client()
+        identity = identity_of(old)
+        add(old, identity, 0)
+        init(new)
+        assert write(old, identity) == 47
+
+    def test_a_timed_out_producer(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        add(client, identity, 0)
+        write(client, identity)
+        cluster.advance(TIMEOUT_MS)
+        assert any("aborted" in line for line in cluster.lines)
+        assert write(client, identity, 1) == 47
+        assert end(client, identity, True) == 90
+
+    def test_one_unknown_partition_and_none_is_added(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        assert add(client, identity, 0, 7) == [55, 3]
+        assert write(client, identity) == 120
+
+    def test_requests_for_another_coordinator(self) -> None:
+        cluster = Cluster(nodes=2)
+        cluster.topic("orders")
+        coordinator = cluster.core.state.nodes.coordinator_of("t")
+        client = cluster.client(node=1 - coordinator.id)
+        assert init(client).error_code == 16
+        assert add(client, ProducerIdentity(0, 0), 0) == [16]
+        assert end(client, ProducerIdentity(0, 0), True) == 16
+        assert commit_offset(client, ProducerIdentity(0, 0), group="t") == 16
+
+
+class TestOffsets:
+    """KIP-98 and KIP-447: pending until the marker."""
+
+    @pytest.mark.parametrize("version", [None, 7])
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_pending_until_the_end(self, cluster: Cluster, commit: bool, version: int | None) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        assert add_group(client, identity) == 0
+        assert commit_offset(client, identity) == 0
+        assert committed(client, version=version) == (-1, "", 0)
+        assert committed(client, stable=True, version=version) == (-1, "", 88)
+        assert end(client, identity, commit) == 0
+        assert committed(client, stable=True, version=version) == ((5, "m", 0) if commit else (-1, "", 0))
+
+    def test_all_partitions_of_a_group(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        add_group(client, identity)
+        commit_offset(client, identity)
+        end(client, identity, True)
+        answer = client.ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)]))
+        assert [(topic.name, [part.committed_offset for part in topic.partitions]) for topic in answer.groups[0].topics] == [
+            ("orders", [5])
+        ]
+
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"topic": "missing"}, 3),
+            ({"metadata": "x" * 4097}, 12),
+            ({"metadata": "\u00e9" * 2049}, 12),
+            ({"metadata": "x" * 4096}, 0),
+            ({"group": ""}, 24),
+            ({"member": "m1"}, 25),
+            ({"generation": 1}, 22),
+            ({"group": "never added"}, 120),
+            ({"group": "never added", "version": 3}, 48),
+        ],
+        ids=str,
+    )
+    def test_refusals(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        add_group(client, identity)
+        assert commit_offset(client, identity, **changes) == code
+
+    def test_outside_transactions(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        asked = [OffsetCommitRequestPartition(partition_index=0, committed_offset=9, committed_metadata=None)]
+        request = OffsetCommitRequest(group_id="g", topics=[OffsetCommitRequestTopic(name="orders", partitions=asked)])
+        assert client.ask(request).topics[0].partitions[0].error_code == 0
+        assert committed(client) == (9, "", 0)
+        cluster.restart()
+        assert committed(cluster.client()) == (9, "", 0)
+
+    def test_they_go_with_their_topic(self, cluster: Cluster) -> None:
+        from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+        client = cluster.client()
+        identity = identity_of(client)
+        add_group(client, identity)
+        commit_offset(client, identity)
+        client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
+        assert end(client, identity, True) == 0
+        cluster.restart()
+        cluster.topic("orders", 2)
+        assert committed(cluster.client()) == (-1, "", 0)
+
+
+class TestRestart:
+    def test_an_open_transaction_goes_on_after_a_kill(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        add(client, identity, 0)
+        write(client, identity)
+        add_group(client, identity)
+        commit_offset(client, identity)
+        cluster.restart()
+        client = cluster.client()
+        assert committed(client, stable=True) == (-1, "", 88)
+        assert write(client, identity, 1) == 0
+        assert end(client, identity, True) == 0
+        assert committed(client, stable=True) == (5, "m", 0)
+        assert cluster.core.topics.partition("orders", 0).log.last_stable_offset == 3
+
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_killed_at_every_file_operation_of_the_end(self, commit: bool) -> None:
+        """All or nothing: wherever the process dies, after the restart (and the client's retry) every partition and the group agree."""
+        outcomes = set()
+        for operation_index in range(100):
+            outcome = self.end_killed_at(operation_index, commit)
+            outcomes.add(outcome)
+            if outcome == "finished":
+                break
+        assert outcomes >= {"undecided", "decided", "finished"}
+
+    def end_killed_at(self, operation_index: int, commit: bool) -> str:
+        cluster = Cluster()
+        cluster.topic("orders", 2)
+        client = cluster.client()
+        identity = identity_of(client)
+        add(client, identity, 0, 1)
+        write(client, identity)
+        add_group(client, identity)
+        commit_offset(client, identity)
+        countdown = [operation_index]
+
+        def die(operation: str, path: str, size: int) -> None:
+            if operation in ("append", "sync", "rename"):
+                if countdown[0] == 0:
+                    raise Interrupted(size // 2 if operation == "append" else 0)
+                countdown[0] -= 1
+
+        cluster.file_system.hook = die
+        finished = True
+        try:
+            end(client, identity, commit)
+        except Interrupted:
+            finished = False
+        cluster.file_system.hook = None
+        cluster.restart()
+        client = cluster.client()
+        logs = [cluster.core.topics.partition("orders", index).log for index in (0, 1)]
+        is_decided = not logs[0].ongoing_transactions()
+        assert finished <= is_decided, "what was answered is decided"
+        assert end(client, identity, commit) == 0, "the client, which heard nothing, asks again"
+        assert not logs[0].ongoing_transactions()
+        assert logs[1].log_end_offset >= 1, "the partition without data has its marker"
+        assert committed(client, stable=True) == ((5, "m", 0) if commit else (-1, "", 0))
+        assert logs[0].aborted_transactions(0, 100) == ([] if commit else [(identity.producer_id, 0)])
+        return "finished" if finished else "decided" if is_decided else "undecided"
