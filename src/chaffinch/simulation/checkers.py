@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
+from chaffinch.errors import Stored, codes
 from chaffinch.identifiers import TopicPartition
+from chaffinch.simulation.programs import Fate, Ledger, Told
 from chaffinch.simulation.queries import DEAD_LETTER_TOPIC, Query
-from chaffinch.simulation.reading import LogContents, Stored
+from chaffinch.simulation.reading import LogContents, LogRecord
 
-Committed = Mapping[TopicPartition, Sequence[Stored]]
+Committed = Mapping[TopicPartition, Sequence[LogRecord]]
 Logs = Mapping[TopicPartition, LogContents]
 
 
@@ -36,7 +39,7 @@ def readers_agree(committed: Committed, logs: Logs) -> Iterator[str]:
             )
 
 
-def visible(log: LogContents) -> list[Stored]:
+def visible(log: LogContents) -> list[LogRecord]:
     """The committed records of a log, worked out from its markers alone: a transaction ends at its producer's next marker."""
     found = []
     for record in log.records:
@@ -107,6 +110,112 @@ def rows_are_in_order(query: Query, committed: Committed) -> Iterator[str]:
             if numbers != sorted(numbers):
                 place = next(index for index in range(1, len(numbers)) if numbers[index] < numbers[index - 1])
                 yield f"{query.name}: {topic_partition} has row {numbers[place]} after row {numbers[place - 1]}"
+
+
+# What the users of producers were told ------------------------------------------------------------------------------------------------
+
+BLAMING: Final = frozenset({
+    codes.INVALID_RECORD, codes.INVALID_TIMESTAMP, codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE,
+    codes.CORRUPT_MESSAGE, codes.INVALID_REQUEST,
+})  # fmt: skip
+"""Codes that say: this very record is at fault."""
+EXCUSES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NETWORK_EXCEPTION})
+"""All that may befall a good record outside a transaction."""
+
+
+def every_record_ends_once(ledger: Ledger) -> Iterator[str]:
+    """Each record has one outcome; only those of a killed producer may have none."""
+    for number, told in ledger.told.items():
+        count = len(told.offsets) + len(told.errors)
+        if count > 1 or (count == 0 and not told.is_orphan):
+            yield f"{told.sender}: record {number} has {count} outcomes: {told.offsets} {[str(error) for error in told.errors]}"
+
+
+def outcomes_are_true(ledger: Ledger, logs: Logs) -> Iterator[str]:
+    """Written: in its partition, once, at the offset told. Failed with stored=no: nowhere. Possibly, or orphaned: at most once."""
+    places: dict[int, list[tuple[TopicPartition, int]]] = {}
+    for topic_partition, log in logs.items():
+        for record in log.records:
+            places.setdefault(record.number, []).append((topic_partition, record.offset))
+    for number, told in ledger.told.items():
+        found = places.get(number, [])
+        where = told.record.topic_partition
+        if any(topic_partition != where for topic_partition, _ in found):
+            yield f"{told.sender}: record {number} for {where} is in {found}"
+        if len(found) > 1:
+            yield f"{told.sender}: record {number} is stored {len(found)} times: {found}"
+        if told.offsets and not found:
+            yield f"{told.sender}: record {number} was acknowledged at {where} offset {told.offsets[0]} and is not there"
+        if told.offsets and found and told.offsets[0] not in (-1, found[0][1]):
+            yield f"{told.sender}: record {number} was acknowledged at offset {told.offsets[0]} and is at {found[0][1]}"
+        if told.errors and told.errors[0].stored is Stored.NO and found:
+            yield f"{told.sender}: record {number} failed as not stored and is in {found}: {told.errors[0]!r}"
+        if told.errors and told.errors[0].stored is Stored.YES and not found:
+            yield f"{told.sender}: record {number} failed as stored and is not there: {told.errors[0]!r}"
+        if told.record.fault is not None and (found or told.offsets):
+            yield f"{told.sender}: record {number} is bad, {told.record.fault.value}, and is stored at {found}"
+
+
+def only_culprits_are_blamed(ledger: Ledger) -> Iterator[str]:
+    """An error that blames the record itself comes for bad records only, with the code of what is wrong with them."""
+    for number, told in ledger.told.items():
+        for error in told.errors:
+            fault = told.record.fault
+            is_blamed = error.code in BLAMING
+            if is_blamed and fault is None:
+                yield f"{told.sender}: record {number} is innocent and was blamed: {error!r}"
+            elif is_blamed and fault is not None and error.code not in fault.codes:
+                yield f"{told.sender}: record {number}, {fault.value}, was blamed for something else: {error!r}"
+            elif told.transaction is None and not is_blamed and error.code not in EXCUSES:
+                yield f"{told.sender}: record {number} failed for no good reason: {error!r}"
+
+
+def order_is_kept(ledger: Ledger, logs: Logs) -> Iterator[str]:
+    """Records of one producer process stand in each partition in the order in which they were sent."""
+    for topic_partition, log in logs.items():
+        last: dict[str, Told] = {}
+        for record in log.records:
+            told = ledger.told.get(record.number)
+            if told is not None:
+                before = last.get(told.sender)
+                if before is not None and told.serial < before.serial:
+                    yield f"{told.sender}: {topic_partition} has record {record.number} after {before.record.number}, which was sent later"
+                last[told.sender] = told
+
+
+def transactions_are_whole(ledger: Ledger, committed: Committed) -> Iterator[str]:
+    """Committed: every record acknowledged and visible. Aborted or never ended: none visible. Commit without an answer: all or none."""
+    seen = {record.number for records in committed.values() for record in records}
+    for transaction in ledger.transactions:
+        name = f"{ledger.name}: transaction {transaction.number} ({transaction.fate.value})"
+        sent = [number for number in transaction.records if number in ledger.told]
+        visible_ones = [number for number in sent if number in seen]
+        unacknowledged = [number for number in sent if not ledger.told[number].offsets]
+        if transaction.fate is Fate.COMMITTED:
+            if unacknowledged:
+                yield f"{name}: its records {unacknowledged[:5]} were not acknowledged"
+            if len(visible_ones) != len(sent):
+                yield f"{name}: {len(visible_ones)} of its {len(sent)} records are visible"
+        elif transaction.fate is Fate.COMMITTING:
+            if len(visible_ones) not in (0, len(sent)):
+                yield f"{name}: {len(visible_ones)} of its {len(sent)} records are visible"
+        elif visible_ones:
+            yield f"{name}: {len(visible_ones)} of its {len(sent)} records are visible"
+
+
+def offsets_follow_transactions(ledger: Ledger, committed: Committed, offset: int | None) -> Iterator[str]:
+    """The group's committed offset is that of the last transaction that brought one and whose records are visible."""
+    seen = {record.number for records in committed.values() for record in records}
+    possible: set[int | None] = {None}
+    for transaction in ledger.transactions:
+        if not transaction.has_offsets or transaction.fate in (Fate.ABORTED, Fate.OPEN):
+            continue
+        if transaction.fate is Fate.COMMITTED or seen.intersection(transaction.records):
+            possible = {transaction.number}
+        elif not transaction.records:
+            possible.add(transaction.number)
+    if offset not in possible:
+        yield f"{ledger.name}: the committed offset is {offset}, its transactions say {sorted(possible, key=str)}"
 
 
 def _places(found: Sequence[TopicPartition]) -> str:

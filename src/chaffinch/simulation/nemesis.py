@@ -23,6 +23,7 @@ class Deeds:
 
     broker_death_ms: int = 0
     client_death_ms: int = 0
+    zombie_ms: int = 0
     in_operation_share: float = 0.5
     clean_stop_share: float = 0.15
     power_loss_share: float = 0.0
@@ -31,17 +32,18 @@ class Deeds:
 
 
 class Nemesis:
-    """See the module. `kills`: one function per client process, each ends it and lets it come back."""
+    """See the module. `kills`: per client, ends its process and lets it come back; `doubles`: starts another one beside it."""
 
-    def __init__(self, world: World, deeds: Deeds, broker: BrokerProcess, kills: Sequence[Callable[[], None]]) -> None:
+    def __init__(
+        self, world: World, deeds: Deeds, broker: BrokerProcess, kills: Sequence[Callable[[], None]], doubles: Sequence[Callable[[], None]]
+    ) -> None:
         self._world = world
         self._deeds = deeds
         self._broker = broker
-        self._kills = list(kills)
         self._is_over = False
         self._plan(deeds.broker_death_ms, self._kill_broker)
-        if self._kills:
-            self._plan(deeds.client_death_ms, self._kill_client)
+        self._plan(deeds.client_death_ms, lambda: world.dice.choice(kills)())
+        self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
 
     def stop(self) -> None:
         self._is_over = True
@@ -55,9 +57,6 @@ class Nemesis:
         if not self._is_over:
             deed()
             self._plan(mean_ms, deed)
-
-    def _kill_client(self) -> None:
-        self._world.dice.choice(self._kills)()
 
     def _kill_broker(self) -> None:
         world, deeds, dice = self._world, self._deeds, self._world.dice

@@ -170,11 +170,21 @@ class Supervisor:
             self._is_starting = True
             self._world.after(self._world.dice.randint(1, RESTART_MS_MAX), self.start)
 
-    def kill_one(self) -> None:
-        """SIGKILL to the driver that runs, if one does."""
+    @property
+    def name(self) -> str:
+        return self.query.name
+
+    def kill(self) -> None:
+        """SIGKILL to the newest driver that runs, if one does."""
         if self._live:
             self._world.count("drivers killed")
             self._live[-1].die("killed")
+
+    def start_beside(self) -> None:
+        """Start another driver from the same checkpoint while one runs."""
+        if self._live:
+            self._world.count("second drivers")
+            self.start()
 
     def cut_due(self, step: Step) -> Cut | None:
         """The cut, if this operation is the one."""

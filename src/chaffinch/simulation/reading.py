@@ -6,6 +6,7 @@ skipped from their first offset to their marker. A record is known by the number
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -36,10 +37,9 @@ FETCH_BYTES: Final = 20_000
 
 
 def value_of(number: int, size: int) -> bytes:
-    """A record's value of `size` bytes or a few more: its number, then filling that does not compress to nothing."""
+    """A record's value of `size` bytes, or a few more: its number, then filling that does not compress."""
     head = b"%0*d|" % (NUMBER_DIGITS, number)
-    filling = b"%d;" % (number * 2_654_435_761 % 4_294_967_291)
-    return head + (filling * (size // len(filling) + 1))[: max(0, size - len(head))]
+    return head + hashlib.shake_128(head).digest(max(0, size - len(head)))
 
 
 def number_of(value: bytes | None) -> int:
@@ -50,7 +50,7 @@ def number_of(value: bytes | None) -> int:
     return int(digits)
 
 
-class Stored(NamedTuple):
+class LogRecord(NamedTuple):
     """One record of data in a log."""
 
     offset: int
@@ -70,7 +70,7 @@ class Marker(NamedTuple):
 class LogContents:
     """All of one partition's log."""
 
-    records: list[Stored]
+    records: list[LogRecord]
     markers: list[Marker]
     last_stable_offset: int
     log_end_offset: int
@@ -81,7 +81,7 @@ def read_logs(core: BrokerCore) -> dict[TopicPartition, LogContents]:
     found = {}
     for partition in core.topics.partitions():
         log = partition.log
-        records: list[Stored] = []
+        records: list[LogRecord] = []
         markers: list[Marker] = []
         offset = log.log_start_offset
         while offset < log.log_end_offset:
@@ -97,7 +97,7 @@ def read_logs(core: BrokerCore) -> dict[TopicPartition, LogContents]:
     return found
 
 
-def _note(view: BatchView, records: list[Stored], markers: list[Marker]) -> None:
+def _note(view: BatchView, records: list[LogRecord], markers: list[Marker]) -> None:
     header = view.header
     assert view.crc_is_valid(), f"the batch at offset {header.base_offset} has a wrong CRC"
     if header.is_control:
@@ -107,11 +107,11 @@ def _note(view: BatchView, records: list[Stored], markers: list[Marker]) -> None
         records.extend(_records(view))
 
 
-def _records(view: BatchView) -> list[Stored]:
+def _records(view: BatchView) -> list[LogRecord]:
     header = view.header
     columns = batches.decode(view)
     return [
-        Stored(
+        LogRecord(
             header.base_offset + index,
             number_of(columns.value(index)),
             header.identity,
@@ -126,7 +126,7 @@ class CommittedReader:
     """A consumer with isolation.level=read_committed of every partition, from the beginning to the last stable offset."""
 
     def __init__(self, world: World, network: Network, broker: BrokerProcess) -> None:
-        self.found: dict[TopicPartition, list[Stored]] = {}
+        self.found: dict[TopicPartition, list[LogRecord]] = {}
         self._world = world
         self._broker = broker
         self._transport = Transport(world, network, "reader", self._told, request_timeout_ms=30_000, connect_timeout_ms=10_000)

@@ -8,14 +8,16 @@ broker is killed once more and started again, and the checkers compare what was 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from chaffinch.simulation import checkers
 from chaffinch.simulation.cluster import BrokerProcess
 from chaffinch.simulation.disk import Death
 from chaffinch.simulation.nemesis import Deeds, Nemesis
-from chaffinch.simulation.network import Faults, Network
+from chaffinch.simulation.network import CALM, Faults, Network
+from chaffinch.simulation.producers import ProducerUser, group_of_producer
+from chaffinch.simulation.programs import GROUP_PARTITION
 from chaffinch.simulation.queries import Cut, CutKind, Supervisor
 from chaffinch.simulation.reading import CommittedReader, read_logs
 from chaffinch.simulation.workload import TOPICS, Workload
@@ -32,6 +34,10 @@ class Knobs:
 
     node_count: int = 1
     flush_policy: str = "os"
+    plain_count: int = 0
+    """Idempotent producers."""
+    transactional_count: int = 0
+    producer_records: int = 100
     query_count: int = 0
     query_rows: int = 60
     bad_share: float = 0.04
@@ -40,8 +46,8 @@ class Knobs:
     """How long things go wrong at least; longer while work is left, up to three times that."""
     quiet_limit_ms: int = 300_000
     """How long it may take after that until all is done."""
-    faults: Faults = Faults()
-    deeds: Deeds = Deeds()
+    faults: Faults = CALM
+    deeds: Deeds = field(default_factory=Deeds)
     cut: Cut | None = None
 
     @classmethod
@@ -53,7 +59,10 @@ class Knobs:
         knobs = cls(
             node_count=dice.choice((1, 1, 2, 3)),
             flush_policy=flush_policy,
-            query_count=dice.choice((1, 1, 2)),
+            plain_count=dice.choice((1, 1, 2)),
+            transactional_count=dice.choice((0, 1, 1, 2)),
+            producer_records=dice.randint(60, 120),
+            query_count=dice.choice((0, 0, 1)),
             query_rows=dice.randint(40, 120),
             bad_share=dice.choice((0.0, 0.03, 0.1)),
             value_bytes_max=dice.choice((100, 400, 400, 2_000)),
@@ -68,6 +77,7 @@ class Knobs:
             deeds=Deeds(
                 broker_death_ms=int(dice.choice((600, 1_500, 4_000)) / roughness),
                 client_death_ms=dice.choice((0, 3_000, 8_000)),
+                zombie_ms=dice.choice((0, 0, 5_000)),
                 power_loss_share=0.4 if flush_policy == "always" else 0.0,
             ),
         )
@@ -94,7 +104,7 @@ def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
     try:
         violations = scene.play()
     except Stuck as stuck:
-        violations = [f"stuck: {stuck}"]
+        violations = [f"stuck: {stuck}: {scene.left()}"]
     except Exception as error:  # A core that raises is what the simulation is looking for.
         violations = [f"raised: {type(error).__name__}: {error}"]
         if keeps_story:
@@ -128,12 +138,44 @@ class _Scene:
             Supervisor(world, self.network, self.broker.addresses, query, cut=knobs.cut, cut_broker=self._cut_broker)
             for query in self.queries
         ]
+        self.producers = [self._plain(number) for number in range(knobs.plain_count)]
+        self.producers += [self._transactional(number) for number in range(knobs.transactional_count)]
+
+    @property
+    def actors(self) -> list[ProducerUser | Supervisor]:
+        return [*self.producers, *self.supervisors]
+
+    def _plain(self, number: int) -> ProducerUser:
+        work = iter(self.workload.bursts(self.knobs.producer_records))
+        return ProducerUser(self.world, self.network, self.broker.addresses, f"plain-{number}", self._options(), work)
+
+    def _transactional(self, number: int) -> ProducerUser:
+        name = f"transactional-{number}"
+        options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
+        work = iter(self.workload.transactions(self.knobs.producer_records))
+        return ProducerUser(self.world, self.network, self.broker.addresses, name, options, work)
+
+    def _options(self) -> dict[str, Any]:
+        """A producer's options: small batches and short times, so that a world sees many of both ends."""
+        dice = self.world.dice
+        return {
+            "linger.ms": dice.choice((0, 5, 30)),
+            "batch.size": dice.choice((200, 1_000, 1_000, 16_384)),
+            "buffer.memory": dice.choice((8_000, 1_000_000)),
+            "request.timeout.ms": dice.choice((500, 1_000)),
+            "delivery.timeout.ms": dice.choice((2_000, 8_000, 60_000)),
+            "retry.backoff.ms": dice.choice((10, 100)),
+            "retry.backoff.max.ms": 400,
+            "compression.type": dice.choice(("none", "none", "gzip", "snappy", "lz4", "zstd")),
+            "max.in.flight.requests.per.connection": dice.choice((1, 5)),
+        }
 
     def play(self) -> list[str]:
         world, knobs = self.world, self.knobs
-        nemesis = Nemesis(world, knobs.deeds, self.broker, [supervisor.kill_one for supervisor in self.supervisors])
-        for supervisor in self.supervisors:
-            supervisor.start()
+        actors = self.actors
+        nemesis = Nemesis(world, knobs.deeds, self.broker, [actor.kill for actor in actors], [actor.start_beside for actor in actors])
+        for actor in actors:
+            actor.start()
         trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
         timer = [False]
         world.at(trouble_ends_ms, lambda: timer.__setitem__(0, True))
@@ -141,16 +183,16 @@ class _Scene:
         nemesis.stop()
         self.network.heal()
         world.tell("world", "from here on nothing goes wrong")
-        world.run(lambda: self._is_done, limit_ms=knobs.quiet_limit_ms, waiting_for=f"work is left: {self._left()}")
+        world.run(lambda: self._is_done, limit_ms=knobs.quiet_limit_ms, waiting_for="work is left")
         world.run(self._is_decided, limit_ms=knobs.quiet_limit_ms, waiting_for="a transaction is left undecided")
         return self._verdict()
 
     @property
     def _is_done(self) -> bool:
-        return all(supervisor.is_done for supervisor in self.supervisors)
+        return all(actor.is_done for actor in self.actors)
 
-    def _left(self) -> str:
-        return ", ".join(supervisor.query.name for supervisor in self.supervisors if not supervisor.is_done)
+    def left(self) -> str:
+        return ", ".join(actor.name for actor in self.actors if not actor.is_done)
 
     def _is_decided(self) -> bool:
         core = self.broker.core
@@ -181,8 +223,27 @@ class _Scene:
             *checkers.sequences_run_on(logs),
             *checkers.readers_agree(committed, logs),
         ]
+        for producer in self.producers:
+            found += self._producer_verdict(producer, logs, committed)
         for query in self.queries:
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
         world.count("records in logs", sum(len(log.records) for log in logs.values()))
         world.count("records visible", sum(map(len, committed.values())))
         return found
+
+    def _producer_verdict(self, producer: ProducerUser, logs: checkers.Logs, committed: checkers.Committed) -> list[str]:
+        ledger, core = producer.ledger, self.broker.core
+        assert core is not None
+        offset = core.state.offsets.fetch(group_of_producer(ledger.name), GROUP_PARTITION)
+        for transaction in ledger.transactions:
+            self.world.count(f"transactions {transaction.fate.value}")
+        self.world.count("records sent", len(ledger.told))
+        self.world.count("records acknowledged", sum(bool(told.offsets) for told in ledger.told.values()))
+        return [
+            *checkers.every_record_ends_once(ledger),
+            *checkers.outcomes_are_true(ledger, logs),
+            *checkers.only_culprits_are_blamed(ledger),
+            *checkers.order_is_kept(ledger, logs),
+            *checkers.transactions_are_whole(ledger, committed),
+            *checkers.offsets_follow_transactions(ledger, committed, None if offset is None else offset.offset),
+        ]

@@ -6,16 +6,14 @@ a null key on a compacted topic, a timestamp hours ahead of the broker's clock, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from chaffinch.errors import codes
-from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
 from chaffinch.simulation.cluster import TopicPlan
+from chaffinch.simulation.programs import Burst, PlannedTransaction
 from chaffinch.simulation.queries import DEAD_LETTER_TOPIC, Query, Row
 from chaffinch.simulation.reading import value_of
+from chaffinch.simulation.records import Fault, Record
 from chaffinch.simulation.world import World
 from chaffinch.spark.snapshot import TopicSnapshot
 
@@ -31,37 +29,6 @@ TOPICS: Final = (
 FUTURE_MS: Final = 10 * 3_600_000
 """Ahead of the broker's clock by more than message.timestamp.after.max.ms, one hour, for the whole life of a world."""
 QUERY_TASKS, QUERY_BATCHES = 2, 3
-
-
-class Fault(Enum):
-    """Why a record is bad, with the code that must be its own."""
-
-    NULL_KEY = "null key"
-    FUTURE = "timestamp in the future"
-    TOO_LARGE = "too large"
-
-    @property
-    def codes(self) -> frozenset[ErrorCode]:
-        return _CODES[self]
-
-
-_CODES: Final[dict[Fault, frozenset[ErrorCode]]] = {
-    Fault.NULL_KEY: frozenset({codes.INVALID_COMPACTION_KEY}),
-    Fault.FUTURE: frozenset({codes.INVALID_TIMESTAMP}),
-    Fault.TOO_LARGE: frozenset({codes.MESSAGE_TOO_LARGE}),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One record that a producer is to send. `fault` None: it is good."""
-
-    number: int
-    topic_partition: TopicPartition
-    key: bytes | None
-    value: bytes
-    timestamp_ms: int
-    fault: Fault | None = None
 
 
 class Workload:
@@ -90,6 +57,35 @@ class Workload:
             timestamp_ms=self._world.now_ms + (FUTURE_MS if fault is Fault.FUTURE else -dice.randint(0, 100_000)),
             fault=fault,
         )
+
+    def bursts(self, record_count: int) -> list[Burst]:
+        """`record_count` records in bursts of a few, with pauses between them."""
+        dice = self._world.dice
+        bursts = []
+        left = record_count
+        while left:
+            count = min(left, dice.choice((1, 3, 8, 20)))
+            left -= count
+            records = [self.record() for _ in range(count)]
+            as_table = dice.random() < 0.3
+            if as_table:
+                # One partition each: a table's records are grouped before they become batches.
+                records.sort(key=lambda record: record.topic_partition)
+            bursts.append(Burst(records=tuple(records), as_table=as_table, pause_ms=dice.choice((0, 5, 40, 400))))
+        return bursts
+
+    def transactions(self, record_count: int) -> list[PlannedTransaction]:
+        """`record_count` records in transactions of a few bursts; one in ten has no records."""
+        dice = self._world.dice
+        planned = []
+        left = record_count
+        while left:
+            count = 0 if dice.random() < 0.1 else min(left, dice.randint(1, 30))
+            left -= count
+            planned.append(
+                PlannedTransaction(bursts=tuple(self.bursts(count)), commits=dice.random() < 0.8, sends_offsets=dice.random() < 0.3)
+            )
+        return planned
 
     def _fault(self, topic: str) -> Fault:
         possible = [Fault.FUTURE]

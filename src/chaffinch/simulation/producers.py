@@ -1,0 +1,403 @@
+"""A producer's process in the simulated world: the very `ProducerCore` behind a shell without threads, driven by a program.
+
+The shell's part is that of `sender_thread.py` and `producer.py`: requests out, events in, outcomes to whoever waits, and callers that wait
+for metadata or memory. `ProducerUser` is what survives the process: its ledger and the work that is left; it starts a new one after a
+death, a restart that the program asks for, or beside the old one, which is then a zombie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from chaffinch.client.addresses import Address
+from chaffinch.errors import KafkaException
+from chaffinch.identifiers import OffsetAndMetadata
+from chaffinch.producer.core import events
+from chaffinch.producer.core.accumulator import record_size
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.effects import (
+    CompleteBatch,
+    CompleteCall,
+    Effect,
+    FailCall,
+    FailRecords,
+    Report,
+    SendRequest,
+    WakeCallers,
+)
+from chaffinch.producer.core.options import parse_options
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.records import GroupMetadata
+from chaffinch.records.columns import RecordColumns
+from chaffinch.simulation.network import Network
+from chaffinch.simulation.programs import (
+    GROUP_PARTITION,
+    Burst,
+    Call,
+    Ledger,
+    PlannedTransaction,
+    Program,
+    Restart,
+    Send,
+    Sleep,
+    Told,
+    Transaction,
+    Verb,
+    Wanted,
+    plain_program,
+    transactional_program,
+)
+from chaffinch.simulation.records import Record
+from chaffinch.simulation.transport import Transport
+from chaffinch.simulation.world import World
+
+CONNECT_TIMEOUT_MS: Final = 700
+MAX_BLOCK_MS: Final = 10_000
+CLOSE_WITHIN_MS: Final = 60_000
+RESTART_MS_MAX: Final = 800
+INCARNATIONS_MAX: Final = 60
+
+
+class ProducerUser:
+    """See the module. `work` is consumed by the incarnations: what one has begun, the next does not repeat."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        bootstrap: Sequence[Address],
+        name: str,
+        options: Mapping[str, Any],
+        work: Iterator[Burst] | Iterator[PlannedTransaction],
+    ) -> None:
+        self.ledger = Ledger(name=name)
+        self.is_done = False
+        self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
+        self.is_transactional = "transactional.id" in options
+        self.world = world
+        self.network = network
+        self._work: Any = work
+        self._incarnations = 0
+        self._newest: ProducerProcess | None = None
+        self._is_starting = False
+
+    @property
+    def name(self) -> str:
+        return self.ledger.name
+
+    def start(self) -> None:
+        """A new process; an older one that still lives does not know."""
+        self._is_starting = False
+        self._incarnations += 1
+        assert self._incarnations <= INCARNATIONS_MAX, f"{self.ledger.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
+        program = transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work)
+        self._newest = ProducerProcess(self, f"{self.ledger.name}.{self._incarnations}", program)
+        self._newest.go_on()
+
+    def kill(self) -> None:
+        """SIGKILL to the newest process."""
+        if self._newest is not None and not self.is_done:
+            self.world.count("producers killed")
+            self._newest.die("killed")
+            self._start_soon()
+
+    def start_beside(self) -> None:
+        """Start another process while the newest still works: a zombie is made."""
+        if self.is_transactional and not self.is_done and not self._is_starting:
+            self.world.count("producers made zombies")
+            self.start()
+
+    def finished(self, process: ProducerProcess) -> None:
+        """The program came to its end. An older process that does is only a zombie: the newest has the work that is left."""
+        if process is self._newest:
+            self.is_done = True
+
+    def wants_restart(self, process: ProducerProcess) -> None:
+        """The program cannot go on with this producer. A zombie simply ends: it was fenced."""
+        self.world.count("producers restarted")
+        process.die("its program asks for a new producer")
+        if process is self._newest:
+            self._start_soon()
+
+    def _start_soon(self) -> None:
+        if not self._is_starting:
+            self._is_starting = True
+            self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
+
+
+class ProducerProcess:
+    """One incarnation: a core, its connections, and a program somewhere in the middle."""
+
+    def __init__(self, user: ProducerUser, who: str, program: Program) -> None:
+        self.who = who
+        self._user = user
+        self._world = user.world
+        settings = parse_options(user.options)
+        self._core = ProducerCore(settings, self._world.new_dice())
+        self._transport = Transport(
+            self._world,
+            user.network,
+            who,
+            self._heard,
+            request_timeout_ms=settings["request.timeout.ms"],
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
+        )
+        self._program = program
+        self._blocked: Callable[[], bool] | None = None
+        self._awaited: Call | None = None
+        self._transaction: Transaction | None = None
+        self._serial = 0
+        self._batch_bytes: int = settings["batch.size"]
+        self._timer_ms: int | None = None
+        self._is_dead = False
+        self._world.tell(who, "starts")
+
+    # The program -----------------------------------------------------------------------------------------------------------------------
+
+    def go_on(self, outcome: Any = None) -> None:
+        """The program runs until it blocks again."""
+        if self._is_dead:
+            return
+        try:
+            wanted = self._program.send(outcome)
+        except StopIteration:
+            self._world.tell(self.who, "is done")
+            self._end()
+            self._user.finished(self)
+        except Restart as restart:
+            self._world.tell(self.who, f"is given up: {restart.__cause__}")
+            self._user.wants_restart(self)
+        else:
+            self._begin(wanted)
+
+    def _go_on_soon(self, outcome: Any = None) -> None:
+        self._world.after(0, lambda: self.go_on(outcome))
+
+    def _begin(self, wanted: Wanted) -> None:
+        match wanted:
+            case Sleep():
+                self._world.after(wanted.ms, self.go_on)
+            case Send():
+                self._transaction = wanted.transaction
+                self._send_each(wanted.burst)
+            case Call():
+                self._call(wanted)
+
+    def die(self, reason: str) -> None:
+        """The process is gone: what it had not told nobody will ever be told."""
+        if self._is_dead:
+            return
+        self._world.tell(self.who, reason)
+        self._end()
+        for told in self._user.ledger.told.values():
+            if told.sender == self.who and not told.offsets and not told.errors:
+                told.is_orphan = True
+
+    def _end(self) -> None:
+        self._is_dead = True
+        self._transport.close()
+
+    # Sending, as `Producer.send` and `send_table` do -------------------------------------------------------------------------------------
+
+    def _send_each(self, burst: Burst) -> None:
+        """One after the other; a caller without metadata or memory waits, up to max.block.ms."""
+        left = list(burst.records)
+        began_ms = self._world.now_ms
+
+        def try_all() -> bool:
+            while left:
+                count = self._try_table(left) if burst.as_table else self._try_send(left[0])
+                if not count and self._world.now_ms - began_ms >= MAX_BLOCK_MS:
+                    topic, partition = left[0].topic_partition
+                    error = self._core.waited_in_vain(topic, partition, MAX_BLOCK_MS)
+                    self._core.record_refused(error)
+                    self._note(left[0]).errors.append(error)
+                    count = 1
+                if not count:
+                    return False
+                del left[:count]
+            self._go_on_soon()
+            return True
+
+        self._world.after(MAX_BLOCK_MS, self._wake)
+        self._block(try_all)
+        self.handle(events.TimePassed())
+
+    def _try_send(self, record: Record) -> int:
+        """1 when the record's `send` has returned, 0 while it has to wait."""
+        refusal = self._refusal()
+        if refusal is not None:
+            self._note(record).errors.append(refusal)
+            return 1
+        size = record_size(record.key, record.value, ())
+        if not self._is_known(record) or not self._has_memory(size):
+            return 0
+        self._core.append(
+            record.topic_partition, record.key, record.value, record.timestamp_ms, (), self._note(record), size, self._world.now_ms
+        )
+        return 1
+
+    def _try_table(self, records: Sequence[Record]) -> int:
+        """How many records, all of one partition, went into a ready-made batch."""
+        first = records[0]
+        refusal = self._refusal()
+        if refusal is not None:
+            self._note(first).errors.append(refusal)
+            return 1
+        taken: list[Record] = []
+        memory_bytes = 0
+        for record in records:
+            size = record_size(record.key, record.value, ())
+            if record.topic_partition != first.topic_partition or (taken and memory_bytes + size > self._batch_bytes):
+                break
+            taken.append(record)
+            memory_bytes += size
+        if not self._is_known(first) or not self._has_memory(memory_bytes):
+            return 0
+        columns = RecordColumns.from_lists(
+            [record.key for record in taken], [record.value for record in taken], [record.timestamp_ms for record in taken]
+        )
+        batch = ProducerBatch(
+            topic_partition=first.topic_partition,
+            receipt=[self._note(record) for record in taken],
+            rows=np.arange(len(taken), dtype=np.int64),
+            timestamps=columns.timestamps,
+            data=self._core.accumulator.encode_rows(columns),
+            created_ms=self._world.now_ms,
+            position=0,
+            memory_bytes=memory_bytes,
+        )
+        self._core.append_batch(batch, self._world.now_ms)
+        return len(taken)
+
+    def _refusal(self) -> KafkaException | None:
+        transaction = self._core.transaction
+        return None if transaction is None else transaction.refusal_of_send()
+
+    def _is_known(self, record: Record) -> bool:
+        topic, partition = record.topic_partition
+        count = self._core.wiring.cluster.partition_count(topic)
+        if count is not None and partition < count:
+            return True
+        self.handle(events.TopicWanted(topic=topic, is_stale=count is not None))
+        return False
+
+    def _has_memory(self, size: int) -> bool:
+        self._core.callers_waiting_for_memory = int(not self._core.accumulator.has_room_for(size))
+        return not self._core.callers_waiting_for_memory
+
+    def _note(self, record: Record) -> Told:
+        self._serial += 1
+        ledger = self._user.ledger
+        told = Told(record=record, sender=self.who, serial=self._serial, transaction=self._transaction)
+        assert record.number not in ledger.told, f"record {record.number} is sent twice by the program"
+        ledger.told[record.number] = told
+        return told
+
+    # Calls -----------------------------------------------------------------------------------------------------------------------------
+
+    def _call(self, call: Call) -> None:
+        self._awaited = call
+        deadline_ms = self._world.now_ms + MAX_BLOCK_MS
+        match call.verb:
+            case Verb.INIT:
+                event: events.Event = events.InitTransactionsCalled(call=call, deadline_ms=deadline_ms)
+            case Verb.BEGIN:
+                event = events.BeginTransactionCalled(call=call)
+            case Verb.OFFSETS:
+                offsets = {GROUP_PARTITION: OffsetAndMetadata(call.offset)}
+                group = GroupMetadata(group_of_producer(self._user.ledger.name))
+                event = events.SendOffsetsCalled(call=call, deadline_ms=deadline_ms, offsets=offsets, group=group)
+            case Verb.COMMIT:
+                event = events.CommitCalled(call=call, deadline_ms=deadline_ms)
+            case Verb.ABORT:
+                event = events.AbortCalled(call=call, deadline_ms=deadline_ms)
+            case Verb.FLUSH:
+                event = events.FlushCalled(call=call)
+            case Verb.CLOSE:
+                event = events.CloseCalled(call=call, deadline_ms=self._world.now_ms + CLOSE_WITHIN_MS)
+        self.handle(event)
+
+    # The core --------------------------------------------------------------------------------------------------------------------------
+
+    def handle(self, event: events.Event) -> None:
+        """One event through the core, and its effects."""
+        if self._is_dead:
+            return
+        for effect in self._core.handle(event, self._world.now_ms):
+            self._perform(effect)
+        self._watch()
+
+    def _heard(self, event: Any) -> None:
+        self.handle(event)
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case SendRequest():
+                self._transport.send(
+                    effect.address,
+                    effect.message,
+                    effect.token,
+                    timeout_ms=effect.timeout_ms,
+                    version_max=effect.version_max,
+                    expects_answer=effect.expects_answer,
+                )
+            case CompleteBatch():
+                for index, row in enumerate(effect.batch.rows):
+                    told: Told = effect.batch.receipt[row]
+                    told.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
+            case FailRecords():
+                self._fail(effect)
+            case CompleteCall():
+                self._returned(effect.call, None)
+            case FailCall():
+                self._returned(effect.call, effect.error)
+            case WakeCallers():
+                self._world.after(0, self._wake)
+            case Report():
+                self._world.tell(self.who, effect.text)
+
+    def _returned(self, call: Any, error: KafkaException | None) -> None:
+        assert call is self._awaited, f"{self.who}: {call} returns, awaited is {self._awaited}"
+        self._awaited = None
+        self._go_on_soon(error)
+
+    def _fail(self, effect: FailRecords) -> None:
+        for index, row in enumerate(effect.batch.rows):
+            error = effect.errors.get(index, effect.error)
+            if error is not None:
+                told: Told = effect.batch.receipt[row]
+                told.errors.append(error)
+                self._world.count(f"records failed: {type(error).__name__}")
+
+    def _block(self, attempt: Callable[[], bool]) -> None:
+        """The caller waits until `attempt` says that it need not any more."""
+        self._blocked = attempt
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._blocked is None or self._is_dead:
+            return
+        attempt, self._blocked = self._blocked, None
+        if not attempt() and self._blocked is None:
+            self._blocked = attempt
+        self.handle(events.TimePassed())
+
+    def _watch(self) -> None:
+        deadline_ms = self._core.next_deadline_ms
+        if deadline_ms is not None and (self._timer_ms is None or deadline_ms < self._timer_ms):
+            self._timer_ms = deadline_ms
+            self._world.at(deadline_ms, lambda: self._time_passed(deadline_ms))
+
+    def _time_passed(self, planned_ms: int) -> None:
+        if self._timer_ms == planned_ms:
+            self._timer_ms = None
+        self.handle(events.TimePassed())
+
+
+def group_of_producer(name: str) -> str:
+    """The consumer group for which a transactional producer commits offsets."""
+    return f"group-of-{name}"
