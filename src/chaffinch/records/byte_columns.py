@@ -52,7 +52,7 @@ class ByteColumn(NamedTuple):
     @classmethod
     def nulls(cls, count: int) -> ByteColumn:
         """`count` nulls."""
-        return cls(np.zeros(count + 1, np.int64), np.empty(0, np.uint8), np.zeros(count, np.uint8) if count else None)
+        return cls(np.zeros(count + 1, np.int64), ALL_VALID, np.zeros(count, np.uint8)) if count else NO_ENTRIES
 
     def value(self, index: int) -> bytes | None:
         """A copy of value `index` (0 to n-1); None for null."""
@@ -80,6 +80,10 @@ class ByteColumn(NamedTuple):
         if first == 0 and last == len(self.data):
             return self
         return ByteColumn(self.offsets - first, self.data[first:last], self.valid)
+
+
+NO_ENTRIES = ByteColumn(np.zeros(1, np.int64), ALL_VALID, None)
+"""A column without entries: what most records have for headers."""
 
 
 def gather(data: Bytes, starts: Int64s, offsets: Int64s) -> Bytes:

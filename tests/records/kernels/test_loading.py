@@ -43,6 +43,12 @@ def test_many_small_pieces_of_work_add_up():
     assert run(program) == ["True"]
 
 
+def test_the_compile_step_says_what_it_did():
+    program = "from chaffinch.records.kernels.__main__ import main; import sys; sys.modules.update(HIDDEN); assert main() == 0"
+    assert run(program.replace("HIDDEN", "{}")) == ["compiled", "loops:", "in", "the", "cache"]
+    assert run(program.replace("HIDDEN", "numba=None"))[:3] == ["compiled", "loops:", "none"]
+
+
 def test_without_numba_the_twin_serves_everything():
     program = f"""
 {ENCODE}

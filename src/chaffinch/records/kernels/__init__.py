@@ -6,7 +6,8 @@ do without. The compiled set comes in by `load()` (a server calls it in a thread
 asking, when the twin has worked through `LOAD_AFTER_RECORDS` records.
 
 `python -m chaffinch.records.kernels` compiles everything once and leaves it in numba's cache, beside these files where that
-folder is writable, else in the user's cache folder, else nowhere: every later process only loads it.
+folder is writable, else in the user's cache folder, else nowhere: every later process only loads it. numba looks only into
+folders that it may write to, so an image that is built by one user and run by another needs NUMBA_CACHE_DIR in both.
 """
 
 from __future__ import annotations
