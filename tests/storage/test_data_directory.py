@@ -25,6 +25,9 @@ def test_a_new_directory_takes_the_cluster_id_and_keeps_it(tmp_path: Path) -> No
     root = tmp_path / "deep" / "data"
     first = opened(root, "first")
     assert (first.cluster_id, first.format_version, first.is_new) == ("first", 1, True)
+    first.complete()
+    assert not first.is_new
+    first.complete()
     first.close()
     again = opened(root, "second")
     assert (again.cluster_id, again.format_version, again.is_new) == ("first", 1, False)
@@ -43,7 +46,7 @@ def test_a_directory_in_use_names_the_process(tmp_path: Path) -> None:
 def test_a_killed_owner_leaves_it_free(tmp_path: Path) -> None:
     program = "import os,signal,sys;from chaffinch.storage.data_directory import DataDirectory;"
     program += "from chaffinch.storage.file_system import DiskFileSystem;"
-    program += "d=DataDirectory.open(DiskFileSystem(sys.argv[1]), cluster_id='first');os.kill(os.getpid(), signal.SIGKILL)"
+    program += "d=DataDirectory.open(DiskFileSystem(sys.argv[1]), cluster_id='first');d.complete();os.kill(os.getpid(), signal.SIGKILL)"
     assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False).returncode == -9
     directory = opened(tmp_path)
     assert directory.cluster_id == "first"
@@ -55,15 +58,21 @@ def foreign(root: Path) -> None:
     (root / "orders-0").mkdir()
 
 
+def made(root: Path) -> None:
+    directory = opened(root)
+    directory.complete()
+    directory.close()
+
+
 def without_meta(root: Path) -> None:
-    opened(root).close()
+    made(root)
     (root / "topics.journal").write_bytes(b"x")
     (root / META_NAME).unlink()
 
 
 def meta(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
     def damage(root: Path) -> None:
-        opened(root).close()
+        made(root)
         path = root / META_NAME
         path.write_bytes(change(path.read_bytes()))
 
@@ -132,6 +141,16 @@ def test_lost_and_found_is_nobody_s(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
 
+def test_a_directory_that_was_not_completed_is_begun_again(tmp_path: Path) -> None:
+    """The process ended while it made its first files: they are no reason to call the directory foreign, nor must any be there."""
+    first = opened(tmp_path, "first")
+    (tmp_path / "topics.journal").write_bytes(b"")
+    first.close()
+    second = opened(tmp_path, "second")
+    assert (second.cluster_id, second.is_new) == ("second", True)
+    second.close()
+
+
 @pytest.mark.parametrize("power_is_lost", [False, True])
 def test_an_end_at_every_operation_of_its_making(power_is_lost: bool) -> None:
     """Either nothing was made, and the next process makes it, or all was."""
@@ -146,9 +165,10 @@ def test_an_end_at_every_operation_of_its_making(power_is_lost: bool) -> None:
 
         files.hook = hook
         try:
-            first: DataDirectory | None = DataDirectory.open(files, cluster_id="first")
+            DataDirectory.open(files, cluster_id="first").complete()
+            is_done = True
         except Interrupted:
-            first = None
+            is_done = False
         files.hook = None
         if power_is_lost:
             files.crash(lambda path, unsynced: unsynced // 2)
@@ -156,7 +176,8 @@ def test_an_end_at_every_operation_of_its_making(power_is_lost: bool) -> None:
             files.kill()
         again = DataDirectory.open(files, cluster_id="second")
         assert again.cluster_id in ("first", "second")
-        if first is not None:
+        assert again.is_new is (again.cluster_id == "second")
+        if is_done:
             assert again.cluster_id == "first"
             assert stop_at >= 6
             return

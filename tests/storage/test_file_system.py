@@ -77,6 +77,7 @@ class TestBoth:
             file.close()
         files.rename("old", "new")
         files.sync_directory("")
+        files.sync_all()
         assert files.list("") == ["new"]
         assert files.open("new").read(0, 9) == b"old"
 
@@ -198,6 +199,16 @@ class TestDisk:
         for call in (file.sync, lambda: file.append((b"d",))):
             with pytest.raises(StorageError, match="an earlier sync failed"):
                 call()
+
+    @pytest.mark.parametrize("has_syncfs", [True, False])
+    def test_a_failed_sync_of_everything_is_an_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_syncfs: bool) -> None:
+        if has_syncfs:
+            monkeypatch.setattr(module, "_syncfs", lambda descriptor: -1)
+        else:
+            monkeypatch.setattr(module, "_syncfs", None)
+            monkeypatch.setattr(module.os, "sync", _failing(errno.EIO))
+        with pytest.raises(StorageError, match=f"cannot sync {tmp_path}"):
+            DiskFileSystem(tmp_path).sync_all()
 
     def test_reads_that_come_in_pieces(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file = DiskFileSystem(tmp_path).open("a")

@@ -127,6 +127,17 @@ def test_files_and_locks_of_the_dead_are_void(end: object) -> None:
         files.lock("lock")
 
 
+def test_everything_can_be_synced_at_once() -> None:
+    files = MemoryFileSystem()
+    files.make_directory("d/e")
+    for path in ("a", "d/b", "d/e/c"):
+        files.open(path).append((b"abc",))
+    files.sync_all()
+    files.open("a").append((b"def",))
+    files.crash(nothing)
+    assert [content(files, path) for path in ("a", "d/b", "d/e/c")] == [b"abc"] * 3
+
+
 def test_a_process_can_die_inside_a_write() -> None:
     files = MemoryFileSystem()
     file = files.open("a")

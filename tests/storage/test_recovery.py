@@ -325,15 +325,30 @@ class TestHowMuchIsRead:
         assert [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")] == [f"{40:020d}.snapshot", f"{50:020d}.snapshot"]
         log.close()
 
-    def test_closing_an_unchanged_log_writes_nothing(self) -> None:
+    def test_closing_an_unchanged_log_touches_nothing(self) -> None:
         files = MemoryFileSystem()
         filled(files).close()
         files.kill()
         log = opened(files)
-        written = []
-        files.hook = lambda operation, path, size: written.append((operation, path)) if size else None
+        seen = []
+        files.hook = lambda operation, path, size: seen.append((operation, path))
         log.close()
-        assert written == []
+        assert seen == []
+
+    @pytest.mark.parametrize("count", [3, 30])
+    def test_many_logs_are_closed_with_one_sync(self, count: int) -> None:
+        files = MemoryFileSystem()
+        logs = [PartitionLog.open(files, f"orders-{number}", TopicPartition("orders", number)) for number in range(count)]
+        for log in logs:
+            log.append(batch(), now_ms=0)
+        syncs = []
+        files.hook = lambda operation, path, size: syncs.append(operation) if "sync" in operation else None
+        PartitionLog.close_all(files, logs)
+        files.hook = None
+        assert syncs == (["sync all"] if count == 30 else ["sync", "sync directory", "sync directory"] * 3)
+        files.crash(lambda path, unsynced: 0)
+        again = [PartitionLog.open(files, f"orders-{number}", TopicPartition("orders", number)) for number in range(count)]
+        assert [log.log_end_offset for log in again] == [1] * count
 
 
 def test_a_snapshot_of_lost_batches_is_not_believed_later() -> None:

@@ -1,7 +1,8 @@
 """A broker's data directory: is it ours, of a format we know, undamaged, and not in use?
 
-`chaffinch.meta` is three lines: format version, cluster id, CRC-32C of these two. It is the first file that is written into an empty
-directory, so a directory with other files and without it belongs to somebody else and is left alone.
+`chaffinch.meta` is three lines: format version, cluster id, CRC-32C of these two. A directory with other files and without it belongs to
+somebody else and is left alone. While a directory is being made, the file is called `chaffinch.meta.new`; `complete` renames it once
+everything that a used directory must have is durable. So whatever is missing later was lost, and not merely never made.
 """
 
 from dataclasses import dataclass
@@ -14,25 +15,26 @@ NEW_META_NAME = META_NAME + ".new"
 LOCK_NAME = ".lock"
 FORMAT_VERSION = 1
 META_BYTES_MAX = 4096
-NOT_FOREIGN = frozenset({LOCK_NAME, NEW_META_NAME, "lost+found"})
+NOT_FOREIGN = frozenset({LOCK_NAME, "lost+found"})
 
 
 class DataDirectoryError(StorageError):
     """The directory cannot be used as it is. Nothing in it was changed, but for the lock file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DataDirectory:
-    """An opened and locked directory. `is_new`: it was empty."""
+    """An opened and locked directory. `is_new`: nothing in it counts yet; `complete` must be called once it does."""
 
     cluster_id: str
     format_version: int
     is_new: bool
     lock: Lock
+    file_system: FileSystem
 
     @classmethod
     def open(cls, file_system: FileSystem, *, cluster_id: str) -> "DataDirectory":
-        """Lock the root of `file_system` and read what it is; an empty one becomes ours under `cluster_id`, which is else not used.
+        """Lock the root of `file_system` and read what it is; an empty one is begun under `cluster_id`, which is else not used.
 
         Raises AlreadyLocked (with the holder's process id), DataDirectoryError (foreign, damaged, of a newer format), StorageError
         (not writable).
@@ -48,12 +50,19 @@ class DataDirectory:
         try:
             is_new = not file_system.exists(META_NAME)
             if is_new:
-                _create(file_system, cluster_id)
-            version, cluster_id = _read(file_system)
-            return cls(cluster_id=cluster_id, format_version=version, is_new=is_new, lock=lock)
+                _begin(file_system, cluster_id)
+            version, cluster_id = _read(file_system, NEW_META_NAME if is_new else META_NAME)
+            return cls(cluster_id=cluster_id, format_version=version, is_new=is_new, lock=lock, file_system=file_system)
         except BaseException:
             lock.release()
             raise
+
+    def complete(self) -> None:
+        """From now on the directory is in use, and what it must have and has not is an error. Durable on return."""
+        if self.is_new:
+            self.file_system.rename(NEW_META_NAME, META_NAME)
+            self.file_system.sync_directory("")
+            self.is_new = False
 
     def close(self) -> None:
         self.lock.release()
@@ -61,7 +70,8 @@ class DataDirectory:
 
 def _foreign_names(file_system: FileSystem) -> list[str]:
     names = file_system.list("")
-    return [] if META_NAME in names else [name for name in names if name not in NOT_FOREIGN]
+    is_ours = META_NAME in names or NEW_META_NAME in names
+    return [] if is_ours else [name for name in names if name not in NOT_FOREIGN]
 
 
 def _locked(file_system: FileSystem) -> Lock:
@@ -73,7 +83,7 @@ def _locked(file_system: FileSystem) -> Lock:
         raise DataDirectoryError(file_system.describe(""), "use", f"it is not writable: {error.reason}") from error
 
 
-def _create(file_system: FileSystem, cluster_id: str) -> None:
+def _begin(file_system: FileSystem, cluster_id: str) -> None:
     if file_system.exists(NEW_META_NAME):
         file_system.remove(NEW_META_NAME)
     file = file_system.open(NEW_META_NAME)
@@ -83,7 +93,6 @@ def _create(file_system: FileSystem, cluster_id: str) -> None:
         file.sync()
     finally:
         file.close()
-    file_system.rename(NEW_META_NAME, META_NAME)
     file_system.sync_directory("")
 
 
@@ -91,9 +100,9 @@ def _body(version: int, cluster_id: str) -> bytes:
     return f"format.version={version}\ncluster.id={cluster_id}\n".encode()
 
 
-def _read(file_system: FileSystem) -> tuple[int, str]:
-    path = file_system.describe(META_NAME)
-    file = file_system.open(META_NAME, create=False)
+def _read(file_system: FileSystem, name: str) -> tuple[int, str]:
+    path = file_system.describe(name)
+    file = file_system.open(name, create=False)
     try:
         data = file.read(0, META_BYTES_MAX)
     finally:

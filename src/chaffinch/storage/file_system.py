@@ -241,6 +241,14 @@ class DiskFileSystem:
             finally:
                 os.close(descriptor)
 
+    def sync_all(self) -> None:
+        with translated(self.root, "sync"):
+            descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                _sync_file_system(descriptor)
+            finally:
+                os.close(descriptor)
+
     def lock(self, path: str) -> DiskLock:
         full = self.describe(path)
         with translated(full, "lock"):
@@ -281,16 +289,26 @@ class DiskFileSystem:
         self._open_files.pop(file, None)
 
 
-def _load_sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Linux has it and Python does not offer it."""
-    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+def _from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:
+    """A function that Linux has and Python does not offer; None where it is absent."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), name, None)
     if function is not None:
-        function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+        function.argtypes = arguments
         function.restype = ctypes.c_int
-    return cast("Callable[[int, int, int, int], int] | None", function)
+    return cast("Callable[..., int] | None", function)
 
 
-_sync_file_range = _load_sync_file_range()
+_sync_file_range = _from_c_library("sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+_syncfs = _from_c_library("syncfs", ctypes.c_int)
+
+
+def _sync_file_system(descriptor: int) -> None:
+    """The one that holds the open directory; see syncfs(2)."""
+    if _syncfs is None:
+        os.sync()
+    elif _syncfs(descriptor) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _boot_id() -> str:

@@ -135,6 +135,10 @@ class FileSystem(Protocol):
         """Make created, renamed and removed names durable."""
         ...
 
+    def sync_all(self) -> None:
+        """Make everything durable, bytes and names: for many files much cheaper than one sync each."""
+        ...
+
     def lock(self, path: str) -> Lock:
         """Take the lock of that name, or raise AlreadyLocked at once. A holder that is killed gives it back."""
         ...

@@ -78,6 +78,14 @@ class _Directory:
         self.synced = dict(self.names)
         self.steps.clear()
 
+    def sync_all(self) -> None:
+        self.sync()
+        for node in self.names.values():
+            if isinstance(node, _Directory):
+                node.sync_all()
+            else:
+                node.sync()
+
     def crash(self, path: str, choose: Choose) -> None:
         kept = choose(path, len(self.steps)) if self.steps else 0
         if not 0 <= kept <= len(self.steps):
@@ -164,7 +172,7 @@ class MemoryFileSystem:
     """See `FileSystem`.
 
     `hook(operation, path, size)` is called before every operation ("append", "read", "truncate", "sync", "open", "make directory",
-    "remove", "rename", "sync directory", "lock"; size = bytes of an append); it may raise StorageError or Interrupted.
+    "remove", "rename", "sync directory", "sync all", "lock"; size = bytes of an append); it may raise StorageError or Interrupted.
     `bytes_free`: appends beyond it fail as on a full disk; None = no limit.
     """
 
@@ -269,6 +277,10 @@ class MemoryFileSystem:
         node = self._directory(directory, "sync")
         self.enter("sync directory", directory, 0)
         node.sync()
+
+    def sync_all(self) -> None:
+        self.enter("sync all", "", 0)
+        self._root.sync_all()
 
     def lock(self, path: str) -> MemoryLock:
         self.enter("lock", path, 0)

@@ -10,6 +10,7 @@ and follows on disk at checkpoints. An append that fails leaves the log as it wa
 
 import logging
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, TopicPartition
@@ -29,6 +30,8 @@ __all__ = ["AppendResult", "LogConfig", "OffsetOutOfRange", "PartitionLog", "Pro
 
 LOGGER = logging.getLogger(__name__)
 SNAPSHOTS_KEPT = 2
+SYNCS_MAX = 8
+"""With more logs to close than this, the whole file system is synced once: a sync of one file costs milliseconds."""
 NO_LEADER_EPOCH = -1
 
 
@@ -99,8 +102,9 @@ class PartitionLog:
         self._snapshot_names = recovered.snapshot_names
         self._durable_snapshot_offset = recovered.durable_snapshot_offset
         self._bytes_since_checkpoint = 0
-        self._has_unsynced_names = True
-        self._has_unsynced_bytes = bool(recovered.segments)
+        is_durable = recovered.durable_snapshot_offset == recovered.log_end_offset and not recovered.cuts
+        self._has_unsynced_names = not is_durable
+        self._has_unsynced_bytes = bool(recovered.segments) and not is_durable
         self._high_watermark: int | None = None
         self._undecided: list[CompletedTransaction] = []  # Ended, but the marker is not yet below the high watermark.
 
@@ -152,9 +156,7 @@ class PartitionLog:
         else:
             data, header = memoryview(batch), read_header(batch)
         if header.is_control:
-            raise ValueError(
-                f"a control batch was given to append for {self.topic_partition} by origin {origin.value}; markers go through append_marker"
-            )
+            raise ValueError(f"a control batch from {origin.value} for {self.topic_partition}: markers go through append_marker")
         base_offset = self.log_end_offset
         self._store(data, header, base_offset, leader_epoch)
         if header.producer_id >= 0:
@@ -319,6 +321,11 @@ class PartitionLog:
             sync_directories(self._file_system, self.directory)
             self._has_unsynced_names = False
 
+    def note_synced(self) -> None:
+        """The caller has synced the whole file system since the last append."""
+        self._has_unsynced_bytes = False
+        self._has_unsynced_names = False
+
     def _checkpoint_if_due(self, size: int) -> None:
         self._bytes_since_checkpoint += size
         if self._bytes_since_checkpoint >= self.config.checkpoint_bytes:
@@ -360,6 +367,17 @@ class PartitionLog:
                 self._checkpoint()
         for segment in self._segments:
             segment.close()
+
+    @staticmethod
+    def close_all(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:
+        """Close many logs of one file system, with one sync where that is cheaper than one per log."""
+        unsynced = [log for log in logs if log._segments and (log._has_unsynced_bytes or log._has_unsynced_names)]
+        if len(unsynced) > SYNCS_MAX:
+            file_system.sync_all()
+            for log in unsynced:
+                log.note_synced()
+        for log in logs:
+            log.close()
 
     def delete(self) -> None:
         """Close without saving and remove the directory."""

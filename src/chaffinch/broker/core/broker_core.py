@@ -35,6 +35,7 @@ from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem
 from chaffinch.storage.journal import Journal
+from chaffinch.storage.partition_log import PartitionLog
 
 JOURNALS = "journals"
 
@@ -85,6 +86,10 @@ class BrokerCore:
             name: Journal.open(file_system, JOURNALS, name, must_exist=not self._directory.is_new)
             for name in ("cluster", "transactions", "offsets")
         }
+        if self._directory.is_new:
+            for journal in self._journals.values():
+                journal.sync()
+            self._directory.complete()
         dynamic = DynamicSettings(static, self._journals["cluster"])
         declared = DeclaredNodes(nodes)
         topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, now_ms)
@@ -161,8 +166,7 @@ class BrokerCore:
     def close(self) -> None:
         """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError."""
         try:
-            for partition in self.state.topics.partitions():
-                partition.log.close()
+            PartitionLog.close_all(self._directory.file_system, [partition.log for partition in self.state.topics.partitions()])
             for journal in self._journals.values():
                 journal.close()
         finally:
