@@ -52,13 +52,13 @@ OFFSETS = "NonIncreasingOffsetRecordsPerSec"
 
 CASES = [
     # Record rules: all culprits, ascending, each with its own code and text.
-    Case("null keys", NO_KEYS, 87, {0: 87, 2: 87}, {"NoKeyCompactedTopicRecordsPerSec": 2}, COMPACT, "null key"),
+    Case("null keys", NO_KEYS, 87, {0: 45, 2: 45}, {"NoKeyCompactedTopicRecordsPerSec": 2}, COMPACT, "null key"),
     Case("null keys, not compacted", NO_KEYS, 0),
     Case(
         "null keys, compacted and deleted",
         NO_KEYS,
         87,
-        {0: 87, 2: 87},
+        {0: 45, 2: 45},
         {"NoKeyCompactedTopicRecordsPerSec": 2},
         {"cleanup_policy": "delete,compact"},
     ),
@@ -79,11 +79,11 @@ CASES = [
         "timestamps win over keys, all are listed",
         MIXED,
         32,
-        {1: 87, 2: 32, 3: 87},
+        {1: 45, 2: 32, 3: 45},
         {"NoKeyCompactedTopicRecordsPerSec": 2, "InvalidTimestampRecordsPerSec": 1},
         COMPACT,
     ),
-    Case("one error per record, key first", NO_KEY_AND_FUTURE, 87, {0: 87}, {"NoKeyCompactedTopicRecordsPerSec": 1}, COMPACT),
+    Case("one error per record, key first", NO_KEY_AND_FUTURE, 87, {0: 45}, {"NoKeyCompactedTopicRecordsPerSec": 1}, COMPACT),
     # Batch rules: the first one broken, no culprits, still a text.
     Case("checksum", changed(GOOD, 70, b"\xff", fix_crc=False), 2, {}, {"InvalidMessageCrcRecordsPerSec": 1}, says="checksum"),
     Case("count too large", changed(GOOD, COUNT, int32(4)), 87, {}, {OFFSETS: 1}),
@@ -197,9 +197,9 @@ def test_numbering_is_announced_only_when_it_is_on() -> None:
     assert Cluster().client().connection.error_numbering == "apache"
 
 
-@pytest.mark.parametrize(("software", "expected"), [("chaffinch", 87), ("librdkafka", None)])
+@pytest.mark.parametrize(("software", "expected"), [("chaffinch", 45), ("librdkafka", None)])
 def test_codes_beside_culprits_are_for_our_client_only(software: str, expected: int | None) -> None:
-    """Tagged field 1467: others never see it (KIP-511 tells who is who)."""
+    """Tagged field 1467: the number that the KIP printed, which no other error shares; others never see it (KIP-511 tells who is who)."""
     cluster = Cluster()
     cluster.topic("orders", **COMPACT)
     answer = cluster.client(software=software).produce("orders", NO_KEYS, version=9)

@@ -223,7 +223,7 @@ class Driver:
         culprits = tuple(
             (
                 culprit.batch_index,
-                codes.by_number(found.error_code if culprit.chaffinch_error_code is None else culprit.chaffinch_error_code),
+                codes.by_number(culprit.chaffinch_error_code or found.error_code, "kip", has_culprits=True),
                 culprit.batch_index_error_message or "",
             )
             for culprit in found.record_errors

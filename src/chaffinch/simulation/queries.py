@@ -457,12 +457,12 @@ def _inline(data: bytes | bytearray) -> StagedBytes:
 
 
 def _read(ticket: int, part: PartitionProduceResponse) -> BatchAnswer:
-    """The broker's words about one batch, as `commit_shell.py` reads them from a broker with Apache Kafka's numbers."""
+    """The broker's words about one batch, as `commit_shell.py` reads them."""
     message = part.error_message or ""
     culprits = tuple(
         (
             found.batch_index,
-            codes.by_number(part.error_code if found.chaffinch_error_code is None else found.chaffinch_error_code, has_culprits=True),
+            codes.by_number(found.chaffinch_error_code or part.error_code, "kip", has_culprits=True),
             found.batch_index_error_message or message,
         )
         for found in part.record_errors

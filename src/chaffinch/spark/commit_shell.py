@@ -183,8 +183,10 @@ class CommitShell:
         code = codes.by_number(part.error_code, outcome.numbering, has_culprits=bool(part.record_errors), message=message)
         culprits = []
         for found in part.record_errors:
-            number = part.error_code if found.chaffinch_error_code is None else found.chaffinch_error_code
-            own = codes.by_number(number, outcome.numbering, has_culprits=True)
+            if found.chaffinch_error_code is None:
+                own = codes.by_number(part.error_code, outcome.numbering, has_culprits=True)
+            else:
+                own = codes.by_number(found.chaffinch_error_code, "kip", has_culprits=True)
             culprits.append((found.batch_index, own, reason_of(found.batch_index_error_message or message or own.text)))
         return BatchAnswer(ticket=ticket, code=code, message=message, culprits=self._named(ticket, culprits))
 

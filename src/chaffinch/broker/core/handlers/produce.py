@@ -176,7 +176,8 @@ def _refused(
             BatchIndexAndErrorMessage(
                 batch_index=culprit.batch_index,
                 batch_index_error_message=culprit.message,
-                chaffinch_error_code=culprit.code.wire(broker.numbering) if tells_codes else None,
+                # The KIPs' number whatever `error.numbering` says: 87 would not tell a null key from another fault.
+                chaffinch_error_code=culprit.code.number_kip if tells_codes else None,
             )
             for culprit in culprits
         ]
