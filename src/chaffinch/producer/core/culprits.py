@@ -176,9 +176,13 @@ def _retried(code: ErrorCode, error: ApiException, situation: Situation) -> Verd
 def _refused(answer: BatchAnswer, error: ApiException, situation: Situation) -> Verdict:
     errors = _culprit_errors(answer, situation)
     if not errors:
+        if situation.possibly_stored and answer.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
+            # Were it surely not stored it would be split: of no record in it is it known that it is too large.
+            return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), is_stored_unknown=True)
         return FailAll(error=error, is_stored_unknown=situation.possibly_stored)
     if situation.possibly_stored:
-        return FailAll(error=_unknown_fate(error, situation), errors=errors, is_stored_unknown=True)
+        why = f"because of other records ({', '.join(str(c.batch_index) for c in error.culprits[:5])})"
+        return FailAll(error=_unknown_fate(error, situation, why), errors=errors, is_stored_unknown=True)
     if situation.in_transaction:
         first = errors[min(errors)]
         others = situation.count - len(errors)
@@ -303,11 +307,11 @@ def _key_text(key: bytes | None) -> str:
     return "key " + repr(key[:KEY_BYTES_SHOWN])[1:] + ("..." if len(key) > KEY_BYTES_SHOWN else "")
 
 
-def _unknown_fate(error: ApiException, situation: Situation) -> ApiException:
+def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiException:
     """What innocents are told when the batch may be stored already: an earlier attempt's error, because theirs was not refused."""
     message = (
-        f"an earlier attempt to write this batch got no clear answer, and the next one was refused because of other records "
-        f"({', '.join(str(c.batch_index) for c in error.culprits[:5])}): whether this record is stored is unknown"
+        f"an earlier attempt to write this batch got no clear answer, and the next one was refused {why}: "
+        "whether this record is stored is unknown"
     )
     known = situation.last_error
     code = known.code if known is not None and known.code.is_retriable else codes.NETWORK_EXCEPTION
