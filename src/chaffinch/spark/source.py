@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from chaffinch.errors import ApiException, ConfigException, codes
@@ -193,6 +192,8 @@ class TopicReader(DataSourceReader):
 
 def _within(view: object, where: TopicPartition, start: int, end: int) -> RecordColumns:
     """The records of a batch whose offsets lie in start to end-1. Raises CorruptBatch for a wrong checksum."""
+    import numpy as np
+
     from chaffinch.records import batch as batches
     from chaffinch.records.batch import BatchView
     from chaffinch.records.faults import CorruptBatch, Fault

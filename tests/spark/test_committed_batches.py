@@ -1,0 +1,54 @@
+"""What a reader of committed records sees, batch by batch (KIP-98)."""
+
+import pytest
+
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.control_batch import encode_control_batch
+from chaffinch.spark.committed_batches import committed
+from chaffinch.spark.operations import Step
+from chaffinch.spark.pause import pause_is_due
+
+
+def data(offset, producer=None, count=2):
+    columns = RecordColumns.from_lists(None, [b"v"] * count, [0] * count)
+    identity = NO_PRODUCER if producer is None else ProducerIdentity(producer, 0)
+    return batches.encode(columns, base_offset=offset, identity=identity, base_sequence=-1 if producer is None else 0,
+                          is_transactional=producer is not None)  # fmt: skip
+
+
+def ends(offset, producer, *, is_commit):
+    return encode_control_batch(is_commit, ProducerIdentity(producer, 0), 0, 0, base_offset=offset)
+
+
+def seen(log, aborted):
+    return [view.header.base_offset for view, is_visible in committed(batches.views(b"".join(log)), aborted) if is_visible]
+
+
+@pytest.mark.parametrize(
+    ("log", "aborted", "expected"),
+    [
+        ([data(0), data(2, 1), ends(4, 1, is_commit=True)], [], [0, 2]),
+        ([data(0), data(2, 1), ends(4, 1, is_commit=False)], [(1, 2)], [0]),
+        ([data(0, 1), ends(2, 1, is_commit=False), data(3, 1), ends(5, 1, is_commit=True)], [(1, 0)], [3]),
+        ([data(0, 1), data(2, 2), ends(4, 1, is_commit=False), data(5, 2), ends(7, 2, is_commit=True)], [(1, 0)], [2, 5]),
+        ([data(0, 1), data(2, 2), ends(4, 2, is_commit=False), ends(5, 1, is_commit=False)], [(2, 2), (1, 0)], []),
+        # The same producer aborts twice.
+        ([data(0, 1), ends(2, 1, is_commit=False), data(3, 1), ends(5, 1, is_commit=False), data(6)], [(1, 3), (1, 0)], [6]),
+        # A fetch that begins inside an aborted transaction.
+        ([data(10, 1), ends(12, 1, is_commit=False), data(13)], [(1, 4)], [13]),
+        # An idempotent producer that never was in the transaction keeps its batches.
+        ([data(0, 1), data(2), ends(4, 1, is_commit=False)], [(1, 0)], [2]),
+    ],
+)
+def test_visible_batches(log, aborted, expected):
+    assert seen(log, aborted) == expected
+
+
+@pytest.mark.parametrize(
+    ("wanted", "due"),
+    [("", False), ("end_transaction", True), ("end_transaction@3", True), ("end_transaction@4", False), ("push@3", False)],
+)
+def test_a_pause_is_due_at_the_step_and_batch_that_is_asked_for(wanted, due):
+    assert pause_is_due(Step.END_TRANSACTION, 3, {"CHAFFINCH_PAUSE_AT_STEP": wanted}) is due

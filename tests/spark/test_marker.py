@@ -1,0 +1,95 @@
+"""Which batches are written, skipped and refused: the table of decision 37, and the texts that markers are kept in."""
+
+import pytest
+
+from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Refusal, Remembered, Verdict, judge
+
+DAY_MS = 24 * 3_600_000
+NOW_MS = 1_700_000_000_000
+WRITE, SKIP = Verdict.WRITE, Verdict.SKIP
+
+
+def at_hand(batch_id=5, digest="d5", **changes):
+    fields = {"group_id": "g", "is_stream": True, "writes_without_marker": False, "offsets_retention_ms": 7 * DAY_MS}
+    return BatchAtHand(batch_id=batch_id, digest=digest, **{**fields, **changes})
+
+
+def marker(batch_id, digest=None):
+    return Marker(batch_id=batch_id, writer_id="w", digest=f"d{batch_id}" if digest is None else digest)
+
+
+def remembered(batch_id, stage, digest=None, age_ms=0):
+    return Remembered(batch_id=batch_id, stage=stage, digest=f"d{batch_id}" if digest is None else digest, noted_ms=NOW_MS - age_ms)
+
+
+@pytest.mark.parametrize(
+    ("seen", "kept", "verdict"),
+    [
+        (marker(4), None, WRITE),
+        (marker(1), None, WRITE),
+        (marker(5), None, SKIP),
+        (marker(5, ""), None, SKIP),
+        (marker(5, "other"), None, "CHECKPOINT_RESTORED"),
+        (marker(6), None, "CHECKPOINT_RESTORED"),
+        # The marker is what counts, whatever the checkpoint says.
+        (marker(4), remembered(9, "written"), WRITE),
+        (marker(6), remembered(4, "written"), "CHECKPOINT_RESTORED"),
+        (None, None, "MARKER_MISSING"),
+        (None, remembered(4, "written"), WRITE),
+        (None, remembered(4, "empty"), WRITE),
+        (None, remembered(4, "ending"), WRITE),
+        (None, remembered(5, "written"), SKIP),
+        (None, remembered(5, "written", "other"), "CHECKPOINT_RESTORED"),
+        (None, remembered(5, "empty"), WRITE),
+        (None, remembered(6, "written"), "CHECKPOINT_RESTORED"),
+        (None, remembered(6, "ending"), "CHECKPOINT_RESTORED"),
+        (None, remembered(5, "ending"), WRITE),
+        (None, remembered(5, "ending", age_ms=3 * DAY_MS), WRITE),
+        (None, remembered(5, "ending", age_ms=4 * DAY_MS), "MARKER_MISSING"),
+    ],
+)
+def test_a_stream_s_batch_5(seen, kept, verdict):
+    if isinstance(verdict, Verdict):
+        assert judge(at_hand(), seen, kept, NOW_MS) is verdict
+    else:
+        with pytest.raises(Refusal) as caught:
+            judge(at_hand(), seen, kept, NOW_MS)
+        assert caught.value.name == verdict
+        assert str(caught.value).startswith(f"KAFKA[InvalidConfiguration] {verdict}: batch 5" if "RESTORED" in verdict else "KAFKA[")
+
+
+def test_the_first_batch_needs_no_marker():
+    assert judge(at_hand(0, "d0"), None, None, NOW_MS) is WRITE
+
+
+def test_a_missing_marker_may_be_overridden():
+    assert judge(at_hand(writes_without_marker=True), None, None, NOW_MS) is WRITE
+
+
+@pytest.mark.parametrize(("seen", "verdict"), [(None, WRITE), (marker(0, ""), SKIP), (marker(0, "whatever"), SKIP)])
+def test_a_token(seen, verdict):
+    assert judge(at_hand(0, "", is_stream=False), seen, None, NOW_MS) is verdict
+
+
+def test_markers_survive_their_text():
+    kept = marker(7)
+    assert Marker.from_text(kept.to_text()) == kept
+    assert len(Marker(batch_id=10**9, writer_id="w" * 36, digest="d" * 64).to_text()) < 4096
+
+
+@pytest.mark.parametrize("text", ["", "x", "[]", "{}", '{"batch":"5"}'])
+def test_other_texts_are_no_markers(text):
+    with pytest.raises(ValueError, match=r".*"):
+        Marker.from_text(text)
+
+
+@pytest.mark.parametrize("kept", [None, remembered(3, "ending"), remembered(0, "empty", "")])
+def test_the_state_survives_its_text(kept):
+    state = CheckpointState(transactional_id="t", remembered=kept)
+    assert CheckpointState.from_text(state.to_text()) == state
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 2}', "[1]"])
+def test_other_texts_are_no_states(text):
+    with pytest.raises(ValueError, match=r".*"):
+        CheckpointState.from_text(text)

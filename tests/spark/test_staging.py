@@ -1,0 +1,115 @@
+"""Staging: inline or in a file, read back, refused with the location's name."""
+
+import pickle
+
+import pytest
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.marker import Refusal
+from chaffinch.spark.parquet_file import write_parquet
+from chaffinch.spark.staging import Folder, StagedReader, StagedWriter, _normalised
+
+MISSING = "name a place"
+
+
+def staged(folder, parts, inline_bytes_max=100):
+    writer = StagedWriter(folder, "task-0", missing_folder=MISSING, inline_bytes_max=inline_bytes_max)
+    spans = [writer.append(part) for part in parts]
+    writer.close()
+    return [writer.staged(span) for span in spans]
+
+
+@pytest.mark.parametrize("size", [1, 50, 100, 101, 5000])
+def test_what_is_staged_is_read_back(tmp_path, size):
+    parts = [bytes([65 + number]) * size for number in range(3)] + [b""]
+    folder = Folder(str(tmp_path / "staging"), "stagingLocation")
+    found = staged(folder, parts)
+    assert {part.file is None for part in found} == {size * 3 <= 100}
+    reader = StagedReader(pickle.loads(pickle.dumps(folder)))
+    # In any order, and twice: a batch may be pushed again.
+    for index in (2, 0, 1, 3, 0):
+        data = reader.read(found[index])
+        assert isinstance(data, bytearray)
+        assert data == parts[index]
+    reader.close()
+
+
+def test_attempts_of_one_task_do_not_meet(tmp_path):
+    folder = Folder(str(tmp_path), "stagingLocation")
+    first, second = staged(folder, [b"a" * 200]), staged(folder, [b"b" * 200])
+    assert first[0].file != second[0].file
+
+
+def test_a_place_is_needed_only_when_it_is_used():
+    assert staged(None, [b"a" * 100])[0].data == b"a" * 100
+    with pytest.raises(Refusal, match="STAGING_LOCATION_MISSING: name a place"):
+        staged(None, [b"a" * 101])
+
+
+def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path):
+    folder = Folder(str(tmp_path), "stagingLocation")
+    found = staged(folder, [b"a" * 200])[0]
+    (tmp_path / found.file).write_bytes(b"short")
+    with pytest.raises(Refusal, match="5 bytes at 0 where 200 were staged; the batch is staged again by a restart") as caught:
+        StagedReader(folder).read(found)
+    assert caught.value.group is Group.APPLICATION_RECOVERABLE
+    (tmp_path / found.file).unlink()
+    with pytest.raises(Refusal, match="STAGING_LOST"):
+        StagedReader(folder).read(found)
+
+
+class TestFolder:
+    def test_files_are_replaced_whole(self, tmp_path):
+        folder = Folder(f"file://{tmp_path}/new/folder", "checkpointLocation")
+        assert folder.read("state") is None
+        for text in (b"one", b"two"):
+            folder.write("state", [text])
+            assert folder.read("state") == text
+        assert folder.names() == ["state"]
+        folder.remove("state")
+        folder.remove("state")
+        assert folder.names() == []
+        folder.remove_all()
+        folder.remove_all()
+        assert not (tmp_path / "new" / "folder").exists()
+
+    def test_a_probe_leaves_nothing(self, tmp_path):
+        Folder(str(tmp_path), "stagingLocation").probe()
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("location", ["file/below", "file"])
+    def test_what_cannot_be_written_is_named_with_its_option(self, tmp_path, location):
+        (tmp_path / "file").write_text("in the way")
+        folder = Folder(str(tmp_path / location), "errors.dead.letter.path")
+        with pytest.raises(Refusal, match=rf"errors\.dead\.letter\.path={tmp_path}/{location} cannot be written") as caught:
+            folder.probe()
+        assert caught.value.group is Group.INVALID_CONFIGURATION
+
+    def test_an_unknown_scheme(self):
+        with pytest.raises(Refusal, match="stagingLocation=floppy://a cannot be opened"):
+            Folder("floppy://a", "stagingLocation").probe()
+
+    @pytest.mark.parametrize(
+        ("location", "expected"),
+        [("file:/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("/a/b", "/a/b"), ("s3a://b/k", "s3://b/k"), ("hdfs://n/p", "hdfs://n/p")],
+    )
+    def test_spellings_of_hadoop(self, location, expected):
+        assert _normalised(location) == expected
+
+
+def test_a_parquet_file_is_replaced_whole(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def stream(values):
+        sink = pa.BufferOutputStream()
+        table = pa.table({"a": values})
+        with pa.ipc.new_stream(sink, table.schema) as out:
+            out.write_table(table)
+        return sink.getvalue().to_pybytes()
+
+    folder = Folder(str(tmp_path / "dead"), "errors.dead.letter.path")
+    write_parquet(folder, "x.parquet", [stream([1, 2]), stream([3])])
+    write_parquet(folder, "x.parquet", [stream([4])])
+    assert pq.read_table(tmp_path / "dead").to_pydict() == {"a": [4]}
+    assert [path.name for path in (tmp_path / "dead").iterdir()] == ["x.parquet"]

@@ -1,0 +1,255 @@
+"""A task's half of the sink: rows to encoded batches, bad rows to dead letters."""
+
+import hashlib
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from chaffinch.errors import codes
+from chaffinch.records import batch as batches
+from chaffinch.records.faults import InvalidColumn
+from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX, TaskContextFacts
+from chaffinch.spark.dead_letters import Origin, parquet_name
+from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapshot
+from chaffinch.spark.staging import StagedWriter
+from chaffinch.spark.task import TaskPlan, TaskStager, reason_of
+
+NOW_MS = 1_700_000_000_000
+PLAIN = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=4)
+COMPACTED = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=4, is_compacted=True, batch_bytes_max=1000)
+DEAD = TopicSnapshot(topic="dead", topic_id=bytes(16), partition_count=2, batch_bytes_max=2000)
+
+
+def run(columns, *, snapshots=(PLAIN,), topic="orders", task=0, dead=DEAD, keeps_dead_rows=False, chunks=1, **changes):
+    """The outcome of a task with these rows (name -> list), and what it looked up."""
+    known = {snapshot.topic: snapshot for snapshot in snapshots}
+    plan = TaskPlan(
+        **{
+            "context": TaskContextFacts(task=task), "topic": topic, "compression_type": "none", "compression_level": None, "batch_bytes": 1_000_000,
+            "origin": Origin(query="q", batch_id=5, task=task), "dead_letter_target": dead, "keeps_dead_rows": keeps_dead_rows,
+            "snapshot_of": known.get, "now_ms": NOW_MS, **changes,
+        }
+    )  # fmt: skip
+    data = pa.record_batch(columns)
+    size = max(1, -(-data.num_rows // chunks))
+    writer = StagedWriter(None, "task", missing_folder="", inline_bytes_max=1 << 30)
+    return TaskStager(plan, writer).run(data.slice(start, size) for start in range(0, data.num_rows, size))
+
+
+def records(staged):
+    """(partition, key, value) of all records of staged batches."""
+    found = []
+    for batch in staged:
+        columns = batches.decode(batch.bytes.data)
+        assert len(columns) == batch.record_count
+        found += [(batch.topic_partition.partition, columns.key(i), columns.value(i)) for i in range(len(columns))]
+    return found
+
+
+def headers_of(staged):
+    columns = batches.decode(staged.bytes.data)
+    return [dict(columns.headers(index)) for index in range(len(columns))]
+
+
+def keyed(count):
+    return {"key": [f"k{number}" for number in range(count)], "value": [b"v%d" % number for number in range(count)]}
+
+
+def test_batches_carry_the_transactional_bit_and_no_producer():
+    header = batches.read_header(run(keyed(1)).batches[0].bytes.data)
+    assert header.is_transactional
+    assert not header.has_producer_id
+    assert header.base_sequence == -1
+
+
+def test_keys_decide_the_partition_as_in_every_client():
+    outcome = run(keyed(200))
+    expected = batches.decode(
+        run(keyed(200), snapshots=[topic_snapshot("orders", bytes(16), 1, {})]).batches[0].bytes.data
+    ).murmur2_partitions(4)
+    assert {(key, partition) for partition, key, _ in records(outcome.batches)} == {
+        (b"k%d" % number, int(partition)) for number, partition in enumerate(expected)
+    }
+    assert outcome.row_count == 200
+
+
+def test_order_within_a_partition_is_that_of_the_rows():
+    found = records(run(keyed(500), batch_bytes=300, chunks=7).batches)
+    for partition in range(4):
+        numbers = [int(value[1:]) for where, _, value in found if where == partition]
+        assert numbers == sorted(numbers)
+        assert len(numbers) > 50
+
+
+def test_batches_stay_below_the_limits():
+    outcome = run(keyed(500), snapshots=[COMPACTED])
+    assert all(batch.bytes.byte_count <= 1000 for batch in outcome.batches)
+    assert len(records(outcome.batches)) == 500
+
+
+@pytest.mark.parametrize("task", [0, 1, 5])
+def test_null_keys_stick_to_a_partition_for_about_a_batch_and_spread(task):
+    rows = {"value": [b"x" * 100 for _ in range(1000)]}
+    first, again = (records(run(rows, batch_bytes=5000, task=task).batches) for _ in range(2))
+    assert first == again
+    counts = Counter(partition for partition, _, _ in first)
+    assert set(counts) == {0, 1, 2, 3}
+    assert max(counts.values()) - min(counts.values()) < 60
+
+
+def test_one_small_chunk_of_null_keys_goes_to_one_partition_that_differs_between_tasks():
+    rows = {"value": [b"x"] * 10}
+    assert [{partition for partition, _, _ in records(run(rows, task=task).batches)} for task in range(4)] == [{0}, {1}, {2}, {3}]
+
+
+def test_a_partition_column_decides_where_it_is_not_null():
+    outcome = run({"key": ["a", "b", None], "value": [b"1", b"2", b"3"], "partition": pa.array([3, None, 2], pa.int32())})
+    found = {value: partition for partition, _, value in records(outcome.batches)}
+    assert (found[b"1"], found[b"3"]) == (3, 2)
+    assert found[b"2"] == records(run({"key": ["b"], "value": [b"2"]}).batches)[0][0]
+
+
+@pytest.mark.parametrize(("codec", "smaller"), [("none", False), ("gzip", True), ("snappy", True), ("lz4", True), ("zstd", True)])
+def test_codecs(codec, smaller):
+    rows = {"key": ["k"] * 200, "value": [b"the same again and again"] * 200}
+    outcome = run(rows, compression_type=codec)
+    assert len(records(outcome.batches)) == 200
+    assert (outcome.byte_count < 200 * 24) is smaller
+
+
+class TestRejected:
+    def test_each_kind_with_its_code_and_reason(self):
+        rows = {
+            "key": ["good", None, "late", "large", "elsewhere", "below"],
+            "value": [b"1", b"2", b"3", b"4" * 1000, b"5", b"6"],
+            "timestamp": pa.array([NOW_MS, NOW_MS, NOW_MS + 7_200_000, NOW_MS, NOW_MS, NOW_MS], pa.timestamp("ms", "UTC")),
+            "partition": pa.array([None, None, None, None, 9, -2], pa.int32()),
+        }
+        outcome = run(rows, snapshots=[COMPACTED])
+        assert [(found.row, found.code.name) for found in outcome.rejections] == [
+            (1, "INVALID_COMPACTION_KEY"), (2, "INVALID_TIMESTAMP"), (3, "MESSAGE_TOO_LARGE"),
+            (4, "UNKNOWN_TOPIC_OR_PARTITION"), (5, "UNKNOWN_TOPIC_OR_PARTITION"),
+        ]  # fmt: skip
+        messages = [found.message for found in outcome.rejections]
+        assert messages[0] == "null key, the topic is compacted and needs one"
+        assert messages[1].startswith("timestamp 1700007200000 ms is 7200000 ms ahead")
+        assert "max.message.bytes allows 1000 bytes" in messages[2]
+        assert messages[3:] == ["partition 9 of topic 'orders', which has 4", "a negative partition of topic 'orders', which has 4"]
+        assert [key for _, key, _ in records(outcome.batches)] == [b"good"]
+        assert outcome.row_count == 6
+        assert outcome.rejected_count == 5
+
+    def test_rows_count_over_chunks(self):
+        rows = {"key": [None if number % 10 == 9 else "k" for number in range(100)], "value": [b"v"] * 100}
+        outcome = run(rows, snapshots=[COMPACTED], chunks=5)
+        assert [found.row for found in outcome.rejections] == list(range(9, 100, 10))[:REJECTIONS_NAMED_MAX]
+
+    def test_dead_letters_keep_key_value_and_headers_and_say_why(self):
+        pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        rows = {
+            "key": pa.array([None], pa.binary()), "value": [b"v"], "headers": pa.array([[{"key": "mine", "value": b"1"}]], pa.list_(pair)),
+        }  # fmt: skip
+        outcome = run(rows, snapshots=[COMPACTED], task=3)
+        assert outcome.dead_batches[0].topic_partition.topic == "dead"
+        assert [(key, value) for _, key, value in records(outcome.dead_batches)] == [(None, b"v")]
+        found = headers_of(outcome.dead_batches[0])[0]
+        assert found["mine"] == b"1"
+        assert found["__connect.errors.topic"] == b"orders"
+        assert found["__connect.errors.stage"] == b"KAFKA_PRODUCE"
+        assert found["__connect.errors.exception.class.name"] == b"org.apache.kafka.common.errors.InvalidCompactionKeyException"
+        assert (found["chaffinch.error.code"], found["chaffinch.error.name"]) == (b"87", b"INVALID_COMPACTION_KEY")
+        assert found["chaffinch.error.group"] == b"InvalidConfiguration"
+        assert (found["chaffinch.error.query"], found["chaffinch.error.batch"], found["__connect.errors.task.id"]) == (b"q", b"5", b"3")
+
+    @pytest.mark.parametrize(
+        ("key", "value", "header", "expected"),
+        [
+            (b"k", b"v" * 3000, b"h", (b"k", None, True)),
+            (b"k", b"v", b"h" * 3000, (b"k", None, False)),
+            (b"k" * 3000, b"v" * 3000, b"h" * 3000, (None, None, False)),
+        ],
+    )
+    def test_one_too_large_for_its_topic_carries_digests(self, key, value, header, expected):
+        pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        rows = {
+            "key": pa.array([key]), "value": [value], "headers": pa.array([[{"key": "mine", "value": header}]], pa.list_(pair)),
+            "timestamp": pa.array([0], pa.timestamp("ms")),
+        }  # fmt: skip
+        outcome = run(rows, snapshots=[TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=1, timestamp_before_max_ms=1000)])
+        assert all(batch.bytes.byte_count <= 2000 for batch in outcome.dead_batches)
+        _, found_key, found_value = records(outcome.dead_batches)[0]
+        headers = headers_of(outcome.dead_batches[0])[0]
+        assert (found_key, found_value, "mine" in headers) == expected
+        assert headers["chaffinch.error.value.bytes"] == str(len(value)).encode()
+        assert headers["chaffinch.error.value.sha256"] == hashlib.sha256(value).hexdigest().encode()
+        assert ("chaffinch.error.key.sha256" in headers) is (found_key is None)
+
+    def test_a_time_that_the_dead_letter_topic_refuses_too_becomes_a_header(self):
+        late = NOW_MS + 7_200_000
+        outcome = run({"value": [b"v"], "timestamp": pa.array([late], pa.timestamp("ms"))})
+        columns = batches.decode(outcome.dead_batches[0].bytes.data)
+        assert columns.timestamps.tolist() == [NOW_MS]
+        assert headers_of(outcome.dead_batches[0])[0]["chaffinch.error.timestamp"] == str(late).encode()
+
+    def test_rows_for_parquet_have_the_value_whole(self):
+        outcome = run({"key": ["k"], "value": [b"v" * 3000]}, snapshots=[COMPACTED], keeps_dead_rows=True)
+        row = pa.ipc.open_stream(outcome.dead_rows[0].data).read_all().to_pylist()[0]
+        assert (row["key"], row["value"], row["topic"], row["row"], row["task"]) == (b"k", b"v" * 3000, "orders", 0, 0)
+        assert (row["error_code"], row["error_name"], row["error_group"]) == (10, "MESSAGE_TOO_LARGE", "InvalidConfiguration")
+        assert (row["query"], row["batch"]) == ("q", 5)
+        assert row["timestamp"].timestamp() * 1000 == NOW_MS
+
+    def test_without_a_place_rows_are_counted_only(self):
+        outcome = run({"value": [b"v"] * 20}, snapshots=[COMPACTED], dead=None)
+        assert (outcome.dead_batches, outcome.dead_rows, outcome.rejected_by_code) == ((), (), {"INVALID_COMPACTION_KEY": 20})
+        assert len(outcome.rejections) == REJECTIONS_NAMED_MAX
+
+
+class TestTopicColumn:
+    def test_each_row_goes_where_it_says(self):
+        other = topic_snapshot("other", bytes(16), 1, {"cleanup.policy": "compact,delete"})
+        rows = {"key": ["a", None, "c", None], "value": [b"1", b"2", b"3", b"4"], "topic": ["orders", "orders", "other", "other"]}
+        outcome = run(rows, snapshots=[PLAIN, other], topic=None)
+        found = {batch.topic_partition.topic: batch.record_count for batch in outcome.batches}
+        assert found["other"] == 1
+        assert outcome.rejections[0].topic_partition.topic == "other"
+        assert outcome.rejections[0].row == 3
+        assert {snapshot.topic for snapshot in outcome.snapshots} == {"orders", "other"}
+
+    def test_unknown_and_missing_topics_are_rows_rejected(self):
+        outcome = run({"value": [b"1", b"2", b"3"], "topic": ["orders", "nowhere", None]}, topic=None)
+        assert [(found.row, found.code) for found in outcome.rejections] == [
+            (2, codes.INVALID_TOPIC_EXCEPTION), (1, codes.UNKNOWN_TOPIC_OR_PARTITION),
+        ]  # fmt: skip
+        assert outcome.rejections[1].message == "there is no topic 'nowhere'"
+
+    def test_the_option_wins_over_the_column(self):
+        outcome = run({"value": [b"1"], "topic": ["nowhere"]}, topic="orders")
+        assert outcome.batches[0].topic_partition.topic == "orders"
+
+
+def test_a_header_without_a_key_is_no_record():
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    rows = {"value": [b"v"], "headers": pa.array([[{"key": None, "value": b"1"}]], pa.list_(pair))}
+    with pytest.raises(InvalidColumn, match="null key in row 0"):
+        run(rows)
+
+
+def test_no_rows():
+    outcome = run({"value": pa.array([], pa.binary())})
+    assert (outcome.row_count, outcome.batches) == (0, ())
+
+
+def test_tasks_that_saw_one_topic_differently_are_found():
+    assert changed_topic((PLAIN, DEAD, PLAIN)) is None
+    assert changed_topic((PLAIN, DEAD, COMPACTED)) == (PLAIN, COMPACTED)
+
+
+def test_reasons_are_told_without_the_place_in_a_batch():
+    assert reason_of("record 3 of 9 for orders-0 rejected: null key") == "null key"
+    assert reason_of("anything else") == "anything else"
+
+
+def test_a_batch_has_one_file_of_its_own():
+    assert parquet_name(Origin(query="q", batch_id=7, task=1)) == parquet_name(Origin(query="q", batch_id=7, task=-1))
