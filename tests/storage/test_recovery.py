@@ -136,6 +136,33 @@ class TestDamage:
         change(files, FIRST + ".log", 2 * SIZE + at, data)
         self.damaged(files, FIRST + ".log", 2 * SIZE, match)
 
+    @pytest.mark.parametrize("is_closed", [False, True])
+    def test_no_byte_of_the_log_can_change_unseen(self, is_closed: bool) -> None:
+        """Every byte in turn, but for the leader epoch, which no CRC covers and nothing depends on. In the last batch of a log that was
+        not closed a change looks like a torn write: that batch goes, and is reported."""
+        files = MemoryFileSystem()
+        log = filled(files, 4)
+        if is_closed:
+            log.close()
+        file = files.open(FIRST + ".log")
+        whole = file.read(0, 4 * SIZE)
+        for changed in range(4 * SIZE):
+            start, at = changed - changed % SIZE, changed % SIZE
+            files.kill()
+            file = files.open(FIRST + ".log")
+            file.truncate(0)
+            file.append((whole[:changed] + bytes([whole[changed] ^ 0x10]) + whole[changed + 1 :],))
+            if 12 <= at < 16:
+                assert end_offsets(opened(files)) == [1, 2, 3, 4]
+            elif is_closed or start < 3 * SIZE:
+                with pytest.raises(CorruptLog) as caught:
+                    opened(files)
+                assert caught.value.position == start
+            else:
+                log = opened(files)
+                assert [(cut.position, cut.bytes_cut) for cut in log.cuts] == [(3 * SIZE, SIZE)]
+                assert end_offsets(log) == [1, 2, 3]
+
     def test_in_the_last_batch_of_a_log_that_was_closed(self) -> None:
         """Without the snapshot this would be a torn end; with it, it was whole."""
         files = MemoryFileSystem()

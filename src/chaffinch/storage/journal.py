@@ -4,7 +4,8 @@ One file of record batches of format 2. Each `put` is one batch, so that it is t
 takes its key away. Everything is kept in memory. When the file is mostly overwritten values it is written anew: beside the old one,
 synced, renamed over it, directory synced. At every instant one of the two is complete under the journal's name.
 
-A torn last batch is cut off at the start. Any other damage is an error that names the file and the byte.
+A torn last batch is cut off at the start. Any other damage is an error that names the file and the byte. `close` leaves a mark beside the
+file that says how long it is: until the journal is opened again nothing may be torn off, so damage at the very end is an error too.
 """
 
 import logging
@@ -13,6 +14,7 @@ from contextlib import suppress
 
 from chaffinch.identifiers import NO_TIMESTAMP
 from chaffinch.records.batch import BatchView, decode, encode
+from chaffinch.records.checksum import crc32c
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
 from chaffinch.storage.batch_scan import BatchScan, whole_batch_from
@@ -22,6 +24,7 @@ from chaffinch.storage.recovery import Cut
 LOGGER = logging.getLogger(__name__)
 SUFFIX = ".journal"
 NEW_SUFFIX = ".journal.new"
+CLOSED_SUFFIX = ".journal.closed"
 REWRITE_BYTES_MIN = 1 << 20
 """A smaller file is never written anew: it costs nothing to replay."""
 GARBAGE_RATIO = 4
@@ -41,14 +44,15 @@ class Journal:
         self.cut: Cut | None = None
         self._file_system = file_system
         self._directory = directory
-        self._path = f"{directory}/{name}{SUFFIX}" if directory else f"{name}{SUFFIX}"
-        self._new_path = f"{directory}/{name}{NEW_SUFFIX}" if directory else f"{name}{NEW_SUFFIX}"
+        stem = f"{directory}/{name}" if directory else name
+        self._path, self._new_path, self._closed_path = stem + SUFFIX, stem + NEW_SUFFIX, stem + CLOSED_SUFFIX
         self._rewrite_bytes_min = rewrite_bytes_min
         self._rewrite_bytes_next = rewrite_bytes_min
         self._items: dict[bytes, bytes] = {}
         self._live_bytes = 0
         self._next_offset = 0
         self._has_unsynced_name = True
+        self._has_unsynced_bytes = True
         self._failure: StorageError | None = None
         self._file: File
 
@@ -67,7 +71,8 @@ class Journal:
         if must_exist and not file_system.exists(journal._path):
             raise StorageError(file_system.describe(journal._path), "open", "the journal is missing, though the directory was in use")
         journal._file = file_system.open(journal._path)
-        journal._replay()
+        journal._replay(journal._closed_size())
+        journal._remove_mark()
         return journal
 
     def items(self) -> dict[bytes, bytes]:
@@ -92,6 +97,7 @@ class Journal:
         if not entries:
             return
         batch = _encode(entries, self._next_offset, now_ms)
+        self._has_unsynced_bytes = True
         self._file.append((batch,))
         self._next_offset += len(entries)
         for key, value in entries.items():
@@ -103,20 +109,53 @@ class Journal:
         """Return once every `put` so far survives a loss of power."""
         if self._failure is not None:
             raise self._failure
-        self._file.sync()
+        if self._has_unsynced_bytes:
+            self._file.sync()
+            self._has_unsynced_bytes = False
         if self._has_unsynced_name:
             sync_directories(self._file_system, self._directory)
             self._has_unsynced_name = False
 
     def close(self) -> None:
+        """Sync, and leave the mark that says that all is there."""
         self.sync()
         self._file.close()
+        size = b"%d" % self._file.size
+        mark = self._file_system.open(self._closed_path)
+        try:
+            mark.truncate(0)
+            mark.append((b"%s %08x\n" % (size, crc32c(size)),))
+        finally:
+            mark.close()
 
-    def _replay(self) -> None:
+    def _closed_size(self) -> int:
+        """How long the file was when it was closed; 0 when it was not, or when the mark itself was torn."""
+        if not self._file_system.exists(self._closed_path):
+            return 0
+        mark = self._file_system.open(self._closed_path, create=False)
+        try:
+            size, _, crc = mark.read(0, mark.size).partition(b" ")
+        finally:
+            mark.close()
+        return int(size) if crc == b"%08x\n" % crc32c(size) else 0
+
+    def _remove_mark(self) -> None:
+        """Before the first put. A crash may bring it back, and it is still true then; of a file written anew it would not be, but the
+        rename that makes one comes later in the same directory, so it is not durable unless this is."""
+        if self._file_system.exists(self._closed_path):
+            self._file_system.remove(self._closed_path)
+            self._has_unsynced_name = True
+
+    def _replay(self, closed_size: int) -> None:
+        """Read everything; the first `closed_size` bytes are known to have been whole."""
         scan = BatchScan(self._file, 0, 0)
         for position, view in scan:
             self._replay_batch(position, view)
         self._next_offset = scan.offset
+        if scan.position < closed_size:
+            raise CorruptLog(
+                self._file.path, scan.position, f"{scan.damage or 'the file ends here'}; it held {closed_size} bytes, all whole"
+            )
         if scan.damage is None:
             return
         found = whole_batch_from(self._file, scan.position + 1, scan.offset + 1)
