@@ -1,0 +1,234 @@
+"""`send_table`: every row is written or rejected, one by one; partitions, topics, order and back-pressure as with `send`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import (
+    IllegalStateException,
+    InvalidCompactionKeyException,
+    NetworkException,
+    RecordTooLargeException,
+    TransactionAbortableException,
+)
+from chaffinch.producer.core.partitioner import partition_of_key
+from chaffinch.records.faults import InvalidColumn
+
+TOPICS = {"orders": {"partitions": 3}, "latest": {"partitions": 2, "cleanup.policy": "compact"}, "one": {"partitions": 1}}
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics=TOPICS) as running:
+        yield running
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=1, retry_backoff_ms=10, max_block_ms=2000) as made:
+        yield made
+
+
+def table(count: int, **more: Any) -> pa.Table:
+    keys, values = [b"k%d" % i for i in range(count)], [b"v%d" % i for i in range(count)]
+    return pa.table({"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary()), **more})
+
+
+def test_every_row_arrives_and_its_offset_is_known(broker: EmbeddedBroker, producer: Producer) -> None:
+    result = producer.send_table("orders", table(5000)).result(30)
+    assert (result.written, result.rejected_count, result.rejected.num_rows) == (5000, 0, 0)
+    assert result.offsets.column("row").to_pylist() == list(range(5000))
+    stored = {(row["partition"], row["offset"]): row for row in broker.read("orders").to_pylist()}
+    for row in result.offsets.to_pylist():
+        found = stored.pop((row["partition"], row["offset"]))
+        assert (found["key"], found["value"]) == (b"k%d" % row["row"], b"v%d" % row["row"])
+        assert row["partition"] == partition_of_key(found["key"], 3)
+    assert not stored
+
+
+def test_order_within_each_partition(broker: EmbeddedBroker, producer: Producer) -> None:
+    producer.send_table("orders", table(20_000)).result(30)
+    by_partition: dict[int, list[int]] = {}
+    for row in broker.read("orders").to_pylist():
+        by_partition.setdefault(row["partition"], []).append(int(row["value"][1:]))
+    assert all(numbers == sorted(numbers) for numbers in by_partition.values())
+    assert sum(map(len, by_partition.values())) == 20_000
+
+
+def test_everything_a_row_can_have(broker: EmbeddedBroker, producer: Producer) -> None:
+    header_type = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    rows = pa.table(
+        {
+            "value": ["a", "b", None],
+            "key": ["k", None, "m"],
+            "timestamp": pa.array([1_700_000_000_000, None, 1_700_000_000_001], pa.timestamp("ms")),
+            "headers": pa.array([[{"key": "h", "value": b"1"}], [], None], header_type),
+            "partition": pa.array([2, 0, None], pa.int32()),
+            "topic": ["one-more", "orders", None],
+        }
+    )
+    broker.create_topic("one-more", 3)
+    result = producer.send_table("orders", rows).result(30)
+    assert result.written == 3
+    (first,) = broker.read("one-more").to_pylist()
+    assert (first["partition"], first["key"], first["value"], first["headers"]) == (2, b"k", b"a", [{"key": "h", "value": b"1"}])
+    others = {row["value"]: row for row in broker.read("orders").to_pylist()}
+    assert (others[b"b"]["partition"], others[b"b"]["key"]) == (0, None)
+    assert (others[None]["partition"], others[None]["key"]) == (partition_of_key(b"m", 3), b"m")
+
+
+def test_culprits_are_set_aside_with_their_reason(broker: EmbeddedBroker, producer: Producer) -> None:
+    bad = {7, 500, 999}
+    keys = [None if i in bad else b"k%d" % i for i in range(1000)]
+    result = producer.send_table("latest", pa.table({"key": keys, "value": [b"v"] * 1000})).result(30)
+    assert result.written == 997
+    assert result.rejected.column("row").to_pylist() == sorted(bad)
+    assert set(result.rejected.column("error").to_pylist()) == {"INVALID_COMPACTION_KEY"}
+    assert set(result.rejected.column("group").to_pylist()) == {"InvalidConfiguration"}
+    assert set(result.rejected.column("stored").to_pylist()) == {"no"}
+    assert isinstance(result.errors()[7], InvalidCompactionKeyException)
+    assert set(result.offsets.column("row").to_pylist()) == set(range(1000)) - bad
+    assert broker.read("latest").num_rows == 997
+
+
+def test_all_rows_bad_and_no_rows_at_all(broker: EmbeddedBroker, producer: Producer) -> None:
+    result = producer.send_table("latest", pa.table({"value": [b"v"] * 10})).result(30)
+    assert (result.written, result.rejected.num_rows, result.offsets.num_rows) == (0, 10, 0)
+    empty = producer.send_table("latest", table(0)).result(30)
+    assert (empty.written, empty.rejected.num_rows) == (0, 0)
+
+
+def test_rows_that_can_never_be_sent(broker: EmbeddedBroker, producer: Producer) -> None:
+    rows = pa.table(
+        {
+            "value": pa.array([b"ok", bytes(1_100_000), b"early", b"beyond", b"ok too"], pa.binary()),
+            "timestamp": pa.array([1, 1, -5, 1, 1], pa.int64()),
+            "partition": pa.array([0, 0, 0, 9, 0], pa.int64()),
+        }
+    )
+    result = producer.send_table("one", rows).result(30)
+    assert result.written == 2
+    assert [(row["row"], row["error"]) for row in result.rejected.to_pylist()] == [
+        (1, "MESSAGE_TOO_LARGE"),
+        (2, "INVALID_TIMESTAMP"),
+        (3, "REQUEST_TIMED_OUT"),
+    ]
+    assert isinstance(result.errors()[1], RecordTooLargeException)
+    assert "there is no partition 9" in str(result.errors()[3])
+
+
+def test_larger_than_the_memory_of_the_producer(broker: EmbeddedBroker) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, buffer_memory=100_000) as producer:
+        result = producer.send_table("orders", pa.table({"value": [bytes(1000)] * 2000})).result(30)
+        assert result.written == 2000
+        assert producer.metrics()["buffer_bytes_used"] == 0
+    assert broker.read("orders").num_rows == 2000
+
+
+def test_batches_are_as_large_as_the_option_says(broker: EmbeddedBroker) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=5000) as producer:
+        producer.send_table("one", table(1000)).result(30)
+        metrics = producer.metrics()
+    assert metrics["bytes_sent"] / metrics["batches_sent"] <= 5000
+    assert metrics["batches_sent"] > 3
+
+
+def test_rows_without_a_key_fill_one_partition_after_the_other(broker: EmbeddedBroker) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=10_000) as producer:
+        producer.send_table("orders", pa.table({"value": [bytes(100)] * 3000})).result(30)
+    counts = np.bincount(broker.read("orders").column("partition").to_numpy())
+    assert counts.min() > 500
+
+
+def test_a_table_waits_behind_records_sent_before(broker: EmbeddedBroker, producer: Producer) -> None:
+    before = producer.send("one", b"before")
+    producer.send_table("one", table(10)).result(30)
+    after = producer.send("one", b"after")
+    assert (before.result(10).offset, after.result(10).offset) == (0, 11)
+
+
+@pytest.mark.parametrize(
+    ("rows", "column"),
+    [
+        (pa.table({"key": [b"k"]}), "value"),
+        (pa.table({"value": [1.5]}), "value"),
+        (pa.table({"value": [b"v"], "colour": ["red"]}), "colour"),
+        (pa.table({"value": [b"v"], "partition": ["0"]}), "partition"),
+        (pa.table({"value": [b"v"], "partition": [-1]}), "partition"),
+        (pa.table({"value": [b"v"], "topic": [5]}), "topic"),
+    ],
+)
+def test_wrong_columns_are_said_at_the_call(producer: Producer, rows: pa.Table, column: str) -> None:
+    with pytest.raises(InvalidColumn, match=column):
+        producer.send_table("orders", rows)
+
+
+def test_a_row_without_any_topic(producer: Producer) -> None:
+    with pytest.raises(InvalidColumn, match="topic"):
+        producer.send_table(None, pa.table({"value": [b"v"], "topic": pa.array([None], pa.string())}))
+    with pytest.raises(InvalidColumn, match="topic"):
+        producer.send_table(None, table(1))
+
+
+def test_no_table(producer: Producer) -> None:
+    with pytest.raises(TypeError, match="table"):
+        producer.send_table("orders", [b"v"])  # type: ignore[arg-type]
+
+
+def test_a_record_batch_and_the_arrow_stream_interface(broker: EmbeddedBroker, producer: Producer) -> None:
+    class Stream:
+        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+            return table(3).__arrow_c_stream__(requested_schema)
+
+    assert producer.send_table("orders", table(4).to_batches()[0]).result(30).written == 4
+    assert producer.send_table("orders", Stream()).result(30).written == 3
+
+
+def test_an_unknown_topic_rejects_its_rows_only() -> None:
+    with (
+        EmbeddedBroker(topics=TOPICS, config={"auto.create.topics.enable": False}) as strict,
+        Producer(bootstrap_servers=strict.bootstrap_servers, max_block_ms=100) as producer,
+    ):
+        rows = pa.table({"value": [b"a", b"b"], "topic": ["nowhere", "orders"]})
+        result = producer.send_table(None, rows).result(30)
+    assert result.rejected.column("topic").to_pylist() == ["nowhere"]
+    assert result.written == 1
+
+
+def test_nobody_listens() -> None:
+    with Producer(bootstrap_servers="127.0.0.1:1", max_block_ms=50) as producer:
+        result = producer.send_table("orders", table(3)).result(30)
+    assert result.rejected.num_rows == 3
+    assert isinstance(result.errors()[0].__cause__, NetworkException)
+
+
+def test_in_a_transaction(broker: EmbeddedBroker) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="t") as producer:
+        producer.init_transactions()
+        with pytest.raises(IllegalStateException):
+            producer.send_table("orders", table(1))
+        with producer.transaction():
+            future = producer.send_table("orders", table(100))
+        assert future.result(0).written == 100
+        producer.begin_transaction()
+        failed = producer.send_table("latest", pa.table({"key": [b"k", None], "value": [b"v", b"v"], "partition": [0, 0]}))
+        with pytest.raises(InvalidCompactionKeyException):
+            producer.commit_transaction()
+        assert isinstance(failed.result(10).errors()[0], TransactionAbortableException)
+        producer.abort_transaction()
+    assert broker.read("orders").num_rows == 100
+    assert broker.read("latest").num_rows == 0
+
+
+@pytest.mark.parametrize("action", ["drop_before", "drop_after"])
+def test_lost_connections(broker: EmbeddedBroker, producer: Producer, action: str) -> None:
+    broker.faults.add(api="Produce", action=action, count=3)
+    result = producer.send_table("orders", table(3000)).result(30)
+    assert result.written == 3000
+    assert sorted(broker.read("orders").column("value").to_pylist()) == sorted(b"v%d" % i for i in range(3000))
