@@ -74,7 +74,6 @@ class ProducerUser:
         work: Iterator[Burst] | Iterator[PlannedTransaction],
     ) -> None:
         self.ledger = Ledger(name=name)
-        self.is_done = False
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
         self.is_transactional = "transactional.id" in options
         self.world = world
@@ -82,11 +81,18 @@ class ProducerUser:
         self._work: Any = work
         self._incarnations = 0
         self._newest: ProducerProcess | None = None
+        self._live_count = 0
+        self._is_finished = False
         self._is_starting = False
 
     @property
     def name(self) -> str:
         return self.ledger.name
+
+    @property
+    def is_done(self) -> bool:
+        """The work is done, and no process is left, zombies included."""
+        return self._is_finished and not self._live_count
 
     def start(self) -> None:
         """A new process; an older one that still lives does not know."""
@@ -94,26 +100,31 @@ class ProducerUser:
         self._incarnations += 1
         assert self._incarnations <= INCARNATIONS_MAX, f"{self.ledger.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
         program = transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work)
+        self._live_count += 1
         self._newest = ProducerProcess(self, f"{self.ledger.name}.{self._incarnations}", program)
         self._newest.go_on()
 
     def kill(self) -> None:
         """SIGKILL to the newest process."""
-        if self._newest is not None and not self.is_done:
+        if self._newest is not None and not self._is_finished and not self._is_starting:
             self.world.count("producers killed")
             self._newest.die("killed")
             self._start_soon()
 
     def start_beside(self) -> None:
         """Start another process while the newest still works: a zombie is made."""
-        if self.is_transactional and not self.is_done and not self._is_starting:
+        if self.is_transactional and not self._is_finished and not self._is_starting:
             self.world.count("producers made zombies")
             self.start()
 
     def finished(self, process: ProducerProcess) -> None:
         """The program came to its end. An older process that does is only a zombie: the newest has the work that is left."""
         if process is self._newest:
-            self.is_done = True
+            self._is_finished = True
+
+    def ended(self) -> None:
+        """A process is gone, in whatever way."""
+        self._live_count -= 1
 
     def wants_restart(self, process: ProducerProcess) -> None:
         """The program cannot go on with this producer. A zombie simply ends: it was fenced."""
@@ -199,6 +210,7 @@ class ProducerProcess:
     def _end(self) -> None:
         self._is_dead = True
         self._transport.close()
+        self._user.ended()
 
     # Sending, as `Producer.send` and `send_table` do -------------------------------------------------------------------------------------
 
