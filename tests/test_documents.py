@@ -1,0 +1,323 @@
+"""What the documents say, held against the tree: printed parts, links, files and names, make targets, options, and the examples."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import pyarrow as pa
+import pytest
+import typer.models
+
+from chaffinch.cli import broker as broker_command
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark import options as spark_options
+from chaffinch.spark.commit_messages import Rejection
+from chaffinch.spark.dead_letters import Origin, dead_letter_records, parquet_name, rows_stream
+from chaffinch.spark.snapshot import TopicSnapshot
+from tools import print_documents
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE, TESTS = ROOT / "src" / "chaffinch", ROOT / "tests"
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
+KIPS = sorted((ROOT / "docs" / "kips").glob("*.md"))
+LINE_MAX = 160
+
+_CODE = re.compile(r"`([^`\n]+)`")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_MAKE = re.compile(r"(?:^|\s)make ([a-z]+)")
+_PATH = re.compile(r"[\w./-]*\w\.(?:py|md|toml|lock|ini)$")
+_DEFAULT_TEST = re.compile(r"those without a file are in `([^`]+)`")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def each(paths: list[Path]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("path", paths, ids=name_of)
+
+
+def blocks(path: Path) -> Iterator[tuple[str, str]]:
+    """(language, text) of each fenced block."""
+    yield from ((found[1], found[2]) for found in _FENCE.finditer(path.read_text(encoding="utf-8")))
+
+
+def code_spans(path: Path) -> set[str]:
+    return set(_CODE.findall(_FENCE.sub("", path.read_text(encoding="utf-8"))))
+
+
+def table_rows(text: str) -> Iterator[list[str]]:
+    """Cells of every row of every table, headings and rules left out."""
+    lines = text.splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("|") and not line.startswith("|--") and not following.startswith("|--"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+# --- printed parts ---------------------------------------------------------------------------------------------------------
+
+
+def test_printed_parts_are_fresh(capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_documents.main(["--check"]) == 0, capsys.readouterr().err
+
+
+def test_every_part_is_printed_somewhere() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
+    assert [part for part in print_documents.PARTS if f"<!-- printed: {part} -->" not in text] == []
+
+
+def test_a_stale_part_is_noticed_and_renewed(tmp_path: Path) -> None:
+    document = tmp_path / "some.md"
+    document.write_text("before\n<!-- printed: broker counters -->\nold\n<!-- end -->\nafter\n", encoding="utf-8")
+    (found,) = print_documents.documents(tmp_path)
+    assert found.is_stale
+    assert found.wanted.startswith("before\n<!-- printed: broker counters -->\n| counter |")
+    assert found.wanted.endswith("|\n<!-- end -->\nafter\n")
+    document.write_text(found.wanted, encoding="utf-8")
+    assert not print_documents.documents(tmp_path)[0].is_stale
+
+
+def test_a_part_that_nobody_prints_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        print_documents.renewed("<!-- printed: nothing -->\n<!-- end -->\n")
+
+
+def test_topic_options_are_split_by_what_they_do() -> None:
+    effective = print_documents.topic_options_with_effect()
+    assert {"cleanup.policy", "max.message.bytes", "min.insync.replicas", "message.timestamp.type", "segment.bytes"} <= effective
+    assert not {"retention.ms", "flush.ms", "unclean.leader.election.enable", "compression.zstd.level"} & effective
+
+
+# --- links, files, targets -------------------------------------------------------------------------------------------------
+
+
+@each(DOCUMENTS)
+def test_links(path: Path) -> None:
+    targets = [target for target in _LINK.findall(path.read_text(encoding="utf-8")) if "://" not in target]
+    assert [target for target in targets if not (path.parent / target.partition("#")[0]).exists()] == []
+
+
+@cache
+def all_files() -> tuple[str, ...]:
+    folders = ("src", "tests", "docs", "tools", "examples", "benchmarks")
+    found = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    return tuple(f"/{name_of(path)}" for path in [*found, *(path for path in ROOT.iterdir() if path.is_file())])
+
+
+def missing_files(spans: set[str]) -> list[str]:
+    """Of code spans that look like a file of the repository those that are none; `<api>` stands for anything."""
+    named = [span.partition("::")[0] for span in spans if _PATH.match(span.partition("::")[0].replace("<", "").replace(">", ""))]
+    return [name for name in named if "<" not in name and not any(file.endswith(f"/{name}") for file in all_files())]
+
+
+@each(DOCUMENTS)
+def test_files(path: Path) -> None:
+    assert missing_files(code_spans(path)) == []
+
+
+@pytest.mark.parametrize(("span", "is_missing"), [("broker/core/append.py", False), ("append.py", False), ("core/appendix.py", True)])
+def test_a_missing_file_is_noticed(span: str, is_missing: bool) -> None:
+    assert bool(missing_files({span})) is is_missing
+
+
+@each(DOCUMENTS)
+def test_make_targets(path: Path) -> None:
+    text = "\n".join([*code_spans(path), *(block for language, block in blocks(path) if language != "python")])
+    known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(_MAKE.findall(text)) <= known
+
+
+@each(DOCUMENTS)
+def test_lines_are_short(path: Path) -> None:
+    """Tables cannot be wrapped."""
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    assert [number for number, line in lines if len(line) > LINE_MAX and not line.startswith("|")] == []
+
+
+# --- the tables of the KIPs ------------------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Something named in a table: a file and a dotted name in it."""
+
+    file: Path
+    name: str
+
+
+def places(cell: str, below: Path, default: str) -> list[Place]:
+    found = []
+    for span in _CODE.findall(cell):
+        file, _, name = span.partition("::")
+        found.append(Place(below / (file or default), name.replace("::", ".")))
+    return found
+
+
+@cache
+def defined(file: Path) -> frozenset[str]:
+    """Dotted names of a module: functions, classes and their methods, and what is assigned at its top."""
+    return frozenset(_names_in(ast.parse(file.read_text(encoding="utf-8")).body, ""))
+
+
+def _names_in(body: list[ast.stmt], prefix: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield prefix + node.name
+            if isinstance(node, ast.ClassDef):
+                yield from _names_in(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (prefix + target.id for target in targets if isinstance(target, ast.Name))
+
+
+def is_there(place: Place) -> bool:
+    return place.file.is_file() and (not place.name or place.name in defined(place.file))
+
+
+@each(KIPS)
+def test_what_a_kip_table_names_is_there(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    default = _DEFAULT_TEST.search(text)
+    rows = [row for row in table_rows(text) if len(row) >= 3]
+    assert rows
+    for row in rows:
+        code = places(row[1], SOURCE, "")
+        tests = places(row[2], TESTS, default[1] if default else "")
+        assert code or row[1] == "not there", row
+        for place in [*code, *tests]:
+            assert is_there(place), f"{row[0]}: {place.file}::{place.name}"
+        for place in tests:
+            assert place.file.name.startswith("test_"), row
+            assert "test" in place.name.lower() or not place.name, row
+
+
+@each([path for path in KIPS if path.stem != "1038"])
+def test_notes_are_numbered_as_the_tables_name_them(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    named = {int(number) for row in table_rows(text) for number in row[3].replace(" ", "").split(",") if number}
+    written = {int(number) for number in re.findall(r"^(\d+)\. ", text.partition("## Notes")[2], re.MULTILINE)}
+    assert named == written == set(range(1, len(written) + 1))
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [
+        ("broker/core/append.py::append", True),
+        ("producer/core/in_flight.py::PartitionQueue.failed", True),
+        ("records/validation_rules.py::KEY_RULE", True),
+        ("broker/core/append.py::appendix", False),
+        ("broker/core/nowhere.py::append", False),
+        ("producer/core/in_flight.py::failed", False),
+    ],
+)
+def test_a_name_that_is_not_there_is_noticed(span: str, expected: bool) -> None:
+    assert all(is_there(place) for place in places(f"`{span}`", SOURCE, "")) is expected
+
+
+# --- options, columns, names -----------------------------------------------------------------------------------------------
+
+
+def test_arguments_of_the_broker_command() -> None:
+    """Those of the table, and no other."""
+    parameters = inspect.signature(broker_command.broker, eval_str=True).parameters.values()
+    declared = {
+        declaration
+        for parameter in parameters
+        for info in get_args(parameter.annotation)
+        if isinstance(info, typer.models.OptionInfo)
+        for declaration in (info.default, *(info.param_decls or ()))  # Inside Annotated typer takes the first one for a default.
+    }
+    spans = code_spans(ROOT / "docs" / "broker.md")
+    assert {span.split()[0] for span in spans if span.startswith("--")} == declared
+
+
+def test_dead_letter_columns_and_headers() -> None:
+    columns = RecordColumns.from_lists([b"k"], [b"v"], [0], [[]])
+    rejection = Rejection(row=0, topic_partition=TopicPartition("orders", 1), code=codes.INVALID_COMPACTION_KEY, message="why")
+    origin = Origin(query="q", batch_id=3, task=0)
+    target = TopicSnapshot(topic="dead", topic_id=bytes(16), partition_count=1)
+    schema = pa.ipc.open_stream(io.BytesIO(rows_stream(columns, [rejection], origin))).schema
+    headers = dict(dead_letter_records(columns, [rejection], origin, target, 0).headers(0))
+
+    rows = [(_CODE.findall(row[0]), row[1]) for row in table_rows((ROOT / "docs" / "spark.md").read_text(encoding="utf-8"))]
+    at = next(index for index, (names, _) in enumerate(rows) if "error_code" in names)
+    parquet = {name: kind for names, kinds in rows[at - 4 : at + 2] for name, kind in _with_types(names, kinds)}
+    assert list(parquet) == schema.names
+    for name, kind in parquet.items():
+        assert str(schema.field(name).type).startswith(kind), name
+    documented = {name for names, _ in rows for name in names if name.startswith(("__connect.", "chaffinch.error."))}
+    assert documented == set(headers)
+    assert parquet_name(origin) == "chaffinch-q-000000003.parquet"
+
+
+def _with_types(names: list[str], kinds: str) -> Iterator[tuple[str, str]]:
+    """Each column with the beginning of its Arrow type; one kind for all, or one each."""
+    each_kind = [kind.strip() for kind in kinds.split(",")]
+    if len(each_kind) == 1:
+        each_kind *= len(names)
+    yield from zip(names, (kind.partition(" of ")[0] for kind in each_kind), strict=True)
+
+
+def test_error_names_of_the_spark_page() -> None:
+    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8").partition("## Errors")[2]
+    named = set(re.findall(r"\b[A-Z]{2,}(?:_[A-Z]+)+\b", text)) - {"CHAFFINCH_PAUSE_AT_STEP", "CHAFFINCH_PAUSE_FILE"}
+    source = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "spark").glob("*.py"))
+    known = {code.name for code in codes.ALL} | set(re.findall(r'"([A-Z_]+)"', source))
+    assert named
+    assert named - known == set()
+
+
+def test_options_in_the_examples_of_spark() -> None:
+    known = {option.name for table in (spark_options.SINK, spark_options.SOURCE) for option in table.options} | {"checkpointLocation"}
+    found = {option for path in DOCUMENTS for _, block in blocks(path) for option in re.findall(r'\.option\("([^"]+)"', block)}
+    assert found
+    assert found <= known
+
+
+# --- the examples ----------------------------------------------------------------------------------------------------------
+
+PYTHON = [
+    pytest.param(block, id=f"{name_of(path)}-{index}")
+    for path in DOCUMENTS
+    for index, (kind, block) in enumerate(blocks(path))
+    if kind == "python"
+]
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_python_examples(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that bring a broker of their own are run; a number in a comment behind `print(...)` is what it prints."""
+    code = compile(block, "example", "exec")
+    if "EmbeddedBroker" not in block:
+        return
+    exec(code, {"__name__": "example"})
+    printed = capsys.readouterr().out.splitlines()
+    for number in re.findall(r"print\(.*\)\s+# (\d+)$", block, re.MULTILINE):
+        assert number in printed
+
+
+def test_the_readme_s_first_example_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    block = next(block for kind, block in blocks(ROOT / "README.md") if kind == "python")
+    exec(compile(block, "README.md", "exec"), {"__name__": "example"})
+    written, error, offset = capsys.readouterr().out.splitlines()
+    assert written == "99"
+    assert "INVALID_COMPACTION_KEY" in error
+    assert int(offset) >= 0
+
+
+def test_options_in_prose_are_options() -> None:
+    """Dotted names on the producer's page are options of the producer, of topics, or said not to be there."""
+    spans = code_spans(ROOT / "docs" / "producer.md")
+    dotted = {span for span in spans if re.fullmatch(r"[a-z]+(\.[a-z]+)+", span)}
+    known = {option.name for option in PRODUCER_OPTIONS.options} | PRODUCER_OPTIONS.without_effect | {"min.insync.replicas"}
+    assert dotted - known == {"concurrent.futures", "chaffinch.producer.records"} & dotted
