@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -40,6 +41,9 @@ class Recorder:
     def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
         self._check()
         self.calls.append((group, is_commit, producer_id))
+
+    def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
+        self.calls.append("synced")
 
     def _check(self) -> None:
         if self.is_broken:

@@ -24,6 +24,7 @@ from chaffinch.records.batch_header import TimestampType
 from chaffinch.records.compression import Compression
 from chaffinch.records.validation_policy import ValidationPolicy
 from chaffinch.storage.file_system import FileSystem, StorageError
+from chaffinch.storage.files import sync_directories
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.partition_log import PartitionLog
@@ -162,8 +163,7 @@ class TopicRegistry:
             return CreatedTopic(topic, len(replicas), len(replicas[0]))
         self._open_partitions(topic, replicas, now_ms, is_new=True)
         # The names are on disk before the journal says that they are.
-        self._file_system.sync_directory(topic.directory)
-        self._file_system.sync_directory(LOGS)
+        sync_directories(self._file_system, topic.directory)
         self._write(topic)
         self._remember(topic)
         return CreatedTopic(topic, len(replicas), len(replicas[0]))

@@ -1,0 +1,169 @@
+"""What a peer can do to the broker's port: nonsense, too much, too many, too slowly. It costs that connection and one line."""
+
+from __future__ import annotations
+
+import logging
+import random
+import select
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from chaffinch import EmbeddedBroker
+from chaffinch.broker import connections
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from tests.broker.batches import batch_of
+from tests.broker.core_client import produce_request
+from tests.broker.socket_client import TIMEOUT_SECONDS, SocketClient
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics=["orders"], config={"socket.request.max.bytes": 1 << 20, "queued.max.request.bytes": 3 << 20}) as broker:
+        yield broker
+
+
+def is_alive(broker: EmbeddedBroker) -> bool:
+    with SocketClient(broker.bootstrap_servers) as client:
+        return client.ask(MetadataRequest(topics=None)).error_code == 0
+
+
+def header(api: int, version: int, size: int = 8) -> bytes:
+    return struct.pack(">ihhi", size, api, version, 1)
+
+
+NONSENSE = {
+    "random": random.Random(1).randbytes(500),
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "negative size": struct.pack(">i", -5) + b"abc",
+    "too large": struct.pack(">i", (1 << 20) + 1),
+    "empty frame": struct.pack(">i", 0),
+    "unknown API": header(999, 0, 10) + b"\xff\xff",
+    "unknown version": header(3, 99, 10) + b"\xff\xff",
+    "Produce v0": header(0, 0, 10) + b"\xff\xff",
+    "truncated body": header(3, 1, 12) + b"\xff\xff\x00\x00",
+    "lying array": header(3, 1, 14) + b"\xff\xff" + struct.pack(">i", 2**31 - 1),
+}
+
+
+@pytest.mark.parametrize("data", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_closes_that_connection_and_leaves_one_line(broker: EmbeddedBroker, data: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    broker._call(lambda core: core.state.refusals._last.clear())
+    with SocketClient(broker.bootstrap_servers) as bystander, caplog.at_level(logging.INFO, "chaffinch.broker"):
+        with SocketClient(broker.bootstrap_servers, greet=False) as client:
+            client.socket.sendall(data)
+            assert client.is_closed_by_peer()
+            port = client.socket.getsockname()[1]
+        assert bystander.ask(MetadataRequest(topics=None)).error_code == 0
+    (line,) = [record.getMessage() for record in caplog.records if str(port) in record.getMessage()]
+    assert "closed" in line
+    assert "Traceback" not in line
+
+
+def test_what_came_before_the_nonsense_is_answered(broker: EmbeddedBroker) -> None:
+    with SocketClient(broker.bootstrap_servers) as client:
+        good = b"".join(client.connection.encode_request(MetadataRequest(topics=None))[1])
+        client.socket.sendall(good + NONSENSE["unknown API"])
+        assert client.receive().error_code == 0
+        assert client.is_closed_by_peer()
+
+
+def test_a_lost_client_in_the_middle_of_a_frame(broker: EmbeddedBroker) -> None:
+    for _ in range(20):
+        with SocketClient(broker.bootstrap_servers, greet=False) as client:
+            client.socket.sendall(struct.pack(">i", 900_000) + b"x" * 1000)
+    assert is_alive(broker)
+    assert broker._thread.call(lambda: broker._running._budget.bytes_reserved) <= 900_000 * 3
+
+
+def test_unfinished_frames_are_bounded_together(broker: EmbeddedBroker) -> None:
+    """Thirty unfinished 99 MB requests stop an Apache Kafka with a 1 GiB heap; here the fourth of these is refused."""
+    clients = [SocketClient(broker.bootstrap_servers, greet=False) for _ in range(4)]
+    try:
+        for client in clients:
+            client.socket.sendall(struct.pack(">i", 1 << 20) + b"x" * 1000)
+        closed, _, _ = select.select([client.socket for client in clients], [], [], TIMEOUT_SECONDS)
+        assert len(closed) == 1
+        assert is_alive(broker)
+    finally:
+        for client in clients:
+            client.socket.close()
+    assert is_alive(broker)
+
+
+def test_connections_beyond_the_limit_are_closed_at_once() -> None:
+    with EmbeddedBroker(config={"max.connections": 2}) as broker:
+        address = broker.bootstrap_servers
+        with SocketClient(address), SocketClient(address), SocketClient(address, greet=False) as third:
+            assert third.is_closed_by_peer()
+        assert is_alive_eventually(broker)
+
+
+def is_alive_eventually(broker: EmbeddedBroker) -> bool:
+    """The broker learns of a closed connection a moment after the client has closed it."""
+    for _ in range(100):
+        try:
+            return is_alive(broker)
+        except ConnectionError:
+            continue
+    return False
+
+
+def test_a_client_that_does_not_read_is_not_served_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers pile up to a limit, requests stay in the socket; when the client reads, it gets everything, in order."""
+    monkeypatch.setattr(connections, "WRITE_BUFFER_BYTES_MAX", 1 << 18)
+    with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as client:
+        client.ask(produce_request("orders", batch_of(b"x" * 500_000)))
+        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)])
+        for _ in range(200):
+            client.send(request)
+        served = broker.counters("orders")["TotalFetchRequestsPerSec"]
+        assert is_alive(broker)
+        assert served < 100
+        for _ in range(200):
+            assert len(client.receive().responses[0].partitions[0].records) > 500_000
+
+
+def test_many_requests_in_one_write(broker: EmbeddedBroker) -> None:
+    with SocketClient(broker.bootstrap_servers) as client:
+        client.socket.sendall(b"".join(b"".join(client.connection.encode_request(MetadataRequest(topics=[]))[1]) for _ in range(2000)))
+        for _ in range(2000):
+            client.receive()
+
+
+def test_a_waiting_fetch_holds_back_what_follows_without_reading_on(broker: EmbeddedBroker) -> None:
+    with SocketClient(broker.bootstrap_servers) as client:
+        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        client.send(FetchRequest(max_wait_ms=200, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)]))
+        for _ in range(1000):
+            client.send(MetadataRequest(topics=[]))
+        assert type(client.receive()).__name__ == "FetchResponse"
+        for _ in range(1000):
+            assert type(client.receive()).__name__ == "MetadataResponse"
+
+
+def test_a_failure_of_the_broker_costs_one_connection(
+    broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = broker._running
+    original = server.core.apply
+
+    def fail_on_produce(event: object, now_ms: int) -> object:
+        if getattr(getattr(event, "request", None), "api", None) is not None and event.request.api.key == 0:  # type: ignore[attr-defined]
+            raise RuntimeError("a mistake of ours")
+        return original(event, now_ms)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server.core, "apply", fail_on_produce)
+    with SocketClient(broker.bootstrap_servers) as client:
+        client.send(produce_request("orders", batch_of(b"a")))
+        assert client.is_closed_by_peer()
+    assert is_alive(broker)
+    assert any("failed on its request" in record.getMessage() for record in caplog.records)
+
+
+def test_idle_connections_are_closed() -> None:
+    with EmbeddedBroker(config={"connections.max.idle.ms": 50}) as broker, SocketClient(broker.bootstrap_servers) as client:
+        assert client.is_closed_by_peer()

@@ -1,0 +1,179 @@
+"""`chaffinch broker` as a process: the ready line, clear refusals, a clean end, and a SIGKILL that loses nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chaffinch.broker.server import Address
+from chaffinch.broker.topic_arguments import TopicArgument, parse_text
+from chaffinch.cli.broker import parse_address, parse_config
+from chaffinch.errors import ConfigException
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from tests.broker.batches import batch_of
+from tests.broker.core_client import produce_request
+from tests.broker.socket_client import SocketClient
+
+COMMAND = [sys.executable, "-c", "from chaffinch.cli.main import main; main()", "broker"]
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A broker process and its bootstrap servers."""
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        found = re.fullmatch(r"ready bootstrap\.servers=(\S+)\n", line)
+        assert found, f"{line!r}, then: {process.communicate(timeout=10)}"
+        yield process, found[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(*arguments: str) -> tuple[int, str]:
+    """Exit status and the one line."""
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    return done.returncode, line
+
+
+def test_from_ready_to_sigterm(tmp_path: Path) -> None:
+    topic = ("--topic", "orders:3:2,cleanup.policy=compact,delete,max.message.bytes=5000")
+    arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), "--brokers", "2", *topic, "--config", "num.partitions=4")
+    with running(*arguments) as (process, servers):
+        assert len(servers.split(",")) == 2
+        with SocketClient(servers) as client:
+            answer = client.ask(MetadataRequest(topics=None))
+            assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("orders", 3)]
+            assert len(answer.topics[0].partitions[0].replica_nodes) == 2
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+    with running(*arguments):
+        pass
+
+
+def test_sigkill_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), "--topic", "orders")
+    for round_number in range(3):
+        with running(*arguments) as (process, servers), SocketClient(servers) as client:
+            for number in range(5):
+                answer = client.ask(produce_request("orders", batch_of(b"a")))
+                assert answer.responses[0].partition_responses[0].base_offset == round_number * 5 + number
+            process.kill()
+            assert process.wait(timeout=10) == -signal.SIGKILL
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        status, line = refused("--listen", f"127.0.0.1:{port}", "--data-dir", str(tmp_path))
+    assert status == 1
+    assert f"127.0.0.1:{port}" in line
+    assert "in use" in line
+
+
+def test_a_data_directory_in_use(tmp_path: Path) -> None:
+    with running("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)) as (process, _):
+        status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    assert status == 1
+    assert str(tmp_path) in line
+    assert str(process.pid) in line
+
+
+def test_a_foreign_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("do not touch")
+    status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    assert status == 1
+    assert "thesis.txt" in line
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == ["thesis.txt"]
+
+
+def test_a_damaged_journal_names_file_and_place(tmp_path: Path) -> None:
+    with running("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), "--topic", "a", "--topic", "b") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=10)
+    journal = tmp_path / "journals" / "cluster.journal"
+    data = bytearray(journal.read_bytes())
+    data[70] ^= 0xFF
+    journal.write_bytes(data)
+    status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))
+    assert status == 1
+    assert "cluster.journal" in line
+    assert "byte 0" in line or "offset 0" in line or "position 0" in line
+    assert journal.read_bytes() == data
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_data_directory_that_cannot_be_written(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"))
+    assert (status, str(tmp_path) in line) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--config", "num.partition=1"], "num.partitions"),
+        (["--config", "num.partitions"], "option=value"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+        (["--listen", "0.0.0.0:0"], "--advertise"),
+        (["--listen", "127.0.0.1:0", "--topic", "a:x"], "NAME[:PARTITIONS"),
+        (["--listen", "127.0.0.1:0", "--topic", "a/b"], "letters"),
+        (["--listen", "127.0.0.1:0", "--topic", "a,retention.mss=1"], "retention.ms"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_wrong_arguments(arguments: list[str], says: str) -> None:
+    status, line = refused(*arguments)
+    assert status == 2
+    assert says in line
+
+
+def test_advertised_addresses(tmp_path: Path) -> None:
+    with running("--listen", "127.0.0.1:0", "--advertise", "kafka.example:19092", "--brokers", "2") as (_, servers):
+        assert servers == "kafka.example:19092,kafka.example:19093"
+
+
+TOPICS = {
+    "a": TopicArgument(name="a"),
+    "a:3": TopicArgument(name="a", partitions=3),
+    "a:3:2": TopicArgument(name="a", partitions=3, replication=2),
+    "a,x=1": TopicArgument(name="a", config={"x": "1"}),
+    "a:1,cleanup.policy=compact,delete,x= 2": TopicArgument(name="a", partitions=1, config={"cleanup.policy": "compact,delete", "x": "2"}),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), TOPICS.items(), ids=TOPICS)
+def test_topic_arguments(text: str, expected: TopicArgument) -> None:
+    assert parse_text(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":3", "a:0", "a:-1", "a:1:2:3", "a,b", "a:1.5"])
+def test_wrong_topic_arguments(text: str) -> None:
+    with pytest.raises(ConfigException):
+        parse_text(text)
+
+
+def test_addresses_and_options() -> None:
+    assert parse_address("--listen", "[::1]:9092") == Address(host="::1", port=9092)
+    assert parse_address("--listen", "localhost:0") == Address(host="localhost", port=0)
+    for text in ("localhost", "localhost:", "localhost:x", "localhost:70000"):
+        with pytest.raises(ConfigException):
+            parse_address("--listen", text)
+    assert parse_config(["num.partitions = 3"]) == {"num.partitions": "3"}
+    with pytest.raises(ConfigException, match="twice"):
+        parse_config(["num.partitions=3", "num.partitions=3"])
