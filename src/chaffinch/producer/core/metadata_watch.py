@@ -82,10 +82,10 @@ class MetadataWatch:
         self.last_error = error
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
-        """When to look again without an event."""
+        """When to look again without an event. A time that has passed: as soon as there is a broker to ask."""
         if self._is_under_way:
             return None
         if self._is_wanted or self._is_lacking:
-            return max(self._not_before_ms, now_ms + 1)
+            return self._not_before_ms
         updated_ms = self.cluster.updated_ms
         return updated_ms + self._age_ms_max if self._used_ms and updated_ms is not None else None

@@ -360,7 +360,8 @@ class ProducerCore:
             self._close.call = None
 
     def _next_deadline(self, now_ms: int) -> int | None:
-        wiring, times = self.wiring, []
+        wiring = self.wiring
+        times: list[int | None] = []
         times.append(self.delivery.next_deadline_ms(now_ms, hurries=self._hurries))
         metadata_ms = wiring.metadata.next_deadline_ms(now_ms)
         times.append(metadata_ms)
@@ -370,7 +371,8 @@ class ProducerCore:
         if self._close is not None and self._close.call is not None:
             times.append(self._close.deadline_ms)
         if not self.is_idle or metadata_ms is not None or self.transaction is not None:
-            times.append(wiring.attempts.next_retry_ms(wiring.known_addresses, now_ms))
+            # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
+            times += [wiring.attempts.retry_at_ms(address, now_ms) for address in wiring.known_addresses]
         return min((time for time in times if time is not None and time > now_ms), default=None)
 
 
