@@ -277,8 +277,7 @@ class Query:
             "digest": self.digests.get(batch_id, f"digest of {batch_id}") if self.has_checkpoint else "",
             "has_checkpoint": self.has_checkpoint,
             "tolerance": self.tolerance,
-            "transaction_timeout_max_ms": 900_000,
-            "offsets_retention_ms": snapshot.OFFSETS_RETENTION_MS_DEFAULT,
+            "target": snapshot.TargetSnapshot(topics=()),
             "push_bytes_per_s": 1e9,
             "block_max_ms": 60_000,
         }

@@ -1,11 +1,13 @@
 """Rows that only the broker can refuse, because the topic changed after the tasks had looked at it; and failures during a commit."""
 
+from dataclasses import replace
+
 import pytest
 
 from chaffinch.errors.codes import Group
 from chaffinch.spark.marker import Refusal
 from chaffinch.spark.operations import Step
-from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.tolerance import Tolerance
 from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
@@ -140,6 +142,16 @@ def test_tasks_that_saw_different_topics_are_refused():
     with pytest.raises(Refusal, match="changed while the batch was staged") as caught:
         Query(broker, [tasks]).commit(0)
     assert caught.value.group is Group.TRANSACTION_ABORTABLE
+
+
+def test_a_topic_that_was_created_again_is_refused():
+    broker = Broker()
+    used = TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2)
+    query = Query(broker, [(outcome({0: [(b"k", b"v")]}, snapshots=(used,)),)])
+    limits = TargetSnapshot(topics=(replace(used, is_compacted=True),))
+    with pytest.raises(Refusal, match="was deleted and created again"):
+        query.commit(0, target=TargetSnapshot(topics=(replace(used, topic_id=b"x" * 16),)))
+    assert query.commit(0, target=limits).result.outcome == "written"
 
 
 class TestFailures:

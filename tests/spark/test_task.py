@@ -8,7 +8,6 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.records import batch as batches
-from chaffinch.records.faults import InvalidColumn
 from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX, TaskContextFacts
 from chaffinch.spark.dead_letters import Origin, parquet_name
 from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapshot
@@ -26,7 +25,8 @@ def run(columns, *, snapshots=(PLAIN,), topic="orders", task=0, dead=DEAD, keeps
     known = {snapshot.topic: snapshot for snapshot in snapshots}
     plan = TaskPlan(
         **{
-            "context": TaskContextFacts(task=task), "topic": topic, "compression_type": "none", "compression_level": None, "batch_bytes": 1_000_000,
+            "context": TaskContextFacts(task=task), "topic": topic,
+            "compression_type": "none", "compression_level": None, "batch_bytes": 1_000_000,
             "origin": Origin(query="q", batch_id=5, task=task), "dead_letter_target": dead, "keeps_dead_rows": keeps_dead_rows,
             "snapshot_of": known.get, "now_ms": NOW_MS, **changes,
         }
@@ -229,11 +229,17 @@ class TestTopicColumn:
         assert outcome.batches[0].topic_partition.topic == "orders"
 
 
-def test_a_header_without_a_key_is_no_record():
+@pytest.mark.parametrize("chunks", [1, 2, 5])
+def test_a_header_without_a_key_is_its_row_s_fault_alone(chunks):
     pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    rows = {"value": [b"v"], "headers": pa.array([[{"key": None, "value": b"1"}]], pa.list_(pair))}
-    with pytest.raises(InvalidColumn, match="null key in row 0"):
-        run(rows)
+    good, bad = [{"key": "h", "value": b"1"}], [{"key": "h", "value": b"1"}, {"key": None, "value": b"2"}]
+    rows = {"value": [b"a", b"b", b"c", b"d", b"e"], "headers": pa.array([good, bad, None, [], bad], pa.list_(pair))}
+    outcome = run(rows, chunks=chunks)
+    assert [(found.row, found.code) for found in outcome.rejections] == [(1, codes.INVALID_RECORD), (4, codes.INVALID_RECORD)]
+    assert outcome.rejections[0].message == "a header without a key; the row's headers are left out"
+    assert sorted(value for _, _, value in records(outcome.batches)) == [b"a", b"c", b"d"]
+    assert sorted(value for _, _, value in records(outcome.dead_batches)) == [b"b", b"e"]
+    assert [dict(headers) for batch in outcome.batches for headers in headers_of(batch)].count({"h": b"1"}) == 1
 
 
 def test_no_rows():

@@ -44,7 +44,7 @@ from chaffinch.spark.operations import (
     WriteDeadLetters,
     WriteState,
 )
-from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task import broker_found
 from chaffinch.spark.tolerance import Tolerance
 
@@ -268,6 +268,7 @@ class Driver:
             wall_ms=self._world.now_ms,
             writer_id=self.who,
             outcomes=outcomes,
+            target=TargetSnapshot(topics=()),
             transactional_id=f"chaffinch-{query.name}",
             group_id=f"chaffinch-{query.name}",
             marker_partition=query.marker_partition,
@@ -277,8 +278,6 @@ class Driver:
             tolerance=Tolerance(tolerates=True),
             writes_dead_letter_file=True,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            transaction_timeout_max_ms=900_000,
-            offsets_retention_ms=7 * 24 * 3_600_000,
             push_bytes_per_s=1e6,
             block_max_ms=BLOCK_MAX_MS,
         )

@@ -26,7 +26,7 @@ from chaffinch.spark.commit_messages import Rejection, StagedBatch, StagedBytes,
 from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Refusal, Remembered, Stage, Verdict, judge
 from chaffinch.spark.operations import DeadLetters, Operation, ReadState, Reply, SetAside, Step, WriteDeadLetters, WriteState
 from chaffinch.spark.push import Fenced, Push, StartAgain
-from chaffinch.spark.snapshot import changed_topic
+from chaffinch.spark.snapshot import TargetSnapshot, changed_topic, recreated_topic
 from chaffinch.spark.tolerance import Tally, Tolerance
 
 ATTEMPTS_MAX = 3
@@ -48,6 +48,8 @@ class CommitPlan:
     writer_id: str
     """Of this run of the query; says in the marker who wrote."""
     outcomes: tuple[TaskOutcome, ...]
+    target: TargetSnapshot
+    """The target as the committer sees it, later than the tasks did."""
     transactional_id: str
     group_id: str | None
     """The marker's group; None for a batch write without a token: no marker, and a repetition writes again."""
@@ -61,8 +63,6 @@ class CommitPlan:
     writes_dead_letter_file: bool = False
     transaction_timeout_ms: int | None = None
     """What the user asked for; None: from the staged size."""
-    transaction_timeout_max_ms: int
-    offsets_retention_ms: int
     push_bytes_per_s: float
     """Measured by earlier batches."""
     block_max_ms: int
@@ -236,6 +236,12 @@ def _checked(plan: CommitPlan) -> Tally:
             f"topic {changed[0].topic} changed while the batch was staged, from {changed[0]} to {changed[1]}; "
             "nothing was written, a restart takes a new snapshot",
         )  # fmt: skip
+    if recreated := recreated_topic(tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots), plan.target):
+        raise Refusal(
+            Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED",
+            f"topic {recreated} was deleted and created again while the batch was staged; nothing was written, "
+            "a restart takes a new snapshot",
+        )  # fmt: skip
     tally = Tally.of(plan.outcomes)
     if refusal := tally.refusal(plan.tolerance):
         raise refusal
@@ -245,7 +251,7 @@ def _checked(plan: CommitPlan) -> Tally:
 def transaction_timeout_ms(plan: CommitPlan) -> int:
     """transaction.timeout.ms for the staged size (decision 39). Raises Refusal where the broker's maximum is too small for it."""
     expected_ms = int(1000 * plan.byte_count / max(plan.push_bytes_per_s, 1.0))
-    allowed_ms = plan.transaction_timeout_max_ms
+    allowed_ms = plan.target.transaction_timeout_max_ms
     if plan.transaction_timeout_ms is not None:
         allowed_ms = plan.transaction_timeout_ms
     if expected_ms > allowed_ms:
@@ -257,7 +263,7 @@ def transaction_timeout_ms(plan: CommitPlan) -> int:
         )  # fmt: skip
     if plan.transaction_timeout_ms is not None:
         return plan.transaction_timeout_ms
-    return min(max(TRANSACTION_TIMEOUT_MIN_MS, PUSH_RESERVE * expected_ms), plan.transaction_timeout_max_ms)
+    return min(max(TRANSACTION_TIMEOUT_MIN_MS, PUSH_RESERVE * expected_ms), plan.target.transaction_timeout_max_ms)
 
 
 def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Verdict:
@@ -265,7 +271,7 @@ def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> V
         return Verdict.WRITE
     batch = BatchAtHand(
         batch_id=plan.batch_id, digest=plan.digest, group_id=plan.group_id, is_stream=plan.is_stream,
-        writes_without_marker=plan.writes_without_marker, offsets_retention_ms=plan.offsets_retention_ms,
+        writes_without_marker=plan.writes_without_marker, offsets_retention_ms=plan.target.offsets_retention_ms,
     )  # fmt: skip
     return judge(batch, marker, state.remembered, plan.wall_ms)
 

@@ -52,9 +52,9 @@ class ChaffinchDataSource(DataSource):
         try:
             options = SinkOptions.parse(self._given(), is_stream=True)
             check_schema(schema, has_topic=options.topic is not None)
+            return stream_writer(options)
         except ConfigException as error:
             raise invalid(error) from None
-        return stream_writer(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from chaffinch.spark.options import SinkOptions
@@ -66,9 +66,9 @@ class ChaffinchDataSource(DataSource):
                 raise ConfigException('mode("overwrite") cannot be: a topic is appended to, never replaced; use mode("append")')
             options = SinkOptions.parse(self._given(), is_stream=False)
             check_schema(schema, has_topic=options.topic is not None)
+            return batch_writer(options)
         except ConfigException as error:
             raise invalid(error) from None
-        return batch_writer(options)
 
     def _source_options(self) -> SourceOptions:
         from chaffinch.spark.options import SourceOptions

@@ -71,23 +71,22 @@ class Rows:
     """Rows of a task as records: `topics` holds one name for all of them, or one per row by `topic_index` int32[n] (-1: null).
 
     `partitions` int32[n]: what the column says, NO_PARTITION where it is null, NEGATIVE_PARTITION where it is below 0; None without
-    such a column.
+    such a column. `keyless_headers`: rows with a header that has no key; they hold no headers here and cannot be written.
     """
 
     columns: RecordColumns
     topics: tuple[str, ...]
     topic_index: npt.NDArray[np.int32] | None
     partitions: npt.NDArray[np.int32] | None
+    keyless_headers: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.columns)
 
 
 def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> Rows:
-    """Rows of Arrow data that passed `check_schema`. `topic`: the option; it wins over a column, as in Spark.
-
-    Raises InvalidColumn for values that no type forbids: a header without a key.
-    """
+    """Rows of Arrow data that passed `check_schema`. `topic`: the option; it wins over a column, as in Spark."""
+    data, keyless_headers = _without_keyless_headers(data)
     columns = RecordColumns.from_arrow(
         data.select([name for name in ("value", "key", "timestamp", "headers") if name in data.schema.names]),
         timestamp_default_ms=timestamp_default_ms,
@@ -101,10 +100,31 @@ def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> 
         known = np.where(values < 0, NEGATIVE_PARTITION, values)
         partitions = np.where(column.is_null().to_numpy(), NO_PARTITION, known).astype(np.int32)
     if topic is not None:
-        return Rows(columns=columns, topics=(topic,), topic_index=None, partitions=partitions)
+        return Rows(columns=columns, topics=(topic,), topic_index=None, partitions=partitions, keyless_headers=keyless_headers)
     encoded = data.column("topic").combine_chunks().dictionary_encode()
     index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-    return Rows(columns=columns, topics=tuple(encoded.dictionary.to_pylist()), topic_index=index, partitions=partitions)
+    topics = tuple(encoded.dictionary.to_pylist())
+    return Rows(columns=columns, topics=topics, topic_index=index, partitions=partitions, keyless_headers=keyless_headers)
+
+
+def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The table with null in place of headers one of which has no key, and the indices of those rows: no type forbids them, Kafka does."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    none = np.empty(0, np.int64)
+    if "headers" not in data.schema.names:
+        return data, none
+    headers = data.column("headers").combine_chunks()
+    keys = headers.flatten().field("key")
+    if not keys.null_count:
+        return data, none
+    parents = pc.list_parent_indices(headers)
+    rows = np.unique(parents.filter(keys.is_null()).to_numpy(zero_copy_only=False)).astype(np.int64)
+    is_bad = np.zeros(len(data), bool)
+    is_bad[rows] = True
+    cleaned = pc.if_else(pa.array(is_bad), pa.scalar(None, headers.type), headers)
+    return data.set_column(data.schema.get_field_index("headers"), pa.field("headers", headers.type), cleaned), rows
 
 
 def read_schema(*, include_headers: bool) -> str:

@@ -152,6 +152,10 @@ class _Writer:
         options = self._options
         query = self._query(facts)
         is_stream = self._write_id is None
+        if is_stream and facts.query_id is None:
+            # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
+            text = "Spark told the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
+            raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", text)
         has_marker = is_stream or options.idempotency_token is not None
         checkpoint = self._checkpoint()
         return CommitPlan(
@@ -159,6 +163,7 @@ class _Writer:
             wall_ms=wall_ms(),
             writer_id=facts.run_id or secrets.token_hex(8),
             outcomes=outcomes,
+            target=self._snapshot,
             transactional_id=options.transactional_id or f"chaffinch-{query}",
             group_id=f"chaffinch-{query}" if has_marker else None,
             marker_partition=TopicPartition(options.marker_topic, 0),
@@ -169,8 +174,6 @@ class _Writer:
             tolerance=options.tolerance,
             writes_dead_letter_file=options.dead_letter_path is not None,
             transaction_timeout_ms=options.transaction_timeout_ms,
-            transaction_timeout_max_ms=self._snapshot.transaction_timeout_max_ms,
-            offsets_retention_ms=self._snapshot.offsets_retention_ms,
             push_bytes_per_s=_push_bytes_per_s.get(options.client.bootstrap_servers, PUSH_BYTES_PER_S_ASSUMED),
             block_max_ms=options.block_max_ms,
         )
@@ -223,7 +226,7 @@ class _Writer:
         found = [outcome for outcome in outcomes if outcome is not None and outcome.files()]
         if not found:
             return
-        with suppress(Refusal, OSError):
+        with suppress(Refusal, OSError, ValueError):
             folder = self._staging(found[0].context)
             assert folder is not None, "files were staged somewhere"
             folder.remove_all()

@@ -70,3 +70,12 @@ def changed_topic(snapshots: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, 
         if seen.setdefault(snapshot.topic, snapshot) != snapshot:
             return seen[snapshot.topic], snapshot
     return None
+
+
+def recreated_topic(used: tuple[TopicSnapshot, ...], now: TargetSnapshot) -> str | None:
+    """A topic whose id is not the one that tasks worked with. Limits that changed are no matter: the broker names the rows they concern."""
+    for snapshot in used:
+        current = now.topic(snapshot.topic)
+        if current is not None and current.topic_id != snapshot.topic_id:
+            return snapshot.topic
+    return None

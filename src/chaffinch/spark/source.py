@@ -53,8 +53,8 @@ class TopicReader(DataSourceReader):
         from chaffinch.spark.data_source import invalid
         from chaffinch.spark.target import client_for, refusal_of
 
-        client = client_for(self._options.client)
         try:
+            client = client_for(self._options.client)
             return [found for where in self._assigned(client) if (found := self._range(client, where)).start < found.end]
         except ConfigException as error:
             raise invalid(error) from None

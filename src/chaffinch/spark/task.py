@@ -73,7 +73,7 @@ class TaskStager:
         self._sticky = plan.context.task
 
     def run(self, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
-        """Consumes the rows. Raises Refusal where staging fails, ConfigException and RecordsError for rows that are no records."""
+        """Consumes the rows. Raises Refusal where staging fails, and what `snapshot_of` raises."""
         import pyarrow as pa
 
         chunk: list[pa.RecordBatch] = []
@@ -125,6 +125,8 @@ class TaskStager:
         wanted = None if rows.partitions is None else rows.partitions[indices]
         partitions = self._partitions(columns, wanted, snapshot)
         faults = self._faults(columns, partitions, snapshot)
+        for row in np.flatnonzero(np.isin(indices, rows.keyless_headers)).tolist():
+            faults.setdefault(row, (codes.INVALID_RECORD, "a header without a key; the row's headers are left out"))
         if faults:
             bad = np.array(sorted(faults), np.int64)
             self._reject(columns.take(bad), [
