@@ -309,6 +309,16 @@ class TestFate:
         assert cause is not None
         assert "two of three" in str(cause)
 
+    def test_a_clear_refusal_does_not_undo_an_unclear_one(self) -> None:
+        rig = Rig(options={"delivery.timeout.ms": 31_000, "request.timeout.ms": 1_000})
+        rig.send("a")
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        rig.answer(Answer(codes.CORRUPT_MESSAGE))
+        rig.now_ms += 30_000
+        rig.step(events.TimePassed())
+        assert rig.fate("a") == ["TimeoutException possibly"]
+
 
 class TestOrder:
     """Decision 14: innocents keep their order, nothing of their partition overtakes them, and numbering restarts when all is quiet."""

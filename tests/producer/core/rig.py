@@ -37,7 +37,7 @@ from chaffinch.protocol.messages.describe_configs import (
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponseTopic
 from chaffinch.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
@@ -262,7 +262,11 @@ class Rig:
     def _answer_to(self, message: Any) -> Any:
         match message:
             case MetadataRequest():
-                return metadata({"orders": self.partitions}, {1: PORT})
+                asked = [topic.name for topic in message.topics]
+                answer = metadata({"orders": self.partitions} if "orders" in asked else {}, {1: PORT})
+                unknown = codes.UNKNOWN_TOPIC_OR_PARTITION.number
+                answer.topics += [MetadataResponseTopic(name=name, error_code=unknown) for name in asked if name != "orders"]
+                return answer
             case InitProducerIdRequest():
                 self.epoch_given = 0 if message.producer_id < 0 else message.producer_epoch + 1
                 return InitProducerIdResponse(producer_id=PRODUCER_ID, producer_epoch=self.epoch_given)

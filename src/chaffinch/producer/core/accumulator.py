@@ -251,6 +251,14 @@ class Accumulator:
         first = queue.closed[0] if queue.closed else queue.growing
         return None if first is None else first.position
 
+    def first_size(self, topic_partition: TopicPartition) -> int:
+        """Bytes of the first batch that waits for the partition, before compression; 0 when none does."""
+        queue = self._queues.get(topic_partition)
+        if queue is None:
+            return 0
+        first = queue.closed[0] if queue.closed else queue.growing
+        return 0 if first is None else first.size
+
     def position_next(self, topic_partition: TopicPartition) -> int:
         """The position that the next record of the partition will have."""
         queue = self._queues.get(topic_partition)

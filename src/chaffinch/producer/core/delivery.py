@@ -112,6 +112,9 @@ class Delivery:
         if address is None:
             return False
         sent = open_requests.get(address)
+        if sent is not None and not sent.takes(topic_partition, self._next_size(queue), self._wiring.request_bytes_max):
+            self._emit(open_requests.pop(address))
+            sent = None
         if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
             return False
         batch = queue.next_batch(
@@ -122,13 +125,15 @@ class Delivery:
         )
         if batch is None:
             return False
-        if sent is not None and not sent.takes(batch, self._wiring.request_bytes_max):
-            self._emit(open_requests.pop(address))
-            sent = None
         if sent is None:
             sent = open_requests[address] = ProduceSent(address)
         sent.add(batch)
         return True
+
+    def _next_size(self, queue: PartitionQueue) -> int:
+        """Bytes of the batch that `next_batch` would give; an upper bound for one that is not encoded yet."""
+        numbered_or_back = (*queue.retries, *queue.returned)
+        return numbered_or_back[0].size if numbered_or_back else self._accumulator.first_size(queue.topic_partition)
 
     def _may_send(self, queue: PartitionQueue, now_ms: int, *, hurries: bool) -> bool:
         """Whether the partition has a batch that may go now, but for its leader."""

@@ -31,11 +31,10 @@ class ProduceSent:
     batches: dict[TopicPartition, ProducerBatch] = field(default_factory=dict)
     size: int = 0
 
-    def takes(self, batch: ProducerBatch, request_bytes_max: int) -> bool:
+    def takes(self, topic_partition: TopicPartition, size: int, request_bytes_max: int) -> bool:
         """Whether a batch may join: one per partition, and within the size of a request."""
-        return not self.batches or (
-            batch.topic_partition not in self.batches and self.size < REQUEST_FILL_BYTES and self.size + batch.size <= request_bytes_max
-        )
+        fits = self.size < REQUEST_FILL_BYTES and self.size + size <= request_bytes_max
+        return not self.batches or (fits and topic_partition not in self.batches)
 
     def add(self, batch: ProducerBatch) -> None:
         self.batches[batch.topic_partition] = batch

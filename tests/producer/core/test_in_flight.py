@@ -1,0 +1,153 @@
+"""One partition's numbers: what may be sent when, and under which number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.in_flight import PartitionQueue
+from chaffinch.records.batch import encode, read_header
+from chaffinch.records.columns import RecordColumns
+
+ORDERS_0 = TopicPartition("orders", 0)
+FIRST, SECOND = ProducerIdentity(7, 0), ProducerIdentity(7, 1)
+
+
+def batch(position: int, count: int = 2) -> ProducerBatch:
+    columns = RecordColumns.from_lists(None, [b"v"] * count, [0] * count)
+    return ProducerBatch(
+        topic_partition=ORDERS_0,
+        receipt=None,
+        rows=np.arange(count),
+        timestamps=columns.timestamps,
+        data=encode(columns),
+        created_ms=0,
+        position=position,
+        memory_bytes=100,
+    )
+
+
+def queue_of(*waiting: ProducerBatch, limit: int = 5, is_idempotent: bool = True) -> tuple[PartitionQueue, list[ProducerBatch]]:
+    queue = PartitionQueue(ORDERS_0, is_idempotent=is_idempotent, limit=limit)
+    return queue, list(waiting)
+
+
+def send(queue: PartitionQueue, waiting: list[ProducerBatch], identity: ProducerIdentity = FIRST) -> ProducerBatch:
+    found = queue.next_batch(0, identity, lambda: waiting.pop(0) if waiting else None)
+    assert found is not None
+    return found
+
+
+def acknowledge_one(queue: PartitionQueue) -> None:
+    queue.acknowledged(send(queue, [batch(-2)]), 0)
+
+
+def test_numbers_go_into_the_bytes_and_run_on() -> None:
+    queue, waiting = queue_of(batch(0), batch(2))
+    acknowledge_one(queue)
+    first, second = send(queue, waiting), send(queue, waiting)
+    assert [read_header(b.data).base_sequence for b in (first, second)] == [2, 4]
+    assert read_header(first.data).identity == FIRST
+
+
+def test_sequences_wrap() -> None:
+    queue, waiting = queue_of(batch(0, 5), batch(5, 5))
+    acknowledge_one(queue)
+    queue._sequence_next = SEQUENCE_MODULUS - 3
+    assert send(queue, waiting).base_sequence == SEQUENCE_MODULUS - 3
+    assert send(queue, waiting).base_sequence == 2
+
+
+def test_a_batch_taken_back_across_the_wrap() -> None:
+    queue, waiting = queue_of(batch(0, 5), batch(5, 5))
+    acknowledge_one(queue)
+    queue._sequence_next = SEQUENCE_MODULUS - 3
+    first, second = send(queue, waiting), send(queue, waiting)
+    queue.failed(second, takes_back=True)
+    queue.failed(first, takes_back=True)
+    assert send(queue, [batch(10)]).base_sequence == SEQUENCE_MODULUS - 3
+
+
+def test_only_the_lowest_of_what_goes_again_and_only_when_nothing_is_in_flight() -> None:
+    queue, waiting = queue_of(batch(0), batch(2), batch(4))
+    acknowledge_one(queue)
+    first, second, _ = send(queue, waiting), send(queue, waiting), send(queue, waiting)
+    queue.retry(second, 0)
+    queue.retry(first, 0)
+    assert not queue.wants_batch(0, FIRST)
+    queue.acknowledged(queue.in_flight[0], 0)
+    assert queue.wants_batch(0, FIRST)
+    assert send(queue, waiting) is first
+    assert not queue.wants_batch(0, FIRST)
+
+
+def test_what_goes_again_waits_for_its_time() -> None:
+    queue, waiting = queue_of(batch(0))
+    queue.retry(send(queue, waiting), 100)
+    assert not queue.wants_batch(99, FIRST)
+    assert queue.wants_batch(100, FIRST)
+
+
+def test_a_held_partition_starts_nothing_until_it_has_drained_and_then_needs_an_epoch() -> None:
+    queue, waiting = queue_of(batch(0), batch(2), batch(4))
+    acknowledge_one(queue)
+    first, second = send(queue, waiting), send(queue, waiting)
+    queue.failed(first)
+    assert not queue.wants_batch(0, FIRST)
+    assert not queue.needs_epoch(FIRST)
+    queue.acknowledged(second, 0)
+    assert queue.needs_epoch(FIRST)
+    assert not queue.wants_batch(0, FIRST)
+    assert not queue.needs_epoch(SECOND), "somebody else has moved the epoch on already"
+    assert send(queue, waiting, SECOND).base_sequence == 0
+
+
+def test_a_new_epoch_waits_for_the_old_ones_answers() -> None:
+    queue, waiting = queue_of(batch(0), batch(2))
+    acknowledge_one(queue)
+    first = send(queue, waiting)
+    assert not queue.wants_batch(0, SECOND)
+    queue.acknowledged(first, 0)
+    second = send(queue, waiting, SECOND)
+    assert (second.identity, second.base_sequence) == (SECOND, 0)
+
+
+def test_what_comes_back_keeps_its_old_order() -> None:
+    queue, waiting = queue_of(batch(0), batch(2), batch(4))
+    acknowledge_one(queue)
+    first, second = send(queue, waiting), send(queue, waiting)
+    queue.failed(second, instead=[second.unnumbered()])
+    queue.failed(first, instead=first.halves())
+    positions = []
+    for _ in range(4):
+        sent = send(queue, waiting, SECOND)
+        queue.acknowledged(sent, 0)
+        positions.append(sent.position)
+    assert positions == [0, 1, 2, 4]
+
+
+def test_without_idempotence_nothing_is_numbered_or_held() -> None:
+    queue, waiting = queue_of(batch(0), batch(2), limit=1, is_idempotent=False)
+    first = send(queue, waiting, NO_PRODUCER)
+    assert not first.is_numbered
+    assert not queue.wants_batch(0, NO_PRODUCER)
+    queue.failed(first)
+    assert not queue.is_held
+    assert send(queue, waiting, NO_PRODUCER).position == 2
+
+
+def test_what_was_dropped_leaves_its_numbers_behind() -> None:
+    queue, waiting = queue_of(batch(0))
+    queue.retry(send(queue, waiting), 0)
+    assert len(queue.drop_waiting()) == 1
+    assert queue.needs_epoch(FIRST)
+    queue.forget_numbers()
+    assert not queue.needs_epoch(FIRST)
+
+
+def test_a_batch_that_is_not_there_is_our_own_mistake() -> None:
+    queue, _ = queue_of()
+    with pytest.raises(AssertionError, match="not under way"):
+        queue.acknowledged(batch(0), 0)

@@ -1,0 +1,228 @@
+"""The core's smaller parts: options, partitioner, accumulator, what `judge` says about anything at all."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.errors import ConfigException, KafkaException, codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core import culprits
+from chaffinch.producer.core.accumulator import Accumulator, Appended, record_size
+from chaffinch.producer.core.culprits import BatchAnswer, Blamed, Situation, judge
+from chaffinch.producer.core.errors_again import again, as_abortable
+from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, is_idempotent, parse_options
+from chaffinch.producer.core.partitioner import Partitioner, murmur2, partition_of_key
+from chaffinch.producer.core.topic_facts import TopicFacts
+from chaffinch.records.batch import decode
+from chaffinch.records.columns import RecordColumns
+
+ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+def options(**more: Any) -> Any:
+    return parse_options({"bootstrap.servers": "localhost:9092", **more})
+
+
+class TestOptions:
+    def test_defaults_are_kafkas(self) -> None:
+        settings = options()
+        assert (settings["linger.ms"], settings["batch.size"], settings["acks"]) == (5, 16_384, "all")
+        assert (settings["delivery.timeout.ms"], settings["request.timeout.ms"], settings["max.block.ms"]) == (120_000, 30_000, 60_000)
+        assert is_idempotent(settings)
+
+    @pytest.mark.parametrize(
+        ("given", "text"),
+        [
+            ({"enable.idempotence": True, "acks": "1"}, "acks"),
+            ({"enable.idempotence": "true", "retries": 0}, "retries"),
+            ({"transactional.id": "t", "acks": "0"}, "acks"),
+            ({"transactional.id": "t", "enable.idempotence": False}, r"enable\.idempotence"),
+            ({"transactional.id": ""}, r"transactional\.id"),
+            ({"delivery.timeout.ms": 1000}, r"delivery\.timeout\.ms"),
+            ({"linger.ms": -1}, r"linger\.ms"),
+            ({"compression.type": "brotli"}, "zstd"),
+            ({"acks": "two"}, "acks"),
+        ],
+    )
+    def test_contradictions_are_refused(self, given: dict[str, Any], text: str) -> None:
+        with pytest.raises(ConfigException, match=text):
+            options(**given)
+
+    @pytest.mark.parametrize("given", [{"acks": "1"}, {"acks": 0}, {"retries": 0}, {"enable.idempotence": "false"}])
+    def test_idempotence_gives_way_unless_asked_for(self, given: dict[str, Any]) -> None:
+        assert not is_idempotent(options(**given))
+
+    def test_no_server(self) -> None:
+        with pytest.raises(ConfigException, match=r"bootstrap\.servers"):
+            parse_options({})
+
+    def test_levels_belong_to_their_codec(self) -> None:
+        given = {"compression.zstd.level": 7, "compression.gzip.level": 2}
+        assert compression_level(options(**given, **{"compression.type": "zstd"})) == 7
+        assert compression_level(options(**given)) is None
+
+    def test_each_option_is_documented(self) -> None:
+        assert all(option.documentation for option in PRODUCER_OPTIONS.options)
+
+
+class TestPartitioner:
+    @pytest.mark.parametrize(
+        ("key", "expected"),
+        [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)],
+    )
+    def test_murmur2_as_in_kafkas_own_tests(self, key: bytes, expected: int) -> None:
+        assert murmur2(key) == expected & 0xFFFFFFFF
+
+    @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20), st.integers(1, 50))
+    def test_single_keys_and_columns_agree(self, keys: list[bytes], count: int) -> None:
+        columns = RecordColumns.from_lists(keys, [None] * len(keys), [0] * len(keys))
+        assert columns.murmur2_partitions(count).tolist() == [partition_of_key(key, count) for key in keys]
+
+    def test_null_keys_stick_until_the_batch_is_full_and_stay_where_there_is_a_leader(self) -> None:
+        partitioner = Partitioner(random.Random(1))
+        first = partitioner.choose("orders", None, 10, lambda: [3, 4])
+        assert first in (3, 4)
+        assert {partitioner.choose("orders", None, 10, lambda: [3, 4]) for _ in range(50)} == {first}
+        chosen = set()
+        for _ in range(50):
+            partitioner.batch_full("orders", next(iter({first} | chosen)))
+            chosen.add(partitioner.choose("orders", None, 10, lambda: [3, 4]))
+        assert chosen <= {3, 4}
+
+    def test_keys_can_be_ignored(self) -> None:
+        partitioner = Partitioner(random.Random(1), ignores_keys=True)
+        assert len({partitioner.choose("orders", b"%d" % i, 10, list) for i in range(50)}) == 1
+        columns = RecordColumns.from_lists([b"%d" % i for i in range(50)], [bytes(10)] * 50, [0] * 50)
+        assert len(set(partitioner.choose_for_columns(columns, 10, [], 1000).tolist())) == 1
+
+
+def accumulator(**more: Any) -> Accumulator:
+    return Accumulator(**{"batch_bytes": 300, "linger_ms": 50, "memory_bytes": 10_000, **more})
+
+
+def put(into: Accumulator, value: bytes, place: TopicPartition = ORDERS_0, now_ms: int = 0, **more: Any) -> Appended:
+    headers = more.get("headers", ())
+    key = more.get("key")
+    return into.append(place, key, value, 5, headers, value, record_size(key, value, headers), now_ms)
+
+
+class TestAccumulator:
+    def test_columns_come_out_as_records_went_in(self) -> None:
+        made = accumulator(batch_bytes=10_000)
+        records = [(None, b"a", ()), (b"k", b"", [("h", b"1"), ("i", None)]), (b"", None, ()), (b"l", b"bb", [("h", b"")])]
+        for key, value, headers in records:
+            made.append(ORDERS_0, key, value, 5, headers, value, record_size(key, value, headers), 0)
+        batch = made.take(ORDERS_0)
+        assert batch is not None
+        columns = decode(batch.data)
+        assert [(columns.key(i), columns.value(i), columns.headers(i)) for i in range(4)] == [
+            (key, value, list(headers)) for key, value, headers in records
+        ]
+        assert batch.receipt == [value for _, value, _ in records]
+
+    def test_a_full_batch_is_ready_and_a_growing_one_lingers(self) -> None:
+        made = accumulator()
+        assert [put(made, bytes(50), now_ms=7) for _ in range(4)] == [Appended.BEGAN, Appended.JOINED, Appended.FILLED, Appended.JOINED]
+        assert made.ready_at_ms(ORDERS_0) == 7
+        assert made.take(ORDERS_0) is not None
+        assert made.ready_at_ms(ORDERS_0) == 57
+        assert made.ready_at_ms(ORDERS_1) is None
+
+    def test_a_record_larger_than_a_batch_has_one_of_its_own(self) -> None:
+        made = accumulator()
+        put(made, b"small")
+        assert put(made, bytes(1000)) is Appended.FILLED
+        counts = [batch.count for batch in iter(lambda: made.take(ORDERS_0), None)]
+        assert counts == [1, 1]
+
+    def test_memory_is_counted_down_and_given_back(self) -> None:
+        made = accumulator()
+        for _ in range(10):
+            put(made, bytes(50))
+        assert not made.has_room_for(made.memory_bytes)
+        while (batch := made.take(ORDERS_0)) is not None:
+            made.release(batch.memory_bytes)
+        assert made.memory_free == made.memory_bytes
+        assert made.is_empty
+
+    def test_the_size_is_an_upper_bound(self) -> None:
+        headers = [("ü" * 20, b"x" * 300), ("", None)]
+        columns = RecordColumns.from_lists([b"k" * 200], [b"v" * 70_000], [2**62], [headers])
+        assert columns.sizes()[0] <= record_size(b"k" * 200, b"v" * 70_000, headers)
+
+    def test_what_is_too_old_is_taken_and_nothing_else(self) -> None:
+        made = accumulator()
+        put(made, b"old", now_ms=1)
+        put(made, b"new", ORDERS_1, now_ms=2)
+        assert [batch.receipt for batch in made.take_expired(1)] == [[b"old"]]
+        assert made.partitions() == [ORDERS_1]
+        assert made.oldest_ms() == 2
+
+
+ANSWERS = st.builds(
+    BatchAnswer,
+    code=st.one_of(st.sampled_from(codes.ALL), st.integers(-200, 3000).map(codes.by_number)),
+    blamed=st.lists(
+        st.builds(
+            Blamed,
+            batch_index=st.integers(-3, 14),
+            message=st.none() | st.text(max_size=5),
+            code=st.none() | st.sampled_from(codes.ALL[2:]),
+        ),
+        max_size=5,
+    ),
+    message=st.none() | st.text(max_size=5),
+)
+SITUATIONS = st.builds(
+    Situation,
+    topic_partition=st.just(ORDERS_0),
+    count=st.integers(1, 12),
+    key_of=st.sampled_from([lambda index: None, lambda index: b"k"]),
+    possibly_stored=st.booleans(),
+    in_transaction=st.booleans(),
+    is_idempotent=st.booleans(),
+    may_retry=st.booleans(),
+    rounds=st.integers(0, 20),
+    facts=st.builds(
+        TopicFacts, is_compacted=st.none() | st.booleans(), min_insync_replicas=st.none() | st.integers(1, 3), is_asked=st.booleans()
+    ),
+)
+
+
+@given(ANSWERS, SITUATIONS)
+def test_every_answer_has_a_verdict_and_the_rules_hold(answer: BatchAnswer, situation: Situation) -> None:
+    verdict = judge(answer, situation)
+    match verdict:
+        case culprits.Separate():
+            assert not situation.possibly_stored
+            assert not situation.in_transaction
+            assert set(verdict.errors) <= set(range(situation.count))
+            assert verdict.errors
+        case culprits.Split() | culprits.Renumber():
+            assert not (isinstance(verdict, culprits.Split) and (situation.possibly_stored or situation.count == 1))
+        case culprits.Resend():
+            assert situation.may_retry
+            assert answer.code.is_retriable
+        case culprits.FailAll():
+            assert set(verdict.errors) <= set(range(situation.count))
+            if situation.in_transaction:
+                assert not verdict.error.code.is_retriable
+            if situation.possibly_stored:
+                assert verdict.error.stored.value == "possibly"
+                assert verdict.is_stored_unknown
+        case culprits.AskForFacts():
+            assert not situation.facts.is_asked
+
+
+def test_an_error_told_again_is_another_object_with_the_same_facts() -> None:
+    error = KafkaException("first")
+    other = again(error)
+    assert other == error
+    assert other is not error
+    assert other.__cause__ is error
+    assert as_abortable(as_abortable(error)).message.count("has to be aborted") == 1

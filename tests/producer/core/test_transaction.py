@@ -1,0 +1,409 @@
+"""The transactional producer: every state with every move, every failure by its group (decisions 16 and 29 to 31), every request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.errors import (
+    ApiException,
+    CommitFailedException,
+    ErrorCode,
+    Group,
+    IllegalStateException,
+    InvalidPidMappingException,
+    KafkaException,
+    ProducerFencedException,
+    TimeoutException,
+    TopicAuthorizationException,
+    TransactionAbortableException,
+    UnknownServerException,
+    codes,
+    group_of,
+)
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.core.transaction_moves import MOVES, REFUSED_WITH_ERROR, IllegalMove, Move, State, diagram, moved
+from chaffinch.producer.core.transaction_requests import Step, code_of_partitions
+from chaffinch.producer.records import GroupMetadata
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig, added, committed
+
+OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
+GROUP = GroupMetadata("group")
+
+
+def rig_in(state: State) -> Rig:
+    """A producer that has been brought into a state by its own calls and a broker's answers."""
+    rig = Rig(options={"transactional.id": "t"})
+    if state is State.UNINITIALIZED:
+        return rig
+    if state is State.INITIALIZING:
+        rig.hold.add(InitProducerIdRequest)
+    rig.call(events.InitTransactionsCalled, "init")
+    if state in (State.INITIALIZING, State.READY):
+        return rig
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    rig.answer(OK)
+    if state in (State.COMMITTING, State.ABORTING):
+        rig.hold.add(EndTxnRequest)
+    if state is State.COMMITTING:
+        rig.call(events.CommitCalled, "first commit")
+    if state is State.ABORTING:
+        rig.call(events.AbortCalled, "first abort")
+    if state is State.ABORTABLE_ERROR:
+        rig.send("x")
+        rig.answer(Answer(codes.INVALID_RECORD))
+    if state is State.FATAL_ERROR:
+        rig.send("x")
+        rig.answer(Answer(codes.INVALID_PRODUCER_EPOCH))
+    return rig
+
+
+CALLS = {
+    Move.INIT_CALLED: events.InitTransactionsCalled,
+    Move.BEGIN_CALLED: events.BeginTransactionCalled,
+    Move.COMMIT_CALLED: events.CommitCalled,
+    Move.ABORT_CALLED: events.AbortCalled,
+}
+
+
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+def test_each_state_can_be_reached(state: State) -> None:
+    rig = rig_in(state)
+    assert rig.core.transaction is not None
+    assert rig.core.transaction.state is state
+
+
+@pytest.mark.parametrize("move", CALLS, ids=lambda move: move.name)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+def test_every_call_in_every_state(state: State, move: Move) -> None:
+    """A legal call is accepted; a call after a failure raises that failure; any other is the caller's mistake and changes nothing."""
+    rig = rig_in(state)
+    outcome = rig.call(CALLS[move], "call")
+    assert rig.core.transaction is not None
+    if (state, move) in REFUSED_WITH_ERROR:
+        assert isinstance(outcome, KafkaException)
+        assert not isinstance(outcome, IllegalStateException)
+        assert outcome is not rig.core.transaction.error, "each caller has an exception of its own"
+        assert rig.core.transaction.state is state
+    elif (state, move) in MOVES:
+        assert not isinstance(outcome, KafkaException)
+    else:
+        assert isinstance(outcome, IllegalStateException)
+        assert rig.core.transaction.state is state
+
+
+@pytest.mark.parametrize("move", Move, ids=lambda move: move.name)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+def test_every_pair_of_the_table(state: State, move: Move) -> None:
+    if (state, move) in MOVES:
+        assert moved(state, move) is MOVES[state, move]
+    else:
+        with pytest.raises(IllegalMove, match=state.value):
+            moved(state, move)
+
+
+def test_a_fatal_error_is_never_overwritten() -> None:
+    assert {MOVES.get((State.FATAL_ERROR, move), State.FATAL_ERROR) for move in Move} == {State.FATAL_ERROR}
+    assert all(MOVES[state, Move.FAILED_FATALLY] is State.FATAL_ERROR for state in State)
+
+
+def test_the_diagram_has_every_state() -> None:
+    assert all(state.name in diagram() for state in State if state is not State.FATAL_ERROR)
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "error"),
+    [
+        (codes.INVALID_RECORD, State.ABORTABLE_ERROR, None),
+        (codes.TOPIC_AUTHORIZATION_FAILED, State.ABORTABLE_ERROR, TopicAuthorizationException),
+        (codes.TRANSACTION_ABORTABLE, State.ABORTABLE_ERROR, TransactionAbortableException),
+        (codes.INVALID_TXN_STATE, State.ABORTABLE_ERROR, TransactionAbortableException),
+        (codes.OUT_OF_ORDER_SEQUENCE_NUMBER, State.ABORTABLE_ERROR, TransactionAbortableException),
+        (codes.INVALID_PRODUCER_EPOCH, State.FATAL_ERROR, None),
+        (codes.PRODUCER_FENCED, State.FATAL_ERROR, ProducerFencedException),
+        (codes.INVALID_PRODUCER_ID_MAPPING, State.FATAL_ERROR, InvalidPidMappingException),
+        (codes.by_number(2467), State.FATAL_ERROR, UnknownServerException),
+    ],
+    ids=lambda value: value.name if isinstance(value, ErrorCode | State) else "",
+)
+def test_the_group_of_a_produce_error_decides_the_state(code: ErrorCode, state: State, error: type | None) -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.send("b")
+    rig.answer(Answer(code))
+    assert rig.core.transaction is not None
+    assert rig.core.transaction.state is state
+    raised = rig.call(events.CommitCalled, "commit")
+    assert isinstance(raised, error or ApiException)
+
+
+STEPS = {
+    Step.FIND_COORDINATOR: FindCoordinatorRequest,
+    Step.INIT_PRODUCER_ID: InitProducerIdRequest,
+    Step.ADD_PARTITIONS: AddPartitionsToTxnRequest,
+    Step.ADD_OFFSETS: AddOffsetsToTxnRequest,
+    Step.COMMIT_OFFSETS: TxnOffsetCommitRequest,
+    Step.END: EndTxnRequest,
+}
+
+
+def with_code(step: Step, request: Any, code: ErrorCode) -> Any:
+    match step:
+        case Step.FIND_COORDINATOR:
+            return FindCoordinatorResponse(error_code=code.number, node_id=1, host="127.0.0.1", port=9092)
+        case Step.INIT_PRODUCER_ID:
+            return InitProducerIdResponse(error_code=code.number)
+        case Step.ADD_PARTITIONS:
+            return added(request, code)
+        case Step.ADD_OFFSETS:
+            return AddOffsetsToTxnResponse(error_code=code.number)
+        case Step.COMMIT_OFFSETS:
+            return committed(request, code)
+        case _:
+            return EndTxnResponse(error_code=code.number)
+
+
+def run_whole(step: Step, *answers: ErrorCode | str, commits: bool = True) -> Rig:
+    """A whole transaction in which the first requests of a step get these answers; the rest goes well."""
+    rig = Rig(options={"transactional.id": "t"})
+
+    class Scripted(list[Any]):
+        """Answers made when the request is known."""
+
+        def pop(self, index: Any = -1) -> Any:
+            answer = super().pop(index)
+            return answer if isinstance(answer, str) else with_code(step, rig.requests[-1], answer)
+
+    rig.scripted[STEPS[step]] = Scripted(answers)
+    calls: list[tuple[type, str, dict[str, Any]]] = [
+        (events.InitTransactionsCalled, "init", {}),
+        (events.BeginTransactionCalled, "begin", {}),
+        (events.SendOffsetsCalled, "offsets", {"offsets": OFFSETS, "group": GROUP}),
+        (events.CommitCalled if commits else events.AbortCalled, "end", {}),
+    ]
+    for kind, name, arguments in calls:
+        if name == "end":
+            rig.send("a")
+            rig.sleep(5_000)
+            if rig.open:
+                rig.answer(OK)
+        rig.call(kind, name, **arguments)
+        rig.sleep(5_000)
+    return rig
+
+
+RETRIED = [
+    (Step.FIND_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE),
+    (Step.INIT_PRODUCER_ID, codes.CONCURRENT_TRANSACTIONS),
+    (Step.INIT_PRODUCER_ID, codes.NOT_COORDINATOR),
+    (Step.ADD_PARTITIONS, codes.CONCURRENT_TRANSACTIONS),
+    (Step.ADD_PARTITIONS, codes.COORDINATOR_LOAD_IN_PROGRESS),
+    (Step.ADD_PARTITIONS, codes.UNKNOWN_TOPIC_OR_PARTITION),
+    (Step.ADD_OFFSETS, codes.NOT_COORDINATOR),
+    (Step.COMMIT_OFFSETS, codes.NOT_COORDINATOR),
+    (Step.COMMIT_OFFSETS, codes.REQUEST_TIMED_OUT),
+    (Step.END, codes.CONCURRENT_TRANSACTIONS),
+    (Step.END, codes.NOT_COORDINATOR),
+    *((step, LOST) for step in STEPS),
+]
+
+
+@pytest.mark.parametrize(("step", "answer"), RETRIED, ids=lambda value: getattr(value, "name", "lost"))
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
+def test_retriable_answers_and_lost_ones_are_asked_again(step: Step, answer: Any, commits: bool) -> None:
+    rig = run_whole(step, answer, answer, commits=commits)
+    assert rig.calls == {"init": "done", "begin": "done", "offsets": "done", "end": "done"}
+    (*_, last) = [request for request in rig.requests if isinstance(request, EndTxnRequest)]
+    assert last.committed is commits
+
+
+def test_who_is_not_the_coordinator_any_more_is_looked_up_again() -> None:
+    rig = run_whole(Step.END, codes.NOT_COORDINATOR)
+    kinds = [type(request) for request in rig.requests if not isinstance(request, MetadataRequest)]
+    at = kinds.index(EndTxnRequest)
+    assert kinds[at : at + 3] == [EndTxnRequest, FindCoordinatorRequest, EndTxnRequest]
+
+
+REFUSED = [
+    # step, code, the call that fails, its class, the state after it
+    (Step.INIT_PRODUCER_ID, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "init", None, State.UNINITIALIZED),
+    (Step.INIT_PRODUCER_ID, codes.INVALID_TRANSACTION_TIMEOUT, "init", None, State.UNINITIALIZED),
+    (Step.INIT_PRODUCER_ID, codes.PRODUCER_FENCED, "init", ProducerFencedException, State.FATAL_ERROR),
+    (Step.FIND_COORDINATOR, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "init", None, State.UNINITIALIZED),
+    (Step.ADD_PARTITIONS, codes.TOPIC_AUTHORIZATION_FAILED, "end", TopicAuthorizationException, State.ABORTABLE_ERROR),
+    (Step.ADD_PARTITIONS, codes.TRANSACTION_ABORTABLE, "end", TransactionAbortableException, State.ABORTABLE_ERROR),
+    (Step.ADD_PARTITIONS, codes.PRODUCER_FENCED, "end", ProducerFencedException, State.FATAL_ERROR),
+    (Step.ADD_OFFSETS, codes.GROUP_AUTHORIZATION_FAILED, "offsets", None, State.ABORTABLE_ERROR),
+    (Step.ADD_OFFSETS, codes.INVALID_TXN_STATE, "offsets", None, State.FATAL_ERROR),
+    (Step.COMMIT_OFFSETS, codes.ILLEGAL_GENERATION, "offsets", CommitFailedException, State.FATAL_ERROR),
+    (Step.COMMIT_OFFSETS, codes.FENCED_INSTANCE_ID, "offsets", CommitFailedException, State.FATAL_ERROR),
+    (Step.END, codes.TRANSACTION_ABORTABLE, "end", TransactionAbortableException, State.ABORTABLE_ERROR),
+    (Step.END, codes.INVALID_TXN_STATE, "end", None, State.FATAL_ERROR),
+    (Step.END, codes.INVALID_PRODUCER_EPOCH, "end", None, State.FATAL_ERROR),
+]
+
+
+@pytest.mark.parametrize(("step", "code", "call", "error", "state"), REFUSED, ids=lambda value: getattr(value, "name", ""))
+def test_what_is_refused_fails_its_call_by_its_group(step: Step, code: ErrorCode, call: str, error: type | None, state: State) -> None:
+    rig = run_whole(step, code)
+    assert isinstance(rig.calls[call], error or ApiException)
+    assert rig.core.transaction is not None
+    assert rig.core.transaction.state is state
+
+
+def test_after_a_refused_init_the_call_can_be_made_again() -> None:
+    rig = run_whole(Step.INIT_PRODUCER_ID, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert rig.call(events.InitTransactionsCalled, "second init") == "done"
+
+
+@pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.INVALID_TXN_STATE, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
+def test_an_abort_never_raises_an_abortable_error(code: ErrorCode) -> None:
+    """Decision 31: it returns, times out, or raises what is application-recoverable."""
+    rig = run_whole(Step.END, code, commits=False)
+    assert group_of(rig.calls["end"]) is Group.APPLICATION_RECOVERABLE
+
+
+def test_what_was_asked_before_the_abort_does_not_matter_any_more() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.hold.add(AddPartitionsToTxnRequest)
+    rig.send("b", ORDERS_1)
+    rig.call(events.AbortCalled, "abort")
+    (request,) = rig.held
+    rig.held.clear()
+    rig.step(_answered(request, added(request.message, codes.TOPIC_AUTHORIZATION_FAILED)))
+    assert rig.calls["abort"] == "done"
+    assert rig.fate("b") == ["TransactionAbortableException no"]
+
+
+def test_a_transaction_without_records_asks_nobody() -> None:
+    rig = rig_in(State.READY)
+    for end in (events.CommitCalled, events.AbortCalled):
+        rig.calls.clear()
+        rig.call(events.BeginTransactionCalled, "begin")
+        assert rig.call(end, "end") == "done"
+    assert not [request for request in rig.requests if isinstance(request, EndTxnRequest)]
+
+
+def test_records_wait_until_their_partition_is_added() -> None:
+    rig = rig_in(State.READY)
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.hold.add(AddPartitionsToTxnRequest)
+    rig.send("b")
+    rig.send("c", ORDERS_1)
+    assert rig.trace == []
+    rig.release()
+    assert rig.trace == ["b@0/0"], "the second partition came while the first was being added"
+    rig.release()
+    assert rig.trace == ["b@0/0", "c@0/0"]
+    assert all(batch.is_transactional for batch in rig.sent)
+    rig.answer(OK)
+    rig.answer(OK)
+    assert rig.call(events.CommitCalled, "commit") == "done"
+
+
+def test_a_commit_sends_what_lingers_first() -> None:
+    rig = Rig(options={"transactional.id": "t", "linger.ms": 10_000})
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.append("ab")
+    rig.step(events.TimePassed())
+    assert not rig.trace
+    rig.call(events.CommitCalled, "commit")
+    assert rig.trace == ["ab@0/0"]
+    assert "commit" not in rig.calls
+    assert not any(isinstance(request, EndTxnRequest) for request in rig.requests), "nothing is decided before every record has its outcome"
+    rig.answer(OK)
+    assert rig.calls["commit"] == "done"
+    assert isinstance(rig.requests[-1], EndTxnRequest)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"), [(State.INITIALIZING, "init"), (State.COMMITTING, "first commit"), (State.ABORTING, "first abort")]
+)
+def test_a_call_that_times_out_goes_on_and_can_be_made_again(state: State, kind: str) -> None:
+    """Decision 30: a commit that may have happened is never aborted, only asked about again."""
+    rig = rig_in(state)
+    rig.sleep(60_001)
+    assert isinstance(rig.calls[kind], TimeoutException)
+    assert rig.core.transaction is not None
+    assert rig.core.transaction.state is state
+    again = {State.INITIALIZING: events.InitTransactionsCalled, State.COMMITTING: events.CommitCalled, State.ABORTING: events.AbortCalled}
+    assert rig.call(again[state], "again") is None
+    rig.release()
+    assert rig.calls["again"] == "done"
+
+
+def test_offsets_that_time_out_make_the_transaction_abortable() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.hold.add(TxnOffsetCommitRequest)
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=OFFSETS, group=GROUP)
+    rig.sleep(60_001)
+    error = rig.calls["offsets"]
+    assert isinstance(error, TransactionAbortableException)
+    assert isinstance(rig.core.transaction and rig.core.transaction.error, TransactionAbortableException)
+    rig.release()
+    assert rig.call(events.AbortCalled, "abort") == "done"
+
+
+def test_records_of_an_aborted_transaction_fail_and_what_is_under_way_is_waited_for() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.send("b")
+    rig.send("c")
+    rig.call(events.AbortCalled, "abort")
+    assert rig.fate("bc") == ["open", "TransactionAbortableException no"]
+    assert "abort" not in rig.calls
+    rig.answer(Answer(base_offset=9))
+    assert rig.fate("b") == ["9"]
+    assert rig.calls["abort"] == "done"
+
+
+def test_a_lost_batch_of_an_aborted_transaction_is_not_sent_again_and_its_numbers_are_left_behind() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.send("b")
+    rig.call(events.AbortCalled, "abort")
+    rig.answer(LOST)
+    rig.sleep(5_000)
+    assert rig.fate("b") == ["TransactionAbortableException possibly"]
+    assert rig.calls["abort"] == "done"
+    (_, bump) = [request for request in rig.requests if isinstance(request, InitProducerIdRequest)]
+    assert (bump.producer_id, bump.producer_epoch) == (4711, 0)
+    rig.call(events.BeginTransactionCalled, "begin again")
+    rig.send("c")
+    assert rig.trace[-1] == "c@0/1"
+
+
+def test_a_fatal_error_fails_what_waits_and_every_later_call() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.send("b")
+    rig.send("c")
+    rig.answer(Answer(codes.PRODUCER_FENCED))
+    assert rig.fate("bc") == ["ProducerFencedException no", "ProducerFencedException no"]
+    for kind in CALLS.values():
+        rig.calls.clear()
+        assert isinstance(rig.call(kind, "call"), ProducerFencedException)
+
+
+def test_the_gravest_code_of_many_partitions_decides() -> None:
+    found = [
+        (ORDERS_0, codes.OPERATION_NOT_ATTEMPTED.number),
+        (ORDERS_1, codes.TOPIC_AUTHORIZATION_FAILED.number),
+        (ORDERS_0, codes.CONCURRENT_TRANSACTIONS.number),
+    ]
+    assert code_of_partitions(found) == (codes.TOPIC_AUTHORIZATION_FAILED, ORDERS_1)
+    assert code_of_partitions(found[:1])[0] is codes.OPERATION_NOT_ATTEMPTED
+    assert code_of_partitions([])[0] is codes.NONE
+
+
+def _answered(effect: Any, message: Any) -> Any:
+    from chaffinch.client.connections import Answered
+
+    return Answered(address=effect.address, token=effect.token, message=message)

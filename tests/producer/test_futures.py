@@ -1,0 +1,100 @@
+"""Cheap futures are futures: everything the standard library does with one works, whoever comes first."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from typing import Any
+
+import pytest
+
+from chaffinch.producer.futures import RecordFuture, complete_all, failed_future
+
+
+def test_is_a_standard_future_without_a_lock_of_its_own() -> None:
+    future: RecordFuture[int] = RecordFuture()
+    assert isinstance(future, concurrent.futures.Future)
+    assert "_condition" not in future.__dict__
+    assert not future.__dict__
+    future.complete(5)
+    assert "_condition" not in future.__dict__
+    assert (future.result(), future.exception(), future.done()) == (5, None, True)
+
+
+def test_fail() -> None:
+    assert isinstance(failed_future(ZeroDivisionError()).exception(0), ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError):
+        failed_future(ZeroDivisionError()).result()
+
+
+def test_result_times_out() -> None:
+    future: RecordFuture[int] = RecordFuture()
+    with pytest.raises(concurrent.futures.TimeoutError):
+        future.result(0)
+    future.complete(1)
+    assert future.result(0) == 1
+
+
+def test_cannot_be_cancelled() -> None:
+    future: RecordFuture[int] = RecordFuture()
+    assert not future.cancel()
+    assert not future.cancelled()
+    future.complete(1)
+
+
+def test_callbacks_before_and_after() -> None:
+    heard: list[Any] = []
+    future: RecordFuture[int] = RecordFuture()
+    future.add_done_callback(lambda done: heard.append(("before", done.result())))
+    future.complete(1)
+    future.add_done_callback(lambda done: heard.append(("after", done.result())))
+    assert heard == [("before", 1), ("after", 1)]
+
+
+def test_wait_and_as_completed() -> None:
+    futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(3)]
+    threading.Thread(target=lambda: complete_all(futures, [0, 1, 2])).start()
+    assert {future.result() for future in concurrent.futures.as_completed(futures, 10)} == {0, 1, 2}
+    assert not concurrent.futures.wait(futures, 10).not_done
+
+
+def test_awaitable_through_asyncio() -> None:
+    async def main() -> int:
+        future: RecordFuture[int] = RecordFuture()
+        threading.Thread(target=lambda: future.complete(7)).start()
+        return await asyncio.wrap_future(future)
+
+    assert asyncio.run(main()) == 7
+
+
+def test_complete_all_mixes_touched_and_untouched() -> None:
+    futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(4)]
+    heard: list[int] = []
+    futures[2].add_done_callback(lambda done: heard.append(done.result()))
+    complete_all(futures, range(4))
+    assert [future.result(0) for future in futures] == [0, 1, 2, 3]
+    assert heard == [2]
+
+
+def test_a_waiter_that_comes_at_the_same_moment_misses_nothing() -> None:
+    for _ in range(200):
+        future: RecordFuture[int] = RecordFuture()
+        barrier = threading.Barrier(2)
+        seen: list[int] = []
+
+        def wait(future: RecordFuture[int] = future, barrier: threading.Barrier = barrier, seen: list[int] = seen) -> None:
+            barrier.wait()
+            seen.append(future.result(10))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        barrier.wait()
+        future.complete(1)
+        thread.join(10)
+        assert seen == [1]
+
+
+def test_no_other_attributes_appear() -> None:
+    with pytest.raises(AttributeError):
+        _ = RecordFuture().colour  # type: ignore[attr-defined]
