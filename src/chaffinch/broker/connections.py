@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from typing import Any, Final, Protocol, cast
 
+from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
@@ -19,6 +20,9 @@ WRITE_BUFFER_BYTES_MAX: Final = 4 << 20
 
 REQUESTS_WAITING_MAX: Final = 256
 """Requests read and not answered: beyond it nothing more is read. More than any client has in flight by default."""
+
+UNSENT_BYTES_MAX: Final = 1 << 18
+"""Answers collected in one turn of the loop before they are given to the transport all the same, so that it can say "enough"."""
 
 BYTES_WAITING_MAX: Final = 8 << 20
 """The same in bytes; one larger frame may exceed it."""
@@ -32,6 +36,7 @@ class Owner(Protocol):
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None: ...
     def failed(self, peer: Peer, error: Exception) -> None: ...
     def disconnected(self, peer: Peer) -> None: ...
+    def flush_later(self, peer: Peer) -> None: ...
     def now(self) -> float: ...
 
 
@@ -48,6 +53,8 @@ class Peer(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._backlog: deque[ReceivedRequest] = deque()
         self._bytes_waiting = 0
+        self._unsent: list[Buffer] = []
+        self._unsent_bytes = 0
         self._is_congested = False
         self._is_paused = False
         self.get_buffer = frames.get_buffer  # type: ignore[method-assign, assignment]  # The transport's own call, without one of ours between.
@@ -98,14 +105,23 @@ class Peer(asyncio.BufferedProtocol):
 
     def respond(self, request: ReceivedRequest, message: Message) -> None:
         """Send an answer, unless the connection is gone."""
-        transport = self._transport
-        if transport is None:
+        if self._transport is None:
             return
-        parts = self.frames.encode_response(request, message)
-        if len(parts) == 1:
-            transport.write(parts[0])
-        else:
-            transport.writelines(parts)
+        if not self._unsent:
+            self._owner.flush_later(self)
+        for part in self.frames.encode_response(request, message):
+            self._unsent.append(part)
+            self._unsent_bytes += len(part)
+        if self._unsent_bytes > UNSENT_BYTES_MAX:
+            self.flush()
+        elif self._is_paused:
+            self._consider_reading()
+
+    def flush(self) -> None:
+        """Give the transport what was answered in this turn of the loop: one system call for many small answers."""
+        parts, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if self._transport is not None and parts:
+            self._transport.writelines(parts)
         if self._is_paused:
             self._consider_reading()
 
@@ -117,12 +133,14 @@ class Peer(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send what was answered, then close."""
         self._backlog.clear()
+        self.flush()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once; what was not sent is dropped."""
         self._backlog.clear()
+        self._unsent.clear()
         if self._transport is not None:
             self._transport.abort()
 

@@ -112,6 +112,7 @@ class BrokerServer:
         self._pool = BufferPool()
         self._syncs = settings["flush.policy"] == "always"
         self._unsent: list[Effect] = []
+        self._unflushed: list[Peer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -193,6 +194,17 @@ class BrokerServer:
     def disconnected(self, peer: Peer) -> None:
         if self._peers.pop(peer.connection_id, None) is not None:
             self._carry_out(self.core.apply(ConnectionLost(connection_id=peer.connection_id), self._clock.wall_ms()))
+
+    def flush_later(self, peer: Peer) -> None:
+        """At the end of this turn of the loop, once for all that it brings."""
+        if not self._unflushed:
+            self._loop.call_soon(self._flush)
+        self._unflushed.append(peer)
+
+    def _flush(self) -> None:
+        peers, self._unflushed = self._unflushed, []
+        for peer in peers:
+            peer.flush()
 
     # Effects --------------------------------------------------------------------------------------------------------------------------
 

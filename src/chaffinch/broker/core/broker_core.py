@@ -112,6 +112,11 @@ class BrokerCore:
             offsets=offsets,
             grown=grown,
         )
+        if self._syncs:
+            # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
+            # and readers see them: they must not go any more.
+            for partition in topics.partitions():
+                partition.log.sync()
         completed = transactions.complete_decided(now_ms)
         if completed:
             self.state.refusals.say(f"{completed} transactions that were decided before the last stop are completed")
