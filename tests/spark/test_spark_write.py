@@ -133,6 +133,21 @@ def test_a_stream_with_dead_letters_restarted_from_its_checkpoint(spark, broker,
     assert {bytes(row["value"]).decode() for row in files} == set(letters)
 
 
+def test_a_broker_killed_in_the_middle_of_a_stream_and_started_again(spark, broker, topic, tmp_path):
+    """Between two answers of the commit of batch 1; the clients find it again under its old address."""
+    stream = Stream(spark, broker, topic, tmp_path)
+    for number in range(3):
+        stream.add(number, [(f"k{row}", f"{number}-{row}") for row in range(20)])
+    broker.faults.add(api="AddOffsetsToTxn", action="delay", delay_ms=500, count=1)
+    query = stream.start()
+    while broker.counters(topic).get("MessagesInPerSec", 0) == 0 and query.isActive:
+        query.awaitTermination(0.02)
+    broker.restart(kill=True)
+    assert query.awaitTermination(120)
+    assert query.exception() is None
+    assert values(broker, topic) == {f"{number}-{row}": 1 for number in range(3) for row in range(20)}
+
+
 def test_the_checkpoint_restored_from_an_older_copy(spark, broker, topic, tmp_path):
     stream = Stream(spark, broker, topic, tmp_path)
     stream.add(0, [("k0", "zero")])
@@ -227,6 +242,11 @@ class TestBadInput:
             ).save()
         assert "127.0.0.1:1" in text_of(caught)
         assert "refused" in text_of(caught)
+
+    def test_an_address_that_is_none(self, spark, broker, topic):
+        text = self.refused(spark, broker, topic, kafka__bootstrap__servers="nonsense")
+        assert "KAFKA[InvalidConfiguration]" in text
+        assert "nonsense" in text
 
     def test_staging_folder_not_writable(self, spark, broker, topic, tmp_path):
         (tmp_path / "file").write_text("in the way")
