@@ -27,14 +27,14 @@ def logs_are_decided(logs: Logs) -> Iterator[str]:
             yield f"{topic_partition}: the last stable offset stays at {log.last_stable_offset}, the log ends at {log.log_end_offset}"
 
 
-def readers_agree(committed: Committed, logs: Logs) -> Iterator[str]:
-    """What Fetch gives to readers of committed records is what the markers in the log say, in the order of the log."""
+def readers_agree(who: str, committed: Committed, logs: Logs) -> Iterator[str]:
+    """What Fetch gave to a reader of committed records is what the markers in the log say, in the order of the log."""
     for topic_partition, records in committed.items():
         expected = visible(logs[topic_partition])
         if list(records) != expected:
             seen, wanted = {r.offset for r in records}, {r.offset for r in expected}
             yield (
-                f"{topic_partition}: read_committed differs from the markers: missing offsets {sorted(wanted - seen)[:5]}, "
+                f"{who}: {topic_partition}: read_committed differs from the markers: missing offsets {sorted(wanted - seen)[:5]}, "
                 f"too many {sorted(seen - wanted)[:5]}"
             )
 

@@ -15,6 +15,7 @@ from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
 from chaffinch.broker.core.events import ConnectionLost, Event, RequestReceived, TimePassed
 from chaffinch.client.addresses import Address
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import ProduceResponse
 from chaffinch.protocol.server_connection import ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
@@ -71,11 +72,21 @@ class BrokerProcess:
         self._connection_count = 0
         self._timer: Timer | None = None
         self._life = 0
-        self._lost_answer_share = 0.0
+        self._leaders: dict[TopicPartition, int] = {}
 
     @property
     def addresses(self) -> list[Address]:
         return [Address(node.host, node.port) for node in self.nodes]
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """Those of the planned topics."""
+        return [TopicPartition(topic.name, index) for topic in self._topics for index in range(topic.partition_count)]
+
+    def leader_address(self, topic_partition: TopicPartition) -> Address:
+        """Where the partition's leader listens, or listened when the process last lived."""
+        leader = self._leaders[topic_partition]
+        return Address(self.nodes[leader].host, self.nodes[leader].port)
 
     # Life and death --------------------------------------------------------------------------------------------------------------------
 
@@ -96,6 +107,7 @@ class BrokerProcess:
             self._end(self.disk.armed_death)
             return
         self.core = core
+        self._leaders = {partition.topic_partition: partition.replicas.leader for partition in core.topics.partitions()}
         self._world.tell(WHO, f"starts, life {self._life}")
         for node in self.nodes:
             self._network.listen(Address(node.host, node.port), self, node.id)

@@ -59,6 +59,9 @@ MAX_BLOCK_MS: Final = 10_000
 CLOSE_WITHIN_MS: Final = 60_000
 RESTART_MS_MAX: Final = 800
 INCARNATIONS_MAX: Final = 60
+WAKES_PER_S_MAX: Final = 300
+"""A sender that wakes by its own deadlines more often than this is spinning."""
+WAKES_FREE: Final = 300
 
 
 class ProducerUser:
@@ -164,6 +167,8 @@ class ProducerProcess:
         self._batch_bytes: int = settings["batch.size"]
         self._timer_ms: int | None = None
         self._is_dead = False
+        self._began_ms = self._world.now_ms
+        self._wakes = 0
         self._world.tell(who, "starts")
 
     # The program -----------------------------------------------------------------------------------------------------------------------
@@ -405,8 +410,12 @@ class ProducerProcess:
             self._world.at(deadline_ms, lambda: self._time_passed(deadline_ms))
 
     def _time_passed(self, planned_ms: int) -> None:
-        if self._timer_ms == planned_ms:
-            self._timer_ms = None
+        if self._timer_ms != planned_ms or self._is_dead:
+            return
+        self._timer_ms = None
+        self._wakes += 1
+        life_ms = self._world.now_ms - self._began_ms
+        assert self._wakes <= WAKES_FREE + WAKES_PER_S_MAX * life_ms // 1000, f"{self.who} spins: {self._wakes} wakes in {life_ms} ms"
         self.handle(events.TimePassed())
 
 

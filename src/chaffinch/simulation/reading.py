@@ -7,6 +7,7 @@ skipped from their first offset to their marker. A record is known by the number
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -32,6 +33,7 @@ from chaffinch.simulation.world import World
 
 READ_BYTES: Final = 1 << 30
 NUMBER_DIGITS: Final = 9
+FOLLOW_MS_MAX: Final = 500
 FETCH_BYTES: Final = 20_000
 """Small, so that aborted transactions begin in one answer and end in another."""
 
@@ -123,61 +125,65 @@ def _records(view: BatchView) -> list[LogRecord]:
 
 
 class CommittedReader:
-    """A consumer with isolation.level=read_committed of every partition, from the beginning to the last stable offset."""
+    """A consumer with isolation.level=read_committed of every partition, from the beginning on, through every fault.
 
-    def __init__(self, world: World, network: Network, broker: BrokerProcess) -> None:
-        self.found: dict[TopicPartition, list[LogRecord]] = {}
+    It follows the log until `finish`, then stops at the last stable offset. What it has read it never unreads: a record that turns out
+    not to be committed, or to be lost, stays in `found`.
+    """
+
+    def __init__(self, world: World, network: Network, broker: BrokerProcess, partitions: Sequence[TopicPartition], who: str) -> None:
+        self.found: dict[TopicPartition, list[LogRecord]] = {topic_partition: [] for topic_partition in partitions}
+        self._who = who
         self._world = world
         self._broker = broker
-        self._transport = Transport(world, network, "reader", self._told, request_timeout_ms=30_000, connect_timeout_ms=10_000)
-        self._aborted: dict[TopicPartition, set[int]] = {}
-        self._open: set[TopicPartition] = set()
-        core = broker.core
-        assert core is not None, "the broker is up when its logs are read"
-        for partition in core.topics.partitions():
-            if not partition.topic.is_internal:
-                self.found[partition.topic_partition] = []
-                self._aborted[partition.topic_partition] = set()
-                self._open.add(partition.topic_partition)
-        for topic_partition in sorted(self._open):
+        self._transport = Transport(world, network, who, self._told, request_timeout_ms=1_000, connect_timeout_ms=500)
+        self._aborted: dict[TopicPartition, set[int]] = {topic_partition: set() for topic_partition in partitions}
+        self._open = set(partitions)
+        self._is_finishing = False
+        for topic_partition in partitions:
             self._ask(topic_partition, 0)
 
     @property
     def is_done(self) -> bool:
         return not self._open
 
+    def finish(self) -> None:
+        """Read what there is, then stop."""
+        self._is_finishing = True
+
     def _ask(self, topic_partition: TopicPartition, offset: int) -> None:
-        core = self._broker.core
-        assert core is not None
-        partition = core.topics.partition(*topic_partition)
-        assert partition is not None
         part = FetchPartition(partition=topic_partition.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
         request = FetchRequest(
-            max_wait_ms=0,
+            max_wait_ms=0 if self._is_finishing else self._world.dice.choice((0, 100)),
             min_bytes=1,
             max_bytes=FETCH_BYTES,
             isolation_level=READ_COMMITTED,
             topics=[FetchTopic(topic=topic_partition.topic, partitions=[part])],
         )
-        self._transport.send(self._broker.addresses[partition.replicas.leader], request, (topic_partition, offset))
+        self._transport.send(self._broker.leader_address(topic_partition), request, (topic_partition, offset))
+
+    def _ask_later(self, topic_partition: TopicPartition, offset: int) -> None:
+        wait_ms = 10 if self._is_finishing else self._world.dice.randint(10, FOLLOW_MS_MAX)
+        self._world.after(wait_ms, lambda: self._ask(topic_partition, offset))
 
     def _told(self, event: ConnectionEvent) -> None:
         if isinstance(event, Failed):
-            # A link from before the healing may still end.
-            self._world.after(10, lambda: self._ask(*event.token))
+            self._ask_later(*event.token)
         if isinstance(event, Answered):
             topic_partition, offset = event.token
             response: FetchResponse = event.message
             self._take(topic_partition, offset, response.responses[0].partitions[0])
 
     def _take(self, topic_partition: TopicPartition, offset: int, data: PartitionData) -> None:
-        assert data.error_code == 0, f"fetching {topic_partition} at {offset}: error {data.error_code}"
+        assert data.error_code == 0, f"{self._who}: {topic_partition} at offset {offset}: error {data.error_code}"
         position = self._collect(topic_partition, offset, data.records, list(data.aborted_transactions or ()))
-        if position >= data.last_stable_offset:
+        if position < data.last_stable_offset:
+            assert position > offset, f"{self._who}: no progress at {offset} of {topic_partition}, stable up to {data.last_stable_offset}"
+            self._ask(topic_partition, position)
+        elif self._is_finishing:
             self._open.discard(topic_partition)
         else:
-            assert position > offset, f"no progress at {offset} of {topic_partition}, last stable offset {data.last_stable_offset}"
-            self._ask(topic_partition, position)
+            self._ask_later(topic_partition, position)
 
     def _collect(self, topic_partition: TopicPartition, offset: int, records: Records, starting: list[AbortedTransaction]) -> int:
         """Take the visible records of one answer; returns the next offset."""

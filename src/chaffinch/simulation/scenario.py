@@ -7,8 +7,10 @@ broker is killed once more and started again, and the checkers compare what was 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from chaffinch.simulation import checkers
@@ -106,9 +108,8 @@ def run(seed: int, *, keeps_story: bool = False, **overrides: Any) -> Report:
     except Stuck as stuck:
         violations = [f"stuck: {stuck}: {scene.left()}"]
     except Exception as error:  # A core that raises is what the simulation is looking for.
-        violations = [f"raised: {type(error).__name__}: {error}"]
-        if keeps_story:
-            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        violations = [f"raised: {type(error).__name__}: {error} ({frame.name}, line {frame.lineno} of {Path(frame.filename).name})"]
     for violation in violations:
         world.tell("checkers", violation)
     return Report(
@@ -133,6 +134,7 @@ class _Scene:
         )
         self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
         self.broker.start()
+        self.follower = CommittedReader(world, self.network, self.broker, self.broker.partitions, "follower")
         self.queries = [self.workload.query(f"query-{number}", knobs.query_rows) for number in range(knobs.query_count)]
         self.supervisors = [
             Supervisor(world, self.network, self.broker.addresses, query, cut=knobs.cut, cut_broker=self._cut_broker)
@@ -213,15 +215,22 @@ class _Scene:
         before = read_logs(broker.core)
         broker.die(Death.POWER_LOST if self.knobs.flush_policy == "always" else Death.KILLED)
         world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="the broker does not start again")
-        reader = CommittedReader(world, self.network, broker)
-        world.run(lambda: reader.is_done, limit_ms=READ_WITHIN_MS, waiting_for="a read_committed reader does not come to the end")
+        reader = CommittedReader(world, self.network, broker, broker.partitions, "reader")
+        for each in (reader, self.follower):
+            each.finish()
+        world.run(
+            lambda: reader.is_done and self.follower.is_done,
+            limit_ms=READ_WITHIN_MS,
+            waiting_for="a read_committed reader does not come to the end",
+        )
         logs, committed = read_logs(broker.core), reader.found
         found = [
             *checkers.logs_are_decided(logs),
             *checkers.logs_survive(before, logs),
             *checkers.offsets_are_dense(logs),
             *checkers.sequences_run_on(logs),
-            *checkers.readers_agree(committed, logs),
+            *checkers.readers_agree("reader", committed, logs),
+            *checkers.readers_agree("follower", self.follower.found, logs),
         ]
         for producer in self.producers:
             found += self._producer_verdict(producer, logs, committed)

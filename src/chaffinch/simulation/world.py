@@ -19,6 +19,9 @@ from collections.abc import Callable
 BEGIN_MS = 1_750_000_000_000
 """Virtual time 0 as ms since 1970: record timestamps have to look like timestamps."""
 
+ACTIONS_PER_MS_MAX = 20_000
+"""More at one instant means that somebody plans for now again and again."""
+
 Action = Callable[[], None]
 
 
@@ -35,7 +38,7 @@ class Timer:
 
 
 class Stuck(Exception):
-    """Virtual time went past a limit, or nothing is planned any more, before the condition that was waited for held."""
+    """Virtual time went past a limit, stands still, or nothing is planned any more, before the condition that was waited for held."""
 
 
 class World:
@@ -51,6 +54,7 @@ class World:
         self._hash = hashlib.sha256()
         self._queue: list[tuple[int, int, Timer]] = []
         self._serial = 0
+        self._actions_now = 0
 
     @property
     def elapsed_ms(self) -> int:
@@ -84,8 +88,14 @@ class World:
                 raise Stuck(f"{waiting_for}: {why}")
             time_ms, _, timer = heapq.heappop(self._queue)
             if timer.action is not None:
-                self.now_ms = time_ms
+                self._advance(time_ms)
                 timer.action()
+
+    def _advance(self, time_ms: int) -> None:
+        self._actions_now = 0 if time_ms > self.now_ms else self._actions_now + 1
+        self.now_ms = time_ms
+        if self._actions_now > ACTIONS_PER_MS_MAX:
+            raise Stuck(f"time stands still at {self.elapsed_ms} ms")
 
     def chance(self, share: float) -> bool:
         """True in `share` of all cases. Rolls nothing for 0."""
