@@ -6,6 +6,7 @@ Source of the waits: `reconnect.backoff.ms` and `reconnect.backoff.max.ms` of Ap
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -13,6 +14,7 @@ from chaffinch.client.backoff import Backoff, Dice
 from chaffinch.errors import ConfigException
 
 PORT_MAX: Final = 65535
+_ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[0-9a-fA-F:.%\w]+)\]|(?P<name>[\w.-]+)):(?P<port>[0-9]{1,5})")
 
 
 class Address(NamedTuple):
@@ -35,12 +37,10 @@ def parse_bootstrap_servers(servers: str | Sequence[str]) -> tuple[Address, ...]
 
 
 def _parse(text: str) -> Address:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= PORT_MAX:
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 1 <= int(match["port"]) <= PORT_MAX:
         raise ConfigException(f"option bootstrap.servers cannot contain {text!r}: each server must be host:port, with a port of 1 to 65535")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    return Address(host, int(port))
+    return Address(match["name"] or match["bracketed"], int(match["port"]))
 
 
 class Attempts:

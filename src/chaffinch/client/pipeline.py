@@ -30,8 +30,10 @@ class Exchange:
 class Deadline:
     """Until when a call may go on, and what it would say then."""
 
-    def __init__(self, clock: Clock, timeout_ms: int, what: str) -> None:
+    def __init__(self, clock: Clock, timeout_ms: int, what: str, api: str | None = None) -> None:
         self._clock = clock
+        self._api = api
+        self._may_be_done = False
         self.started_ms = clock.now_ms()
         self.at_ms = self.started_ms + timeout_ms
         self.what = what
@@ -49,9 +51,16 @@ class Deadline:
     def waited_ms(self) -> int:
         return self._clock.now_ms() - self.started_ms
 
+    def note(self, error: ApiException, *, is_new: bool = True) -> None:
+        """An attempt failed. One of the request itself may have been acted on; `is_new`: it says more than the attempts before."""
+        self._may_be_done |= error.api == self._api and error.stored is Stored.POSSIBLY
+        if is_new or self.last_error is None:
+            self.last_error = error
+
     def error(self, detail: str) -> TimeoutException:
-        stored = self.last_error.stored if isinstance(self.last_error, ApiException) else Stored.NO
-        error = TimeoutException(f"{self.what} failed after {self.waited_ms} ms: {detail}", stored=stored)
+        """What the caller is told when time is over; the last error is its cause."""
+        stored = Stored.POSSIBLY if self._may_be_done else Stored.NO
+        error = TimeoutException(f"{self.what} failed after {self.waited_ms} ms: {detail}", stored=stored, api=self._api)
         error.__cause__ = self.last_error
         return error
 
@@ -108,7 +117,7 @@ class Pipeline:
         self._collect()
         while len(self._open) > open_max:
             if deadline.is_over:
-                deadline.last_error = NetworkException(f"no answer from {self.address} yet", stored=Stored.POSSIBLY)
+                deadline.note(NetworkException(f"no answer from {self.address} yet", stored=Stored.POSSIBLY))
                 raise deadline.error(f"{len(self._open)} requests have no answer")
             self._client.pump(deadline.left_ms)
             self._collect()

@@ -34,6 +34,7 @@ RETRY_BACKOFF: Final = Backoff(initial_ms=100, max_ms=1_000)
 RECONNECT_BACKOFF: Final = Backoff(initial_ms=50, max_ms=1_000)
 # Requests in flight per pipeline: enough to keep a broker busy while the next batch is being made.
 WINDOW_REQUESTS: Final = 5
+OUT_OF_TIME: Final = "no answer within the caller's time-out"
 POLL_MS_MAX: Final = 1_000
 
 Target = int | Address | Literal["any", "controller"]
@@ -88,7 +89,7 @@ class SyncClient:
         unless `retries` is False: then NetworkException says with `stored` whether the broker may have acted on it. TimeoutException
         when time is over, with the last reason as its cause; UnsupportedVersionException when the broker has no version of the API.
         """
-        deadline = self.deadline(timeout_ms, f"{api_of(message).name} request to {_named(node)}")
+        deadline = self.deadline(timeout_ms, f"to {_named(node)}", message)
         with self.lock:
             return self._until_answered(lambda: self._address(node, deadline), message, deadline, retries=retries).message
 
@@ -97,7 +98,7 @@ class SyncClient:
 
         An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
         """
-        deadline = self.deadline(timeout_ms, f"{api_of(message).name} request to the leader of {topic_partition}")
+        deadline = self.deadline(timeout_ms, f"to the leader of {topic_partition}", message)
 
         def find() -> Address | None:
             return self._leader_address(topic_partition, deadline)
@@ -113,7 +114,7 @@ class SyncClient:
 
         An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
         """
-        deadline = self.deadline(timeout_ms, f"{api_of(message).name} request to the coordinator of {kind} {key!r}")
+        deadline = self.deadline(timeout_ms, f"to the coordinator of {kind} {key!r}", message)
         with self.lock:
             return self._until_settled(
                 lambda: self._coordinator_address(key, kind, deadline), lambda: self._coordinators.forget(key, kind), message, deadline
@@ -155,8 +156,11 @@ class SyncClient:
 
     # What follows is called with the lock held.
 
-    def deadline(self, timeout_ms: int | None, what: str) -> Deadline:
-        return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what)
+    def deadline(self, timeout_ms: int | None, what: str, message: Message | None = None) -> Deadline:
+        """Until when a call goes on; `message` is the request it is about, if it is about one."""
+        api = None if message is None else api_of(message).name
+        what = what if api is None else f"{api} request {what}"
+        return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what, api)
 
     def start(self, message: Message, address: Address) -> Exchange:
         """Hand over a request without waiting for its answer."""
@@ -180,7 +184,9 @@ class SyncClient:
             case Connected():
                 self._attempts.succeeded(event.address)
             case Disconnected():
-                self._attempts.failed(event.address, event.reason, self._clock.now_ms())
+                # That the caller has no more time says nothing about the broker.
+                if event.reason != OUT_OF_TIME:
+                    self._attempts.failed(event.address, event.reason, self._clock.now_ms())
                 self._coordinators.forget_address(event.address)
 
     def _pause(self, pause_ms: int, deadline: Deadline) -> None:
@@ -216,9 +222,10 @@ class SyncClient:
             if isinstance(exchange.outcome, Answered):
                 return exchange.outcome
             if exchange.outcome is None:
-                self._network.disconnect(address, "no answer within the caller's time-out")
+                self._network.disconnect(address, OUT_OF_TIME)
                 self.pump(0)
-            deadline.last_error = error = failure_of(exchange)
+            error = failure_of(exchange)
+            deadline.note(error, is_new=OUT_OF_TIME not in error.message)
             if not retries or isinstance(error, UnsupportedVersionException):
                 raise error
             if deadline.is_over:
@@ -235,7 +242,7 @@ class SyncClient:
                 return answer
             failures += 1
             code, text = next(iter(answers.codes_in(answer)))
-            deadline.last_error = exception_for(code, message=text, api=api_of(message).name)
+            deadline.note(exception_for(code, message=text, api=api_of(message).name))
             if deadline.is_over:
                 raise deadline.error(f"the last answer was {code.name}")
             if handling is Handling.REFRESH_AND_RETRY:
@@ -311,9 +318,10 @@ class SyncClient:
                 if self._attempts.may_try(found.address, self._clock.now_ms()):
                     return found.address
             else:
-                deadline.last_error = exception_for(found.code, message=found.message, api="FindCoordinator")
+                error = exception_for(found.code, message=found.message, api="FindCoordinator")
+                deadline.note(error)
                 if not found.code.is_retriable:
-                    raise deadline.last_error
+                    raise error
             if deadline.is_over:
                 raise deadline.error(f"the last answer was {found.code.name}")
             failures += 1

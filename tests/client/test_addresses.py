@@ -1,0 +1,79 @@
+"""`bootstrap.servers`, waits between attempts, and the line that says who could not be reached and why."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
+from chaffinch.client.backoff import Backoff
+from chaffinch.errors import ConfigException
+
+A, B = Address("a", 1), Address("b", 2)
+
+
+class Steady:
+    """Dice that always show the middle."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1", [A]),
+        (" a:1 , b:2 ", [A, B]),
+        (["a:1", "b:2"], [A, B]),
+        ("[::1]:9092", [Address("::1", 9092)]),
+        ("a:1,", [A]),
+    ],
+)
+def test_bootstrap_servers(text: str | list[str], expected: list[Address]) -> None:
+    assert list(parse_bootstrap_servers(text)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:b", "a:-1", "a:1;b:2", "a:²"])
+def test_what_is_no_address_is_named(text: str) -> None:
+    with pytest.raises(ConfigException, match=r"bootstrap\.servers"):
+        parse_bootstrap_servers(text)
+
+
+def test_address_as_text() -> None:
+    assert [str(address) for address in (A, Address("::1", 9092))] == ["a:1", "[::1]:9092"]
+
+
+def test_backoff_doubles_to_its_limit() -> None:
+    backoff = Backoff(initial_ms=100, max_ms=1000)
+    assert [backoff.wait_ms(n, Steady()) for n in range(7)] == [0, 100, 200, 400, 800, 1000, 1000]
+    assert backoff.wait_ms(10**9, Steady()) == 1000
+
+
+def test_jitter_stays_within_a_fifth() -> None:
+    dice = random.Random(1)
+    waits = {Backoff(initial_ms=100, max_ms=1000).wait_ms(1, dice) for _ in range(1000)}
+    assert min(waits) >= 80
+    assert max(waits) <= 120
+    assert len(waits) > 20
+
+
+def test_who_failed_waits_and_the_others_are_tried() -> None:
+    attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
+    assert attempts.pick([A, B], 0) == A
+    attempts.failed(A, "refused", 0)
+    assert attempts.pick([A, B], 0) == B
+    attempts.failed(B, "timed out", 10)
+    assert attempts.pick([A, B], 50) is None
+    assert attempts.next_retry_ms([A, B], 50) == 100
+    assert attempts.pick([A, B], 100) == A
+    attempts.succeeded(A)
+    attempts.failed(B, "timed out", 10)
+    assert attempts.pick([B, A], 5000) == A, "who works is preferred"
+    assert (attempts.failures(A), attempts.failures(B)) == (0, 2)
+
+
+def test_the_description_names_addresses_reasons_and_time() -> None:
+    attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
+    attempts.failed(A, "refused", 0)
+    assert attempts.describe([A, B, A], 300) == "no broker reachable at a:1 (refused), b:2 (no answer yet); tried for 300 ms"

@@ -1,0 +1,194 @@
+"""One connection without its socket: negotiation, deadlines, and whether a failed request may have reached the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered, BrokerConnection, Connected, Disconnected, Failed, Written
+from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from chaffinch.protocol.server_connection import ServerConnection
+from tests.client.scripted_server import ScriptedServer
+
+HERE = Address("h", 1)
+
+
+class Wire:
+    """A connection and a server's end, joined by bytes that the test moves."""
+
+    def __init__(self, *, features: tuple[str, ...] = ()) -> None:
+        self.connection = BrokerConnection(HERE, client_id="me", request_timeout_ms=1000)
+        self.server = ServerConnection()
+        self.requests: list[Any] = []
+        self.events: list[Any] = []
+        self._versions = ScriptedServer(features=features)
+        self._versions.__exit__(None, None, None)
+
+    def open(self) -> None:
+        self.connection.opened(0)
+        self.to_server()
+        self.answer(self._versions._default(self.requests[0].message))
+
+    def to_server(self, count: int | None = None) -> None:
+        data = b"".join(self.connection.buffers())[:count]
+        self.events += self.connection.written(len(data))
+        self.requests += self.server.receive(data)
+
+    def answer(self, message: Any, now_ms: int = 0, *, step: int | None = None) -> None:
+        data = b"".join(self.server.encode_response(self.requests.pop(0), message))
+        while data:
+            buffer = self.connection.get_buffer()
+            count = min(len(buffer), len(data), step or len(data))
+            buffer[:count] = data[:count]
+            self.events += self.connection.received(count, now_ms)
+            data = data[count:]
+
+
+def produce(acks: int) -> ProduceRequest:
+    partition = PartitionProduceData(index=0, records=[b"a" * 70, memoryview(b"b" * 30)])
+    return ProduceRequest(acks=acks, timeout_ms=1, topics=[TopicProduceData(name="orders", partitions=[partition])])
+
+
+def test_versions_come_first_and_the_software_is_named() -> None:
+    wire = Wire()
+    wire.connection.send(MetadataRequest(topics=[]), "token", 0)
+    wire.connection.opened(0)
+    wire.to_server()
+    (request,) = wire.requests
+    assert isinstance(request.message, ApiVersionsRequest)
+    assert request.message.client_software_name == "chaffinch"
+    wire.answer(wire._versions._default(request.message))
+    assert wire.events == [Connected(address=HERE)]
+    wire.to_server()
+    assert [type(request.message) for request in wire.requests] == [MetadataRequest]
+    assert wire.connection.is_negotiated
+
+
+@pytest.mark.parametrize("step", [None, 1, 7])
+def test_answers_find_their_requests_however_they_arrive(step: int | None) -> None:
+    wire = Wire()
+    wire.open()
+    for token in "abc":
+        wire.connection.send(MetadataRequest(topics=[]), token, 0)
+    wire.to_server()
+    for number in range(3):
+        wire.answer(MetadataResponse(controller_id=number), step=step)
+    answered = [event for event in wire.events if isinstance(event, Answered)]
+    assert [(event.token, event.message.controller_id) for event in answered] == [("a", 0), ("b", 1), ("c", 2)]
+    assert wire.connection.in_flight_count == 0
+
+
+def test_the_numbering_that_was_announced() -> None:
+    wire = Wire(features=("chaffinch.error.numbering",))
+    wire.open()
+    wire.connection.send(MetadataRequest(topics=[]), "a", 0)
+    wire.to_server()
+    wire.answer(MetadataResponse())
+    assert wire.events[-1].numbering == "kip"
+
+
+def test_an_old_broker_is_asked_again_in_its_own_version() -> None:
+    wire = Wire()
+    wire.connection.opened(0)
+    wire.to_server()
+    wire.requests[0].version = 0  # As Kafka: who does not know the version answers in version 0.
+    wire.answer(ApiVersionsResponse(error_code=35))
+    assert not wire.events
+    assert wire.connection.violation is None
+    wire.to_server()
+    wire.answer(wire._versions._default(wire.requests[0].message))
+    assert wire.events == [Connected(address=HERE)]
+
+
+def test_a_broker_that_never_agrees_is_given_up() -> None:
+    wire = Wire()
+    wire.connection.opened(0)
+    for _ in range(3):
+        wire.to_server()
+        wire.requests[0].version = 0
+        wire.answer(ApiVersionsResponse(error_code=35))
+    assert wire.connection.violation is not None
+
+
+def test_a_request_without_an_answer_is_done_when_its_last_byte_is_out() -> None:
+    wire = Wire()
+    wire.open()
+    wire.events.clear()
+    wire.connection.send(produce(0), "a", 0, expects_answer=False)
+    wire.to_server(10)
+    assert not wire.events
+    wire.to_server()
+    assert wire.events == [Written(address=HERE, token="a")]
+    assert wire.connection.deadline_ms is None
+
+
+def test_deadlines() -> None:
+    wire = Wire()
+    wire.open()
+    assert wire.connection.deadline_ms is None
+    wire.connection.send(MetadataRequest(topics=[]), "a", 100)
+    wire.connection.send(MetadataRequest(topics=[]), "b", 100, timeout_ms=50)
+    assert wire.connection.deadline_ms == 150
+    assert not wire.connection.is_stuck(149)
+    assert wire.connection.is_stuck(150)
+
+
+def test_a_lost_connection_says_which_requests_may_have_reached_the_broker() -> None:
+    wire = Wire()
+    wire.open()
+    wire.connection.send(produce(-1), "whole", 0)
+    wire.to_server()
+    wire.connection.send(produce(-1), "partly", 0)
+    wire.to_server(5)
+    wire.connection.send(produce(-1), "not at all", 0)
+    events = wire.connection.lost("gone", now_ms=5)
+    failed = [event for event in events if isinstance(event, Failed)]
+    assert [(event.token, event.was_sent, event.is_timeout) for event in failed] == [
+        ("whole", True, False),
+        ("partly", True, False),
+        ("not at all", False, False),
+    ]
+    assert events[-1] == Disconnected(address=HERE, reason="gone")
+    assert not wire.connection.wants_write
+
+
+def test_before_the_negotiation_nothing_was_sent() -> None:
+    wire = Wire()
+    wire.connection.opened(0)
+    wire.connection.send(produce(-1), "waiting", 0)
+    wire.to_server()
+    failed, _ = wire.connection.lost("refused", now_ms=2000)
+    assert isinstance(failed, Failed)
+    assert (failed.was_sent, failed.is_timeout) == (False, True)
+
+
+def test_a_request_that_cannot_be_said_fails_alone() -> None:
+    wire = Wire()
+    wire.connection.opened(0)
+    wire.to_server()
+    wire.answer(ApiVersionsResponse())
+    (failed,) = wire.connection.send(MetadataRequest(topics=[]), "a", 0)
+    assert isinstance(failed, Failed)
+    assert failed.is_unsupported
+    assert "Metadata" in failed.reason
+
+
+def test_what_is_no_protocol_is_a_violation() -> None:
+    wire = Wire()
+    wire.open()
+    buffer = wire.connection.get_buffer()
+    buffer[:8] = b"HTTP/1.1"
+    wire.connection.received(8, 0)
+    assert "Kafka protocol" in (wire.connection.violation or "")
+
+
+def test_versions_can_be_limited() -> None:
+    wire = Wire()
+    wire.open()
+    wire.connection.send(produce(-1), "a", 0, version_max=11)
+    wire.to_server()
+    assert wire.requests[0].version == 11

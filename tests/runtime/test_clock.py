@@ -1,0 +1,26 @@
+"""Two times, one for records and one for waiting."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from chaffinch.runtime.clock import ManualClock, SystemClock
+
+
+def test_the_system_clock_tells_both_times() -> None:
+    clock = SystemClock()
+    before = time.time_ns() // 1_000_000
+    assert before <= clock.wall_ms() <= before + 60_000
+    first = clock.now_ms()
+    assert first <= clock.now_ms()
+
+
+def test_the_manual_clock_moves_only_when_told() -> None:
+    clock = ManualClock(5, wall_ms=1000)
+    assert (clock.now_ms(), clock.wall_ms()) == (5, 1000)
+    clock.advance(10)
+    assert (clock.now_ms(), clock.wall_ms()) == (15, 1010)
+    with pytest.raises(ValueError, match="back"):
+        clock.advance(-1)

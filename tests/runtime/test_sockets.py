@@ -1,0 +1,90 @@
+"""Sockets that never block, and errors in few words."""
+
+from __future__ import annotations
+
+import errno
+import selectors
+import socket
+
+import pytest
+
+from chaffinch.runtime import sockets
+from chaffinch.runtime.sockets import SocketFailed, Waker
+
+
+def connect(port: int) -> socket.socket:
+    (family, address), *_ = sockets.resolve("127.0.0.1", port)
+    opened = sockets.open_connecting(family, address)
+    with selectors.DefaultSelector() as selector:
+        selector.register(opened, selectors.EVENT_WRITE)
+        assert selector.select(10)
+    return opened
+
+
+def test_bytes_go_both_ways_and_nothing_blocks() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        opened = connect(listener.getsockname()[1])
+        sockets.connect_outcome(opened)
+        peer, _ = listener.accept()
+        with opened, peer:
+            buffer = memoryview(bytearray(10))
+            assert sockets.receive_some(opened, buffer) is None
+            assert sockets.send_some(opened, [memoryview(b"ab"), memoryview(b"c")]) == 3
+            assert peer.recv(10) == b"abc"
+            peer.sendall(b"xyz")
+            with selectors.DefaultSelector() as selector:
+                selector.register(opened, selectors.EVENT_READ)
+                assert selector.select(10)
+            assert sockets.receive_some(opened, buffer) == 3
+            assert bytes(buffer[:3]) == b"xyz"
+            while sockets.send_some(opened, [memoryview(bytes(1 << 20))]):
+                pass  # Until the kernel takes no more: then 0, not an error.
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with connect(port) as opened, pytest.raises(SocketFailed, match="refused"):
+        sockets.connect_outcome(opened)
+
+
+def test_a_peer_that_goes_away() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        opened = connect(listener.getsockname()[1])
+        peer, _ = listener.accept()
+        peer.close()
+        with opened, selectors.DefaultSelector() as selector:
+            selector.register(opened, selectors.EVENT_READ)
+            assert selector.select(10)
+            with pytest.raises(SocketFailed, match="closed by the broker"):
+                sockets.receive_some(opened, memoryview(bytearray(10)))
+
+
+def test_a_name_nobody_knows() -> None:
+    with pytest.raises(SocketFailed, match="name not known"):
+        sockets.resolve("nobody.invalid", 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(errno.ECONNREFUSED, "refused"), (errno.EPIPE, "closed by the broker"), (errno.EMFILE, "open files")]
+)
+def test_reasons(number: int, text: str) -> None:
+    import os
+
+    assert text in sockets.reason_of(OSError(number, os.strerror(number)))
+
+
+def test_a_waker_wakes_until_it_is_drained() -> None:
+    waker = Waker()
+    with selectors.DefaultSelector() as selector:
+        selector.register(waker.fileno(), selectors.EVENT_READ)
+        assert not selector.select(0)
+        waker.wake()
+        waker.wake()
+        assert selector.select(0)
+        waker.drain()
+        assert not selector.select(0)
+        waker.wake()
+        assert selector.select(0)
+    waker.close()
+    waker.wake()
