@@ -29,8 +29,9 @@ from chaffinch.records.columns import RecordColumns
 
 TOPIC = "bench"
 VALUE_BYTES = 100
-WINDOW = 8
-"""Requests in flight: enough to keep the broker busy, few enough that the client's own work is small."""
+IN_FLIGHT_BYTES = 1 << 20
+REQUESTS_IN_FLIGHT_MIN = 5
+"""How much the client sends ahead of the answers: enough that neither side waits for the other."""
 
 FETCH_BYTES = 16 << 20
 STARTS = 5
@@ -103,10 +104,11 @@ class Client:
         return frame, 4 + size
 
     def pipeline(self, frame: bytes, answer: bytes, count: int) -> None:
-        """Send the frame `count` times, at most WINDOW unanswered; every answer must be as long as `answer` and hold no error."""
+        """Send the frame `count` times, pipelined; every answer must be as long as `answer`: one with an error is longer."""
+        window = max(REQUESTS_IN_FLIGHT_MIN, IN_FLIGHT_BYTES // len(frame))
         expected, received, sent = len(answer) * count, 0, 0
         while received < expected:
-            while sent < count and sent * len(answer) - received < WINDOW * len(answer):
+            while sent < count and sent * len(answer) - received < window * len(answer):
                 self._socket.sendall(frame)
                 sent += 1
             received += len(self._socket.recv(1 << 16))

@@ -145,6 +145,18 @@ def test_a_waiting_fetch_holds_back_what_follows_without_reading_on(broker: Embe
             assert type(client.receive()).__name__ == "MetadataResponse"
 
 
+def test_a_large_request_behind_a_waiting_fetch_stays_in_the_socket(broker: EmbeddedBroker) -> None:
+    """What waits holds memory: a frame is read no further while an answer before it is waited for."""
+    with SocketClient(broker.bootstrap_servers) as client:
+        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        client.send(FetchRequest(max_wait_ms=300, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)]))
+        for _ in range(20):
+            client.send(produce_request("missing", batch_of(b"x" * 900_000)))
+        assert type(client.receive()).__name__ == "FetchResponse"
+        for _ in range(20):
+            assert client.receive().responses[0].partition_responses[0].error_code == 3
+
+
 def test_a_failure_of_the_broker_costs_one_connection(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

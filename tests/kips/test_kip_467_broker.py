@@ -156,6 +156,13 @@ def test_counters_count_culprits_and_batches() -> None:
     assert cluster.core.counters.total("MessagesInPerSec") == 0
 
 
+def test_too_large_batches_are_counted_in_bytes_too() -> None:
+    cluster, client = cluster_with({"max_message_bytes": "100"})
+    batch = batch_of(b"a" * 100)
+    client.produce("orders", batch)
+    assert cluster.core.counters.total("BytesRejectedPerSec", "orders") == len(batch)
+
+
 @pytest.mark.parametrize("version", range(3, 13))
 @pytest.mark.parametrize(
     ("batch", "code", "old_code"),

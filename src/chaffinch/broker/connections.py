@@ -24,8 +24,8 @@ REQUESTS_WAITING_MAX: Final = 256
 UNSENT_BYTES_MAX: Final = 1 << 18
 """Answers collected in one turn of the loop before they are given to the transport all the same, so that it can say "enough"."""
 
-BYTES_WAITING_MAX: Final = 8 << 20
-"""The same in bytes; one larger frame may exceed it."""
+BYTES_WAITING_MAX: Final = 1 << 20
+"""The same in bytes. Only counts while something waits for its answer: a client that is answered at once may send what it likes."""
 
 
 class Owner(Protocol):
@@ -83,6 +83,8 @@ class Peer(asyncio.BufferedProtocol):
         self._bytes_waiting += nbytes
         if requests:
             self._feed(requests)
+        elif self.frames.open_count:
+            self._consider_reading()
 
     def eof_received(self) -> bool:
         return False

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import logging
 import random
+import resource
 import signal
 import sys
 from typing import Annotated, Final
@@ -55,6 +56,7 @@ def broker(
             f"--listen {listen_at} is every address of this machine: say with --advertise HOST:PORT which one clients are to use"
         )
     settings = parse_config(config or [])
+    _allow_many_connections()
     topics = [parse_text(text) for text in topic or []]
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
@@ -95,6 +97,12 @@ def _create_missing(server: BrokerServer, topic: TopicArgument) -> None:
     except RequestRefused as refused:
         if refused.code is not codes.TOPIC_ALREADY_EXISTS:
             raise ConfigException(f"--topic {topic.name}: {refused.message}") from None
+
+
+def _allow_many_connections() -> None:
+    """Take as many descriptors as this user may have: the usual soft limit of 1024 is for programs that use select(2)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def parse_address(option: str, text: str) -> Address:

@@ -69,7 +69,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         return duplicate
     rejected = check_batch(view, partition.policy, Origin.CLIENT, crc_was_checked=True)
     if rejected is not None:
-        return _rejection(rejected)
+        return _rejection(rejected, (("BytesRejectedPerSec", view.size),) if rejected.code is codes.MESSAGE_TOO_LARGE else ())
     refusal = _log_refusal(view, partition) or _replication_refusal(broker, partition, terms.acks)
     if refusal is not None:
         return refusal
@@ -173,8 +173,9 @@ def _refusal(code: ErrorCode, message: str, counter: str | None = None) -> Refus
     return Refusal(code=code, message=message, counts=() if counter is None else ((counter, 1),))
 
 
-def _rejection(rejected: Rejected) -> Refusal:
-    return Refusal(code=rejected.code, message=rejected.message, culprits=rejected.culprits, counts=rejected.counts)
+def _rejection(rejected: Rejected, more_counts: tuple[tuple[str, int], ...] = ()) -> Refusal:
+    counts = rejected.counts + more_counts
+    return Refusal(code=rejected.code, message=rejected.message, culprits=rejected.culprits, counts=counts)
 
 
 _SLICING_CODES = {

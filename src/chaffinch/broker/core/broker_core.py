@@ -162,6 +162,8 @@ class BrokerCore:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `TimePassed` is due; None when nothing waits for time. May be early, never late."""
+        while self._deadlines and not self._is_waiting(*self._deadlines[0][1:]):
+            heapq.heappop(self._deadlines)
         waits = self._deadlines[0][0] if self._deadlines else None
         expiry = self.state.transactions.next_deadline_ms
         if waits is None or (expiry is not None and expiry < waits):
@@ -291,9 +293,13 @@ class BrokerCore:
             self.state.refusals.say(line)
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             _, serial, connection_id = heapq.heappop(self._deadlines)
-            connection = self._connections.get(connection_id)
-            if connection is not None and connection.waiting is not None and connection.serial == serial:
+            if self._is_waiting(serial, connection_id):
                 self._try_answer(connection_id, now_ms, is_last=True)
+
+    def _is_waiting(self, serial: int, connection_id: int) -> bool:
+        """Whether this very wait is still on."""
+        connection = self._connections.get(connection_id)
+        return connection is not None and connection.waiting is not None and connection.serial == serial
 
     def _try_answer(self, connection_id: int, now_ms: int, *, is_last: bool) -> None:
         connection = self._connections.get(connection_id)
