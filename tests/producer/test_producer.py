@@ -7,14 +7,12 @@ import concurrent.futures
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from chaffinch import EmbeddedBroker, OffsetAndMetadata, Producer, ProducerRecord, RecordMetadata, TopicPartition
-from chaffinch.client.answers import raise_for
-from chaffinch.client.sync_client import SyncClient
+from chaffinch import EmbeddedBroker, Producer, ProducerRecord, RecordMetadata, TopicPartition
 from chaffinch.errors import (
     BufferExhaustedException,
     ConfigException,
@@ -24,61 +22,14 @@ from chaffinch.errors import (
     InvalidRecordException,
     InvalidTimestampException,
     InvalidTopicException,
-    InvalidTxnTimeoutException,
     NetworkException,
-    ProducerFencedException,
     RecordTooLargeException,
     Stored,
     TimeoutException,
-    TransactionAbortableException,
     UnknownTopicOrPartitionException,
 )
-from chaffinch.protocol.messages.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
-)
 
-TOPICS = {
-    "orders": {"partitions": 3},
-    "latest": {"partitions": 1, "cleanup.policy": "compact"},
-    "small": {"partitions": 1, "max.message.bytes": 2000},
-    "doomed": {"partitions": 1, "min.insync.replicas": 3},
-    "stamped": {"partitions": 1, "message.timestamp.type": "LogAppendTime"},
-}
-
-
-@pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(topics=TOPICS) as running:
-        yield running
-
-
-@pytest.fixture
-def strict_broker() -> Iterator[EmbeddedBroker]:
-    """One that creates no topic because somebody asked for it."""
-    with EmbeddedBroker(topics=TOPICS, config={"auto.create.topics.enable": False}) as running:
-        yield running
-
-
-class Interrupted(Exception):
-    """What a test raises within a transaction."""
-
-
-def interrupted(producer: Producer, call: Callable[[], object]) -> None:
-    """A transaction in which something is called and then something goes wrong."""
-    with pytest.raises(Interrupted), producer.transaction():
-        _call_and_raise(call)
-
-
-def _call_and_raise(call: Callable[[], object]) -> None:
-    call()
-    raise Interrupted
-
-
-def producer_of(broker: EmbeddedBroker, **options: Any) -> Producer:
-    return Producer(bootstrap_servers=broker.bootstrap_servers, **{"linger_ms": 1, "retry_backoff_ms": 10, **options})
+Make = Callable[..., Producer]
 
 
 def values(broker: EmbeddedBroker, topic: str, **more: Any) -> list[bytes]:
@@ -86,7 +37,7 @@ def values(broker: EmbeddedBroker, topic: str, **more: Any) -> list[bytes]:
 
 
 class TestSend:
-    def test_a_record_arrives_with_everything_it_has(self, broker: EmbeddedBroker) -> None:
+    def test_a_record_arrives_with_everything_it_has(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             metadata = producer.send("orders", b"v", key=b"k", partition=1, timestamp_ms=1_700_000_000_000, headers=[("h", b"1")]).result(
                 10
@@ -97,26 +48,26 @@ class TestSend:
         assert (row["partition"], row["offset"], row["key"], row["value"]) == (1, 0, b"k", b"v")
         assert row["headers"] == [{"key": "h", "value": b"1"}]
 
-    def test_a_producer_record_is_the_same(self, broker: EmbeddedBroker) -> None:
+    def test_a_producer_record_is_the_same(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             metadata = producer.send(ProducerRecord("orders", value="v", key="k", partition=2)).result(10)
         assert (metadata.partition, metadata.offset) == (2, 0)
 
-    def test_keys_choose_partitions_as_in_java(self, broker: EmbeddedBroker) -> None:
+    def test_keys_choose_partitions_as_in_java(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         """The hashes are those of Kafka's own UtilsTest."""
         hashes = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
         with producer_of(broker) as producer:
             found = {key: producer.send("orders", b"v", key=key).result(10).partition for key in hashes}
         assert found == {key: (number & 0x7FFFFFFF) % 3 for key, number in hashes.items()}
 
-    def test_order_within_a_partition(self, broker: EmbeddedBroker) -> None:
+    def test_order_within_a_partition(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, batch_size=200) as producer:
             futures = [producer.send("latest", b"%d" % i, key=b"%d" % i) for i in range(500)]
             producer.flush(30)
             assert [future.result(0).offset for future in futures] == list(range(500))
         assert values(broker, "latest") == [b"%d" % i for i in range(500)]
 
-    def test_from_many_threads(self, broker: EmbeddedBroker) -> None:
+    def test_from_many_threads(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 futures = list(pool.map(lambda i: producer.send("orders", b"%d" % i, key=b"%d" % i), range(2000)))
@@ -124,7 +75,7 @@ class TestSend:
             assert all(future.done() for future in futures)
         assert sorted(values(broker, "orders")) == sorted(b"%d" % i for i in range(2000))
 
-    def test_one_of_a_hundred_is_a_culprit(self, broker: EmbeddedBroker) -> None:
+    def test_one_of_a_hundred_is_a_culprit(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         """KIP-135 and KIP-467 together: elsewhere all hundred are lost, here one is."""
         with producer_of(broker, linger_ms=50) as producer:
             futures = [producer.send("latest", b"%d" % i, key=None if i == 50 else b"%d" % i) for i in range(100)]
@@ -137,7 +88,7 @@ class TestSend:
         assert values(broker, "latest") == [b"%d" % i for i in range(100) if i != 50]
         assert broker.counters("latest")["NoKeyCompactedTopicRecordsPerSec"] == 1
 
-    def test_timestamps_out_of_range_and_null_keys_in_one_batch_each_get_their_own(self, broker: EmbeddedBroker) -> None:
+    def test_timestamps_out_of_range_and_null_keys_in_one_batch_each_get_their_own(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         far = 4_000_000_000_000
         with producer_of(broker, linger_ms=50) as producer:
             late = producer.send("latest", b"late", key=b"k", timestamp_ms=far)
@@ -148,7 +99,7 @@ class TestSend:
         assert isinstance(keyless.exception(0), InvalidCompactionKeyException)
         assert good.result(0).offset == 0
 
-    def test_too_large_for_the_broker_is_split_until_it_fits(self, broker: EmbeddedBroker) -> None:
+    def test_too_large_for_the_broker_is_split_until_it_fits(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, linger_ms=50) as producer:
             futures = [producer.send("small", b"%04d" % i * 50) for i in range(40)]
             giant = producer.send("small", bytes(3000))
@@ -158,29 +109,29 @@ class TestSend:
         assert isinstance(giant.exception(0), RecordTooLargeException)
         assert values(broker, "small") == [b"%04d" % i * 50 for i in range(40)]
 
-    def test_min_insync_above_the_replicas(self, broker: EmbeddedBroker) -> None:
+    def test_min_insync_above_the_replicas(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             assert isinstance(producer.send("doomed", b"v").exception(10), InconsistentReplicationFactorException)
 
-    def test_log_append_time_is_what_the_metadata_says(self, broker: EmbeddedBroker) -> None:
+    def test_log_append_time_is_what_the_metadata_says(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             metadata = producer.send("stamped", b"v", timestamp_ms=1).result(10)
         assert metadata.timestamp_ms > 1_600_000_000_000
 
     @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-    def test_compressed(self, broker: EmbeddedBroker, codec: str) -> None:
+    def test_compressed(self, producer_of: Make, broker: EmbeddedBroker, codec: str) -> None:
         with producer_of(broker, compression_type=codec, linger_ms=50) as producer:
             futures = [producer.send("latest", b"x" * 100, key=None if i == 3 else b"%d" % i) for i in range(50)]
             producer.flush(30)
         assert [i for i, future in enumerate(futures) if future.exception(0)] == [3]
         assert len(values(broker, "latest")) == 49
 
-    def test_acks_0(self, broker: EmbeddedBroker) -> None:
+    def test_acks_0(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, acks="0") as producer:
             assert producer.send("orders", b"v", partition=0).result(10).offset == -1
             assert len(producer.partitions_for("orders")) == 3
 
-    def test_callbacks_come_in_order_and_with_one_of_two(self, broker: EmbeddedBroker) -> None:
+    def test_callbacks_come_in_order_and_with_one_of_two(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         heard: list[Any] = []
         with producer_of(broker, linger_ms=50) as producer:
             for i in range(10):
@@ -192,7 +143,7 @@ class TestSend:
         assert [metadata.offset for _, metadata in good] == list(range(9))
         assert [(i, metadata) for i, metadata, error in heard if error is not None] == [(4, None)]
 
-    def test_a_callback_may_send_and_may_raise(self, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_callback_may_send_and_may_raise(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
         chained: list[Any] = []
         done = threading.Event()
         with producer_of(broker) as producer:
@@ -207,7 +158,7 @@ class TestSend:
                 assert done.wait(10)
                 assert chained[0].result(10).offset >= 0
 
-    def test_futures_can_be_awaited(self, broker: EmbeddedBroker) -> None:
+    def test_futures_can_be_awaited(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         async def send(producer: Producer) -> RecordMetadata:
             return await asyncio.wrap_future(producer.send("orders", b"v", partition=0))
 
@@ -216,7 +167,7 @@ class TestSend:
 
 
 class TestFaults:
-    def test_an_answer_lost_after_the_append_is_not_stored_twice(self, broker: EmbeddedBroker) -> None:
+    def test_an_answer_lost_after_the_append_is_not_stored_twice(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             producer.send("latest", b"0", key=b"k").result(10)
             broker.faults.add(api="Produce", topic="latest", action="drop_after")
@@ -225,7 +176,7 @@ class TestFaults:
         assert values(broker, "latest") == [b"0", b"1"]
 
     @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_many_lost_connections(self, broker: EmbeddedBroker, action: str) -> None:
+    def test_many_lost_connections(self, producer_of: Make, broker: EmbeddedBroker, action: str) -> None:
         with producer_of(broker, batch_size=200) as producer:
             for _ in range(5):
                 broker.faults.add(api="Produce", action=action)
@@ -235,20 +186,20 @@ class TestFaults:
         assert broker.read("latest").column("offset").to_pylist() == list(range(250))
 
     @pytest.mark.parametrize("code", ["NOT_LEADER_OR_FOLLOWER", "NOT_ENOUGH_REPLICAS", "REQUEST_TIMED_OUT", "OUT_OF_ORDER_SEQUENCE_NUMBER"])
-    def test_retriable_codes_are_retried(self, broker: EmbeddedBroker, code: str) -> None:
+    def test_retriable_codes_are_retried(self, producer_of: Make, broker: EmbeddedBroker, code: str) -> None:
         with producer_of(broker) as producer:
             broker.faults.add(api="Produce", error=code, count=2)
             assert producer.send("orders", b"v", partition=0).result(10).offset >= 0
         assert values(broker, "orders") == [b"v"]
 
-    def test_a_restarted_broker(self, broker: EmbeddedBroker) -> None:
+    def test_a_restarted_broker(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             producer.send("latest", b"0", key=b"k").result(10)
             broker.restart(kill=True)
             assert producer.send("latest", b"1", key=b"k").result(10).offset == 1
         assert values(broker, "latest") == [b"0", b"1"]
 
-    def test_a_time_out_has_the_last_broker_error_as_its_cause(self, broker: EmbeddedBroker) -> None:
+    def test_a_time_out_has_the_last_broker_error_as_its_cause(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS_AFTER_APPEND", count=1000)
         with producer_of(broker, delivery_timeout_ms=300, request_timeout_ms=200) as producer:
             error = producer.send("orders", b"v").exception(10)
@@ -268,7 +219,7 @@ class TestClearErrors:
         assert "tried for" in str(error)
         assert isinstance(error.__cause__, NetworkException)
 
-    def test_unknown_topic(self, strict_broker: EmbeddedBroker) -> None:
+    def test_unknown_topic(self, producer_of: Make, strict_broker: EmbeddedBroker) -> None:
         with producer_of(strict_broker, max_block_ms=100) as producer:
             error = producer.send("ordres", b"v").exception(10)
             with pytest.raises(TimeoutException):
@@ -277,28 +228,28 @@ class TestClearErrors:
         assert "'ordres'" in str(error)
         assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
 
-    def test_a_topic_created_meanwhile(self, strict_broker: EmbeddedBroker) -> None:
+    def test_a_topic_created_meanwhile(self, producer_of: Make, strict_broker: EmbeddedBroker) -> None:
         with producer_of(strict_broker) as producer, concurrent.futures.ThreadPoolExecutor(1) as pool:
             sent = pool.submit(producer.send, "new", b"v")
             strict_broker.create_topic("new", 1)
             assert sent.result(10).result(10).offset == 0
 
-    def test_partition_beyond_the_topics(self, strict_broker: EmbeddedBroker) -> None:
+    def test_partition_beyond_the_topics(self, producer_of: Make, strict_broker: EmbeddedBroker) -> None:
         with producer_of(strict_broker, max_block_ms=100) as producer:
             error = producer.send("orders", b"v", partition=3).exception(10)
         assert "has 3 partitions, there is no partition 3" in str(error)
 
-    def test_illegal_topic_name(self, broker: EmbeddedBroker) -> None:
+    def test_illegal_topic_name(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
             assert isinstance(producer.send("or ders", b"v").exception(0), InvalidTopicException)
 
-    def test_too_large_is_a_future_that_has_failed(self, broker: EmbeddedBroker) -> None:
+    def test_too_large_is_a_future_that_has_failed(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, max_request_size=1000) as producer:
             error = producer.send("orders", bytes(1000)).exception(0)
         assert isinstance(error, RecordTooLargeException)
         assert "max.request.size" in str(error)
 
-    def test_no_memory(self, broker: EmbeddedBroker) -> None:
+    def test_no_memory(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         broker.faults.add(api="Produce", action="delay", delay_ms=1500, count=100)
         with producer_of(broker, buffer_memory=5000, max_block_ms=50, batch_size=1000) as producer:
             futures = [producer.send("orders", bytes(900), partition=0) for _ in range(20)]
@@ -323,16 +274,16 @@ class TestClearErrors:
         ],
     )
     def test_wrong_arguments_are_said_at_the_call(
-        self, broker: EmbeddedBroker, arguments: dict[str, Any], error: type[Exception], text: str
+        self, producer_of: Make, broker: EmbeddedBroker, arguments: dict[str, Any], error: type[Exception], text: str
     ) -> None:
         with producer_of(broker) as producer, pytest.raises(error, match=text):
             producer.send(**{"topic": "orders", "value": b"v", **arguments})
 
-    def test_a_record_and_something_else(self, broker: EmbeddedBroker) -> None:
+    def test_a_record_and_something_else(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer, pytest.raises(TypeError, match="key"):
             producer.send(ProducerRecord("orders"), key=b"k")
 
-    def test_after_close(self, broker: EmbeddedBroker) -> None:
+    def test_after_close(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker)
         producer.close()
         producer.close()
@@ -344,20 +295,22 @@ class TestClearErrors:
         with pytest.raises(ConfigException, match=r"linger\.ms"):
             Producer({"bootstrap.servers": "localhost:1", "lingr.ms": 5})
 
-    def test_options_without_effect_are_said_once(self, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    def test_options_without_effect_are_said_once(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+    ) -> None:
         with caplog.at_level(logging.WARNING, "chaffinch.producer"), producer_of(broker, interceptor_classes="a.b.C"):
             pass
         assert [record.message for record in caplog.records if "interceptor.classes" in record.message]
 
 
 class TestClose:
-    def test_sends_what_is_left(self, broker: EmbeddedBroker) -> None:
+    def test_sends_what_is_left(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker, linger_ms=20_000)
         future = producer.send("orders", b"v")
         producer.close()
         assert future.result(0).offset == 0
 
-    def test_what_has_no_outcome_in_time_fails(self, broker: EmbeddedBroker) -> None:
+    def test_what_has_no_outcome_in_time_fails(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         broker.faults.add(api="Produce", action="delay", delay_ms=2000)
         producer = producer_of(broker)
         future = producer.send("orders", b"v")
@@ -366,182 +319,10 @@ class TestClose:
         assert isinstance(error, TimeoutException)
         assert error.stored is Stored.POSSIBLY
 
-    def test_flush_timeout(self, broker: EmbeddedBroker) -> None:
+    def test_flush_timeout(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         broker.faults.add(api="Produce", action="delay", delay_ms=500)
         with producer_of(broker) as producer:
             producer.send("orders", b"v")
             with pytest.raises(TimeoutException, match="flush"):
                 producer.flush(timeout=0.05)
             producer.flush()
-
-
-class TestTransactions:
-    def test_commit_and_abort(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t") as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            first = producer.send("latest", b"committed", key=b"k")
-            assert values(broker, "latest") == []
-            producer.commit_transaction()
-            assert first.result(0).offset == 0
-            producer.begin_transaction()
-            producer.send("latest", b"aborted", key=b"k").result(10)
-            producer.abort_transaction()
-            with producer.transaction():
-                producer.send("orders", b"again")
-        assert values(broker, "latest") == [b"committed"]
-        assert values(broker, "latest", isolation="read_uncommitted") == [b"committed", b"aborted"]
-        assert values(broker, "orders") == [b"again"]
-
-    def test_many_in_a_row(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t") as producer:
-            producer.init_transactions()
-            for i in range(20):
-                with producer.transaction():
-                    for partition in range(3):
-                        producer.send("orders", b"%d" % i, partition=partition)
-        assert sorted(values(broker, "orders")) == sorted(b"%d" % i for i in range(20) for _ in range(3))
-
-    def test_an_exception_in_the_block_aborts(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t") as producer:
-            producer.init_transactions()
-            interrupted(producer, lambda: producer.send("orders", b"v"))
-            with producer.transaction():
-                producer.send("orders", b"w")
-        assert values(broker, "orders") == [b"w"]
-
-    def test_a_culprit_aborts_and_the_commit_raises_its_class(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t", linger_ms=50) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            good, bad = producer.send("latest", b"v", key=b"k"), producer.send("latest", b"v")
-            with pytest.raises(InvalidCompactionKeyException):
-                producer.commit_transaction()
-            assert isinstance(good.exception(0), TransactionAbortableException)
-            assert isinstance(bad.exception(0), InvalidCompactionKeyException)
-            assert isinstance(producer.send("latest", b"v", key=b"k").exception(0), TransactionAbortableException)
-            producer.abort_transaction()
-            with producer.transaction():
-                producer.send("latest", b"w", key=b"k")
-        assert values(broker, "latest") == [b"w"]
-
-    def test_too_large_fails_the_transaction_too(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t", max_request_size=1000) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            assert isinstance(producer.send("orders", bytes(1000)).exception(0), RecordTooLargeException)
-            with pytest.raises(RecordTooLargeException):
-                producer.commit_transaction()
-            producer.abort_transaction()
-
-    def test_offsets_are_committed_with_it(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t") as producer:
-            producer.init_transactions()
-            with producer.transaction():
-                producer.send("orders", b"v")
-                producer.send_offsets_to_transaction({TopicPartition("latest", 0): OffsetAndMetadata(42, "note")}, "group")
-            interrupted(producer, lambda: producer.send_offsets_to_transaction({TopicPartition("latest", 0): 43}, "group"))
-        assert _committed(broker, "group", "latest") == (42, "note")
-
-    def test_a_later_producer_of_the_same_id_fences_the_earlier(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t") as earlier, producer_of(broker, transactional_id="t") as later:
-            earlier.init_transactions()
-            earlier.begin_transaction()
-            earlier.send("orders", b"old").result(10)
-            later.init_transactions()
-            with later.transaction():
-                later.send("orders", b"new")
-            with pytest.raises(ProducerFencedException):
-                earlier.commit_transaction()
-            with pytest.raises(ProducerFencedException):
-                earlier.begin_transaction()
-        assert values(broker, "orders") == [b"new"]
-
-    @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "EndTxn", "Produce", "FindCoordinator"])
-    @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_lost_connections(self, broker: EmbeddedBroker, api: str, action: str) -> None:
-        with producer_of(broker, transactional_id="t") as producer:
-            broker.faults.add(api=api, action=action)
-            producer.init_transactions()
-            for i in range(3):
-                with producer.transaction():
-                    producer.send("orders", b"%d" % i)
-        assert sorted(values(broker, "orders")) == [b"0", b"1", b"2"]
-
-    @pytest.mark.parametrize("api", ["AddOffsetsToTxn", "TxnOffsetCommit"])
-    @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
-    def test_lost_connections_with_offsets(self, broker: EmbeddedBroker, api: str, action: str) -> None:
-        with producer_of(broker, transactional_id="t") as producer:
-            broker.faults.add(api=api, action=action)
-            producer.init_transactions()
-            with producer.transaction():
-                producer.send_offsets_to_transaction({TopicPartition("latest", 0): 5}, "group")
-        assert _committed(broker, "group", "latest")[0] == 5
-
-    def test_an_unknown_fate_is_aborted_and_the_next_transaction_is_clean(self, broker: EmbeddedBroker) -> None:
-        options = {"delivery_timeout_ms": 250, "request_timeout_ms": 200}
-        with producer_of(broker, transactional_id="t", **options) as producer:
-            producer.init_transactions()
-            producer.begin_transaction()
-            broker.faults.add(api="Produce", error="REQUEST_TIMED_OUT", count=1000)
-            error = producer.send("orders", b"lost").exception(10)
-            assert isinstance(error, TransactionAbortableException)
-            assert isinstance(error.__cause__, TimeoutException)
-            broker.faults.clear()
-            producer.abort_transaction()
-            with producer.transaction():
-                producer.send("orders", b"found")
-        assert values(broker, "orders") == [b"found"]
-
-    def test_close_aborts_what_is_open(self, broker: EmbeddedBroker) -> None:
-        producer = producer_of(broker, transactional_id="t")
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send("orders", b"v").result(10)
-        producer.close()
-        assert values(broker, "orders") == []
-        with producer_of(broker) as other:
-            other.send("orders", b"w", partition=0).result(10)
-        assert b"w" in values(broker, "orders")
-
-    def test_wrong_order_of_calls(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t") as producer:
-            for call in (producer.begin_transaction, producer.commit_transaction, producer.abort_transaction):
-                with pytest.raises(IllegalStateException):
-                    call()
-            producer.init_transactions()
-            with pytest.raises(IllegalStateException, match="begin_transaction"):
-                producer.send("orders", b"v")
-            with pytest.raises(IllegalStateException):
-                producer.init_transactions()
-            with pytest.raises(IllegalStateException):
-                producer.send_offsets_to_transaction({TopicPartition("orders", 0): 1}, "g")
-            producer.begin_transaction()
-            with pytest.raises(IllegalStateException):
-                producer.begin_transaction()
-
-    def test_without_a_transactional_id(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker) as producer, pytest.raises(IllegalStateException, match=r"transactional\.id"):
-            producer.init_transactions()
-
-    def test_a_timeout_the_broker_does_not_accept(self, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t", transaction_timeout_ms=10**9) as producer:
-            with pytest.raises(InvalidTxnTimeoutException):
-                producer.init_transactions()
-            with pytest.raises(InvalidTxnTimeoutException):
-                producer.init_transactions()
-
-
-def _committed(broker: EmbeddedBroker, group: str, topic: str) -> tuple[int, str | None]:
-    """The group's committed offset and its note."""
-    request = OffsetFetchRequest(
-        group_id=group,
-        topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])],
-        groups=[OffsetFetchRequestGroup(group_id=group, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])])],
-        require_stable=True,
-    )
-    with SyncClient(broker.bootstrap_servers) as client:
-        answer = client.coordinator_request(group, "group", request)
-        raise_for(answer)
-    (partition,) = answer.groups[0].topics[0].partitions
-    return partition.committed_offset, partition.metadata

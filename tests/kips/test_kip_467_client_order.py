@@ -1,0 +1,151 @@
+"""KIP-467, section 3.b.ii, "reset the sequence number": in which order batches follow a rejection, and under which numbers.
+
+Decision 14 of the design, for one and for several batches in flight. Scenarios read as in `test_kip_467_client.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.errors import (
+    ErrorCode,
+    InvalidRecordException,
+    NetworkException,
+    codes,
+)
+from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig
+
+INVALID = "InvalidRecordException no"
+TIMESTAMP = "InvalidTimestampException no"
+# Where several codes meet in one batch, Apache Kafka's rule: this one wins.
+MIXED = codes.INVALID_TIMESTAMP
+
+
+def rejected(*indices: int | tuple[int, ErrorCode], code: ErrorCode = codes.INVALID_RECORD, **more: Any) -> Answer:
+    return Answer(code, indices, **more)
+
+
+class TestOrder:
+    """Decision 14: innocents keep their order, nothing of their partition overtakes them, and numbering restarts when all is quiet."""
+
+    def test_innocents_go_before_what_waits(self) -> None:
+        rig = Rig()
+        rig.send("abc")
+        rig.send("de")
+        rig.answer(rejected(1))
+        assert rig.trace == ["abc@0/0", "ac@0/1"]
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace[-1] == "de@2/1"
+
+    def test_two_in_flight_the_second_comes_back_for_the_gap_and_goes_behind_the_innocents(self) -> None:
+        rig = Rig(in_flight_max=5)
+        self._acknowledge_one(rig)
+        rig.send("abc")
+        rig.send("de")
+        assert rig.trace[1:] == ["abc@1/0", "de@4/0"]
+        rig.answer(rejected(1))
+        rig.send("f")
+        assert len(rig.trace) == 3, "while a batch is in flight nothing new is started"
+        rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        rig.sleep(200)
+        rig.answer(OK)
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace[3:] == ["ac@0/1", "de@2/1", "f@4/1"]
+        assert rig.core.is_idle
+
+    def test_two_in_flight_the_lost_second_goes_again_under_its_old_number_first(self) -> None:
+        rig = Rig(in_flight_max=5)
+        self._acknowledge_one(rig)
+        rig.send("abc")
+        rig.send("de")
+        rig.answer(LOST, request=1)
+        rig.answer(rejected(1))
+        rig.sleep(5_000)
+        assert rig.trace[3:] == ["de@4/0"], "its fate is open, so its numbers are not given up"
+        rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        rig.sleep(5_000)
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace[4:] == ["ac@0/1", "de@2/1"]
+
+    def test_two_in_flight_the_first_lost_then_refused_holds_the_second(self) -> None:
+        rig = Rig(in_flight_max=5)
+        self._acknowledge_one(rig)
+        rig.send("abc")
+        rig.send("de")
+        rig.answer(LOST)
+        rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+        rig.sleep(5_000)
+        assert rig.trace[3:] == ["abc@1/0"]
+        rig.answer(rejected(1))
+        rig.answer(OK)
+        assert rig.trace[4:] == ["de@0/1"]
+        assert [type(rig.error(value)) for value in "abc"] == [NetworkException, InvalidRecordException, NetworkException]
+
+    def test_one_in_flight_until_the_first_acknowledgement(self) -> None:
+        rig = Rig(in_flight_max=5)
+        for batch in ("a", "b", "c"):
+            rig.send(batch)
+        assert rig.trace == ["a@0/0"]
+        rig.answer(OK)
+        assert rig.trace == ["a@0/0", "b@1/0", "c@2/0"]
+
+    def test_one_in_flight_again_after_ten_idle_minutes(self) -> None:
+        rig = Rig(in_flight_max=5)
+        self._acknowledge_one(rig)
+        rig.sleep(600_001)
+        rig.send("b")
+        rig.send("c")
+        assert rig.trace == ["z@0/0", "b@1/0"]
+
+    def test_other_partitions_finish_under_the_old_epoch_and_then_start_at_0(self) -> None:
+        rig = Rig()
+        rig.send("a", ORDERS_1)
+        rig.send("bc", ORDERS_0)
+        rig.answer(rejected(0), request=1)
+        rig.send("d", ORDERS_1)
+        assert rig.trace == ["a@0/0", "bc@0/0", "c@0/1"]
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        assert rig.trace[3:] == ["a@0/0"], "its number was given under the old epoch"
+        rig.answer(OK, request=1)
+        assert rig.trace[4:] == ["d@0/1"]
+
+    def test_beyond_the_last_epoch_a_new_producer_id(self) -> None:
+        rig = Rig()
+        rig.send("ab")
+        rig.core.identity._own = rig.core.identity._own._replace(epoch=2**15 - 1)
+        rig.core.delivery.queue(ORDERS_0)._identity = rig.core.identity._own
+        rig.sent.clear()
+        rig.answer(rejected(0))
+        assert rig.trace == ["b@0/0"]
+
+    @staticmethod
+    def _acknowledge_one(rig: Rig) -> None:
+        rig.send("z")
+        rig.answer(OK)
+
+
+class TestGaps:
+    """Codes 45 and 59 without culprits: surely not stored, so numbered anew, while time and retries last."""
+
+    @pytest.mark.parametrize("code", [codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID])
+    def test_numbered_anew(self, code: ErrorCode) -> None:
+        rig = Rig()
+        rig.send("ab")
+        rig.answer(Answer(code))
+        rig.sleep(200)
+        rig.answer(OK)
+        assert rig.trace == ["ab@0/0", "ab@0/1"]
+
+    def test_not_for_ever(self) -> None:
+        rig = Rig(options={"retries": 2})
+        rig.send("ab")
+        for _ in range(3):
+            rig.answer(Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER))
+            rig.sleep(2_000)
+        assert rig.fate("ab") == ["OutOfOrderSequenceException no"] * 2

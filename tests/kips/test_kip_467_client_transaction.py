@@ -1,0 +1,96 @@
+"""KIP-467 within a transaction: a failed record makes it abortable, and its innocents fail with it (decisions 13, 14 and 16).
+
+Scenarios read as in `test_kip_467_client.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from chaffinch.errors import (
+    ErrorCode,
+    InvalidRecordException,
+    TimeoutException,
+    TransactionAbortableException,
+    codes,
+)
+from chaffinch.producer.core import events
+from tests.producer.core.rig import LOST, OK, Answer, Rig
+
+INVALID = "InvalidRecordException no"
+TIMESTAMP = "InvalidTimestampException no"
+# Where several codes meet in one batch, Apache Kafka's rule: this one wins.
+MIXED = codes.INVALID_TIMESTAMP
+
+
+def rejected(*indices: int | tuple[int, ErrorCode], code: ErrorCode = codes.INVALID_RECORD, **more: Any) -> Answer:
+    return Answer(code, indices, **more)
+
+
+def transactional(**more: Any) -> Rig:
+    rig = Rig(options={"transactional.id": "t", **more})
+    assert rig.call(events.InitTransactionsCalled, "init") == "done"
+    assert rig.call(events.BeginTransactionCalled, "begin") == "done"
+    return rig
+
+
+class TestTransaction:
+    """Decision 16: a failed record makes the transaction abortable; its innocents fail with it; a commit raises the culprit's own class."""
+
+    def test_innocents_abort_and_the_commit_raises_the_culprits_error(self) -> None:
+        rig = transactional()
+        rig.send("abc")
+        rig.answer(rejected(1))
+        assert rig.fate("abc") == ["TransactionAbortableException no", INVALID, "TransactionAbortableException no"]
+        assert rig.error("a").__cause__ is rig.error("b")
+        assert isinstance(rig.call(events.CommitCalled, "commit"), InvalidRecordException)
+        assert rig.call(events.AbortCalled, "abort") == "done"
+
+    def test_never_a_bump_the_sequence_is_taken_back(self) -> None:
+        rig = transactional()
+        rig.send("abc")
+        rig.answer(OK)
+        rig.send("de")
+        rig.answer(rejected(0))
+        rig.call(events.AbortCalled, "abort")
+        rig.call(events.BeginTransactionCalled, "begin again")
+        rig.send("f")
+        assert rig.trace == ["abc@0/0", "de@3/0", "f@3/0"]
+
+    def test_numbers_of_an_unknown_fate_are_not_reused_the_epoch_moves_on_after_the_abort(self) -> None:
+        rig = transactional()
+        rig.send("abc")
+        rig.answer(LOST)
+        rig.sleep(5_000)
+        rig.answer(rejected(0))
+        assert rig.fate("abc") == ["InvalidRecordException possibly"] + ["TransactionAbortableException possibly"] * 2
+        assert rig.call(events.AbortCalled, "abort") == "done"
+        rig.call(events.BeginTransactionCalled, "begin again")
+        rig.send("d")
+        assert rig.trace[-1] == "d@0/1"
+
+    def test_a_split_stays_in_the_epoch(self) -> None:
+        rig = transactional()
+        rig.send("abcd")
+        rig.answer(Answer(codes.MESSAGE_TOO_LARGE))
+        rig.answer(OK)
+        rig.answer(OK)
+        assert rig.trace == ["abcd@0/0", "ab@0/0", "cd@2/0"]
+        assert rig.call(events.CommitCalled, "commit") == "done"
+
+    def test_what_waits_fails_with_the_transaction(self) -> None:
+        rig = transactional()
+        rig.send("ab")
+        rig.send("c")
+        rig.answer(rejected(0))
+        assert rig.fate("c") == ["TransactionAbortableException no"]
+
+    def test_expired_records_are_abortable_and_so_is_the_commit(self) -> None:
+        rig = transactional(**{"delivery.timeout.ms": 35_000})
+        rig.send("a")
+        rig.answer(Answer(codes.NOT_ENOUGH_REPLICAS))
+        rig.call(events.CommitCalled, "commit")
+        rig.sleep(36_000)
+        assert rig.fate("a") == ["TransactionAbortableException possibly"], "its last attempt was still without an answer"
+        assert isinstance(rig.error("a").__cause__, TimeoutException)
+        assert isinstance(rig.calls["commit"], TransactionAbortableException)

@@ -1,0 +1,111 @@
+"""KIP-135 and KIP-579 recognised by the producer against brokers that never heard of them (decisions 2, 19 and 21).
+
+Scenarios read as in `test_kip_467_client.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.errors import (
+    CorruptRecordException,
+    ErrorCode,
+    InconsistentReplicationFactorException,
+    InvalidCompactionKeyException,
+    InvalidRecordException,
+    codes,
+)
+from chaffinch.protocol.messages.describe_configs import DescribeConfigsRequest
+from tests.producer.core.rig import KEYLESS, LOST, NOT_SENT, OK, Answer, Rig
+
+INVALID = "InvalidRecordException no"
+TIMESTAMP = "InvalidTimestampException no"
+# Where several codes meet in one batch, Apache Kafka's rule: this one wins.
+MIXED = codes.INVALID_TIMESTAMP
+
+
+def rejected(*indices: int | tuple[int, ErrorCode], code: ErrorCode = codes.INVALID_RECORD, **more: Any) -> Answer:
+    return Answer(code, indices, **more)
+
+
+COMPACTED = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
+
+
+class TestOlderBrokers:
+    """KIP-135 and KIP-579 recognised against brokers that never heard of them (decisions 2, 19, 21)."""
+
+    def test_87_for_a_null_key_on_a_compacted_topic(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.send(f"a{KEYLESS}c")
+        rig.answer(rejected(1))
+        rig.answer(OK)
+        assert isinstance(rig.error(KEYLESS), InvalidCompactionKeyException)
+        assert rig.trace == [f"a{KEYLESS}c@0/0", "ac@0/1"]
+        assert len([r for r in rig.requests if isinstance(r, DescribeConfigsRequest)]) == 1
+
+    def test_87_for_a_null_key_on_any_other_topic(self) -> None:
+        rig = Rig()
+        rig.send(f"a{KEYLESS}")
+        rig.answer(rejected(1))
+        assert type(rig.error(KEYLESS)) is InvalidRecordException
+
+    def test_87_for_a_key_asks_nobody(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.send("ab")
+        rig.answer(rejected(1))
+        assert not [r for r in rig.requests if isinstance(r, DescribeConfigsRequest)]
+
+    @pytest.mark.parametrize("answer", [LOST, NOT_SENT])
+    def test_nobody_can_tell(self, answer: str) -> None:
+        rig = Rig(configs=COMPACTED, scripted={DescribeConfigsRequest: [answer]})
+        rig.send(f"a{KEYLESS}")
+        rig.answer(rejected(1))
+        assert type(rig.error(KEYLESS)) is InvalidRecordException
+
+    def test_nothing_overtakes_while_the_question_is_open(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.hold.add(DescribeConfigsRequest)
+        rig.send(f"a{KEYLESS}")
+        rig.send("b")
+        rig.answer(rejected(1))
+        assert len(rig.trace) == 1
+        rig.release()
+        assert rig.trace[-1] == "a@0/1"
+
+    def test_corrupt_message_of_a_broker_before_2_4(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.send(f"a{KEYLESS}c")
+        rig.answer(Answer(codes.CORRUPT_MESSAGE))
+        rig.answer(OK)
+        assert isinstance(rig.error(KEYLESS), InvalidCompactionKeyException)
+        assert rig.fate("ac") == ["0", "1"]
+
+    def test_corrupt_message_that_really_is(self) -> None:
+        rig = Rig(configs=COMPACTED, options={"retries": 1})
+        rig.send("ab")
+        rig.answer(Answer(codes.CORRUPT_MESSAGE))
+        rig.sleep(200)
+        rig.answer(Answer(codes.CORRUPT_MESSAGE))
+        assert isinstance(rig.error("a"), CorruptRecordException)
+
+    def test_not_enough_replicas_that_can_never_be_enough(self) -> None:
+        rig = Rig(configs={"cleanup.policy": "delete", "min.insync.replicas": "2"})
+        rig.send("ab")
+        rig.answer(Answer(codes.NOT_ENOUGH_REPLICAS))
+        assert isinstance(rig.error("a"), InconsistentReplicationFactorException)
+        assert "min.insync.replicas is 2" in rig.error("a").message
+        assert len(rig.trace) == 1
+
+    def test_40_with_the_name_in_front(self) -> None:
+        rig = Rig()
+        rig.send("a")
+        rig.answer(Answer(codes.INCONSISTENT_REPLICATION_FACTOR, message="INCONSISTENT_REPLICATION_FACTOR: 3 of 1"))
+        assert isinstance(rig.error("a"), InconsistentReplicationFactorException)
+
+    def test_89_in_kip_numbering(self) -> None:
+        rig = Rig()
+        rig.send("a")
+        rig.answer(Answer(codes.INCONSISTENT_REPLICATION_FACTOR, numbering="kip"))
+        assert isinstance(rig.error("a"), InconsistentReplicationFactorException)

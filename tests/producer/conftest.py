@@ -1,0 +1,41 @@
+"""A broker with a topic for each kind of trouble, and producers for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+
+TOPICS = {
+    "orders": {"partitions": 3},
+    "latest": {"partitions": 1, "cleanup.policy": "compact"},
+    "small": {"partitions": 1, "max.message.bytes": 2000},
+    "doomed": {"partitions": 1, "min.insync.replicas": 3},
+    "stamped": {"partitions": 1, "message.timestamp.type": "LogAppendTime"},
+}
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics=TOPICS) as running:
+        yield running
+
+
+@pytest.fixture
+def strict_broker() -> Iterator[EmbeddedBroker]:
+    """One that creates no topic because somebody asked for it."""
+    with EmbeddedBroker(topics=TOPICS, config={"auto.create.topics.enable": False}) as running:
+        yield running
+
+
+@pytest.fixture
+def producer_of() -> Callable[..., Producer]:
+    """Makes a producer of a broker that waits little; the test closes it."""
+
+    def make(broker: EmbeddedBroker, **options: Any) -> Producer:
+        return Producer(bootstrap_servers=broker.bootstrap_servers, **{"linger_ms": 1, "retry_backoff_ms": 10, **options})
+
+    return make

@@ -1,0 +1,221 @@
+"""Transactions of the whole producer against the real broker core: what is committed is read, what is not is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, OffsetAndMetadata, Producer, TopicPartition
+from chaffinch.client.answers import raise_for
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import (
+    IllegalStateException,
+    InvalidCompactionKeyException,
+    InvalidTxnTimeoutException,
+    ProducerFencedException,
+    RecordTooLargeException,
+    TimeoutException,
+    TransactionAbortableException,
+)
+from chaffinch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+
+
+class Interrupted(Exception):
+    """What a test raises within a transaction."""
+
+
+def interrupted(producer: Producer, call: Callable[[], object]) -> None:
+    """A transaction in which something is called and then something goes wrong."""
+    with pytest.raises(Interrupted), producer.transaction():
+        _call_and_raise(call)
+
+
+def _call_and_raise(call: Callable[[], object]) -> None:
+    call()
+    raise Interrupted
+
+
+Make = Callable[..., Producer]
+
+
+def values(broker: EmbeddedBroker, topic: str, **more: Any) -> list[bytes]:
+    return broker.read(topic, **more).column("value").to_pylist()
+
+
+class TestTransactions:
+    def test_commit_and_abort(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            first = producer.send("latest", b"committed", key=b"k")
+            assert values(broker, "latest") == []
+            producer.commit_transaction()
+            assert first.result(0).offset == 0
+            producer.begin_transaction()
+            producer.send("latest", b"aborted", key=b"k").result(10)
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send("orders", b"again")
+        assert values(broker, "latest") == [b"committed"]
+        assert values(broker, "latest", isolation="read_uncommitted") == [b"committed", b"aborted"]
+        assert values(broker, "orders") == [b"again"]
+
+    def test_many_in_a_row(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            for i in range(20):
+                with producer.transaction():
+                    for partition in range(3):
+                        producer.send("orders", b"%d" % i, partition=partition)
+        assert sorted(values(broker, "orders")) == sorted(b"%d" % i for i in range(20) for _ in range(3))
+
+    def test_an_exception_in_the_block_aborts(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            interrupted(producer, lambda: producer.send("orders", b"v"))
+            with producer.transaction():
+                producer.send("orders", b"w")
+        assert values(broker, "orders") == [b"w"]
+
+    def test_a_culprit_aborts_and_the_commit_raises_its_class(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t", linger_ms=50) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            good, bad = producer.send("latest", b"v", key=b"k"), producer.send("latest", b"v")
+            with pytest.raises(InvalidCompactionKeyException):
+                producer.commit_transaction()
+            assert isinstance(good.exception(0), TransactionAbortableException)
+            assert isinstance(bad.exception(0), InvalidCompactionKeyException)
+            assert isinstance(producer.send("latest", b"v", key=b"k").exception(0), TransactionAbortableException)
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send("latest", b"w", key=b"k")
+        assert values(broker, "latest") == [b"w"]
+
+    def test_too_large_fails_the_transaction_too(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t", max_request_size=1000) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            assert isinstance(producer.send("orders", bytes(1000)).exception(0), RecordTooLargeException)
+            with pytest.raises(RecordTooLargeException):
+                producer.commit_transaction()
+            producer.abort_transaction()
+
+    def test_offsets_are_committed_with_it(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("orders", b"v")
+                producer.send_offsets_to_transaction({TopicPartition("latest", 0): OffsetAndMetadata(42, "note")}, "group")
+            interrupted(producer, lambda: producer.send_offsets_to_transaction({TopicPartition("latest", 0): 43}, "group"))
+        assert _committed(broker, "group", "latest") == (42, "note")
+
+    def test_a_later_producer_of_the_same_id_fences_the_earlier(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as earlier, producer_of(broker, transactional_id="t") as later:
+            earlier.init_transactions()
+            earlier.begin_transaction()
+            earlier.send("orders", b"old").result(10)
+            later.init_transactions()
+            with later.transaction():
+                later.send("orders", b"new")
+            with pytest.raises(ProducerFencedException):
+                earlier.commit_transaction()
+            with pytest.raises(ProducerFencedException):
+                earlier.begin_transaction()
+        assert values(broker, "orders") == [b"new"]
+
+    @pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "EndTxn", "Produce", "FindCoordinator"])
+    @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
+    def test_lost_connections(self, producer_of: Make, broker: EmbeddedBroker, api: str, action: str) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            broker.faults.add(api=api, action=action)
+            producer.init_transactions()
+            for i in range(3):
+                with producer.transaction():
+                    producer.send("orders", b"%d" % i)
+        assert sorted(values(broker, "orders")) == [b"0", b"1", b"2"]
+
+    @pytest.mark.parametrize("api", ["AddOffsetsToTxn", "TxnOffsetCommit"])
+    @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
+    def test_lost_connections_with_offsets(self, producer_of: Make, broker: EmbeddedBroker, api: str, action: str) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            broker.faults.add(api=api, action=action)
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send_offsets_to_transaction({TopicPartition("latest", 0): 5}, "group")
+        assert _committed(broker, "group", "latest")[0] == 5
+
+    def test_an_unknown_fate_is_aborted_and_the_next_transaction_is_clean(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        options = {"delivery_timeout_ms": 250, "request_timeout_ms": 200}
+        with producer_of(broker, transactional_id="t", **options) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            broker.faults.add(api="Produce", error="REQUEST_TIMED_OUT", count=1000)
+            error = producer.send("orders", b"lost").exception(10)
+            assert isinstance(error, TransactionAbortableException)
+            assert isinstance(error.__cause__, TimeoutException)
+            broker.faults.clear()
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send("orders", b"found")
+        assert values(broker, "orders") == [b"found"]
+
+    def test_close_aborts_what_is_open(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        producer = producer_of(broker, transactional_id="t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"v").result(10)
+        producer.close()
+        assert values(broker, "orders") == []
+        with producer_of(broker) as other:
+            other.send("orders", b"w", partition=0).result(10)
+        assert b"w" in values(broker, "orders")
+
+    def test_wrong_order_of_calls(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            for call in (producer.begin_transaction, producer.commit_transaction, producer.abort_transaction):
+                with pytest.raises(IllegalStateException):
+                    call()
+            producer.init_transactions()
+            with pytest.raises(IllegalStateException, match="begin_transaction"):
+                producer.send("orders", b"v")
+            with pytest.raises(IllegalStateException):
+                producer.init_transactions()
+            with pytest.raises(IllegalStateException):
+                producer.send_offsets_to_transaction({TopicPartition("orders", 0): 1}, "g")
+            producer.begin_transaction()
+            with pytest.raises(IllegalStateException):
+                producer.begin_transaction()
+
+    def test_without_a_transactional_id(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker) as producer, pytest.raises(IllegalStateException, match=r"transactional\.id"):
+            producer.init_transactions()
+
+    def test_a_timeout_the_broker_does_not_accept(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t", transaction_timeout_ms=10**9) as producer:
+            with pytest.raises(InvalidTxnTimeoutException):
+                producer.init_transactions()
+            with pytest.raises(InvalidTxnTimeoutException):
+                producer.init_transactions()
+
+
+def _committed(broker: EmbeddedBroker, group: str, topic: str) -> tuple[int, str | None]:
+    """The group's committed offset and its note."""
+    request = OffsetFetchRequest(
+        group_id=group,
+        topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[0])],
+        groups=[OffsetFetchRequestGroup(group_id=group, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[0])])],
+        require_stable=True,
+    )
+    with SyncClient(broker.bootstrap_servers) as client:
+        answer = client.coordinator_request(group, "group", request)
+        raise_for(answer)
+    (partition,) = answer.groups[0].topics[0].partitions
+    return partition.committed_offset, partition.metadata
