@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 import typer.models
 
+from chaffinch.broker import connections
 from chaffinch.cli import broker as broker_command
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
@@ -239,6 +240,12 @@ def test_arguments_of_the_broker_command() -> None:
     }
     spans = code_spans(ROOT / "docs" / "broker.md")
     assert {span.split()[0] for span in spans if span.startswith("--")} == declared
+
+
+def test_limits_of_a_connection() -> None:
+    text = " ".join((ROOT / "docs" / "broker.md").read_text(encoding="utf-8").split())
+    answers, requests, waiting = connections.WRITE_BUFFER_BYTES_MAX, connections.REQUESTS_WAITING_MAX, connections.BYTES_WAITING_MAX
+    assert f"about {answers >> 20} MiB of answers, and {requests} requests or {waiting >> 20} MiB of them, wait per connection" in text
 
 
 def test_dead_letter_columns_and_headers() -> None:
