@@ -139,7 +139,11 @@ class BrokerServer:
                 listener.close()
             raise
         server = cls(core, listeners, clock)
-        await server._accept()
+        try:
+            await server._accept()
+        except BaseException:
+            server.abandon()
+            raise
         return server
 
     async def _accept(self) -> None:
@@ -213,7 +217,10 @@ class BrokerServer:
             if isinstance(effect, Respond):
                 peer = self._peers.get(effect.connection_id)
                 if peer is not None:
-                    peer.respond(effect.request, effect.message)
+                    try:
+                        peer.respond(effect.request, effect.message)
+                    except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
+                        self.failed(peer, error)
             elif isinstance(effect, Report):
                 LOG.warning(effect.text)
             elif isinstance(effect, CompleteSilently):
