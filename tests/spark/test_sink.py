@@ -1,0 +1,214 @@
+"""The sink's writers with a real broker and real files, in this process: what Spark does around them is played by hand."""
+
+import pickle
+from collections import Counter
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.errors.codes import Group
+from chaffinch.spark import sink
+from chaffinch.spark.commit_messages import TaskContextFacts
+from chaffinch.spark.marker import Refusal
+from chaffinch.spark.options import ClientOptions, SinkOptions
+from chaffinch.spark.target import forget_client
+from tests.spark.test_spark_write import alter, values
+
+ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
+
+
+@pytest.fixture
+def kafka():
+    with EmbeddedBroker(topics={"orders": {"partitions": 2}, "dead": {"partitions": 1}}) as broker:
+        yield broker
+        forget_client(ClientOptions(bootstrap_servers=(broker.bootstrap_servers,), client_id="chaffinch-spark", request_timeout_ms=30_000))
+
+
+@pytest.fixture
+def query(kafka, tmp_path, monkeypatch):
+    """A stream `q` with a checkpoint in which batches 0 to 9 are noted, and dead letters in both places."""
+    offsets = tmp_path / "checkpoint" / "offsets"
+    offsets.mkdir(parents=True)
+    for batch_id in range(10):
+        (offsets / str(batch_id)).write_text(f"v1\n{batch_id}")
+    options = {
+        "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "checkpointlocation": f"file:{tmp_path}/checkpoint",
+        "errors.tolerance": "all", "errors.dead.letter.queue.topic.name": "dead", "errors.dead.letter.path": str(tmp_path / "dead"),
+        "kafka.max.block.ms": "5000",
+    }  # fmt: skip
+
+    def writer(**changes):
+        return sink.stream_writer(SinkOptions.parse({**options, **changes}, is_stream=True))
+
+    def write(*tables, batch_id=0, **changes):
+        """What planner and tasks do: the messages."""
+        messages = []
+        for task, table in enumerate(tables):
+            facts = TaskContextFacts(task=task, query_id="q", run_id="run", batch_id=batch_id, master="local[2]")
+            monkeypatch.setattr(sink, "task_facts", lambda facts=facts: facts)
+            travelled = pickle.loads(pickle.dumps(writer(**changes)))
+            messages.append(pickle.loads(pickle.dumps(travelled.write(iter([pa.record_batch(table)])))))
+        return messages
+
+    def commit(messages, batch_id=0, **changes):
+        writer(**changes).commit(messages, batch_id)
+
+    return SimpleNamespace(write=write, commit=commit, writer=writer, folder=tmp_path)
+
+
+def test_a_batch_of_two_tasks(kafka, query):
+    query.commit(query.write(ROWS, {"key": ["d"], "value": [b"4"]}))
+    assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1, "4": 1}
+
+
+def test_the_same_batch_again_is_skipped(kafka, query):
+    for _ in range(2):
+        query.commit(query.write(ROWS))
+    assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
+
+
+def test_a_topic_that_changes_between_tasks_and_commit(kafka, query):
+    messages = query.write(ROWS)
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    query.commit(messages)
+    assert values(kafka, "orders") == {"1": 1, "3": 1}
+    letter = kafka.read("dead").to_pylist()[0]
+    reasons = {header["key"]: header["value"] for header in letter["headers"]}
+    assert letter["value"] == b"2"
+    assert reasons["chaffinch.error.name"] == b"INVALID_COMPACTION_KEY"
+    assert reasons["chaffinch.error.message"] == b"null key, the topic is compacted and needs one"
+    row = pq.read_table(query.folder / "dead").to_pylist()[0]
+    assert (row["value"], row["error_name"], row["query"], row["batch"], row["task"]) == (b"2", "INVALID_COMPACTION_KEY", "q", 0, None)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_broker_found_culprits_in_compressed_batches(kafka, query, codec):
+    messages = query.write(ROWS, **{"kafka.compression.type": codec})
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    query.commit(messages)
+    assert (values(kafka, "orders"), values(kafka, "dead")) == ({"1": 1, "3": 1}, {"2": 1})
+
+
+def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(kafka, query):
+    """The commit fails after the file was written; before the next attempt the rows were repaired."""
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    kafka.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
+    with pytest.raises(Refusal):
+        query.commit(query.write(ROWS))
+    assert len(list((query.folder / "dead").iterdir())) == 1
+    query.commit(query.write({"key": ["a"], "value": [b"1"]}))
+    assert list((query.folder / "dead").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "api", ["Produce", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "OffsetFetch"]
+)
+@pytest.mark.parametrize("action", ["drop_before", "drop_after"])
+def test_a_connection_cut_before_or_after_the_work(kafka, query, api, action):
+    messages = query.write(ROWS)
+    kafka.faults.add(api=api, action=action, count=1)
+    query.commit(messages)
+    assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
+
+
+def test_a_broker_killed_between_tasks_and_commit(kafka, query):
+    messages = query.write(ROWS)
+    kafka.restart(kill=True)
+    query.commit(messages)
+    assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
+
+
+def test_many_batches_in_flight_to_several_partitions(kafka, query):
+    table = {"key": [str(number) for number in range(3000)], "value": [b"%d" % number for number in range(3000)]}
+    query.commit(query.write(table, table, **{"kafka.batch.size": "500"}))
+    assert set(values(kafka, "orders").values()) == {2}
+    assert len(values(kafka, "orders")) == 3000
+
+
+class TestStaging:
+    LARGE = {"key": [f"k{number}" for number in range(200)], "value": [b"x" * 10_000] * 200}  # noqa: RUF012 - never changed.
+
+    def files(self, query):
+        return [path for path in (query.folder / "checkpoint" / "chaffinch" / "staging").rglob("*") if path.is_file()]
+
+    def test_large_tasks_stage_below_the_checkpoint_and_are_cleaned_up(self, kafka, query):
+        messages = query.write(self.LARGE, ROWS)
+        assert len(self.files(query)) == 1
+        query.commit(messages)
+        assert self.files(query) == []
+        assert kafka.read("orders").num_rows == 203
+
+    def test_what_an_older_batch_left_behind_goes_too(self, query):
+        query.write(self.LARGE, batch_id=0)
+        query.commit(query.write(ROWS, batch_id=0))
+        assert len(self.files(query)) == 1
+        query.commit(query.write(self.LARGE, batch_id=1), batch_id=1)
+        assert self.files(query) == []
+
+    def test_an_abort_removes_the_files_and_never_raises(self, query):
+        messages = query.write(self.LARGE)
+        query.writer().abort([*messages, None], 0)
+        assert self.files(query) == []
+        query.writer().abort([*messages, None], 0)
+
+    def test_files_that_are_gone_are_said_and_the_transaction_is_aborted(self, kafka, query):
+        messages = query.write(self.LARGE)
+        for path in self.files(query):
+            path.unlink()
+        with pytest.raises(Refusal, match="STAGING_LOST") as caught:
+            query.commit(messages)
+        assert caught.value.group is Group.APPLICATION_RECOVERABLE
+        query.commit(query.write(ROWS))
+        assert kafka.read("orders").num_rows == 3
+
+
+class TestRefusals:
+    def test_what_went_wrong_in_a_task_is_decided_in_the_commit(self, query, monkeypatch):
+        def fail(*_):
+            raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", "no room")
+
+        monkeypatch.setattr("chaffinch.spark.staging.StagedWriter.append", fail)
+        messages = query.write(ROWS)
+        with pytest.raises(Refusal, match="task 0: no room"):
+            query.commit(messages)
+
+    def test_a_damaged_state_is_never_started_over(self, query):
+        query.commit(query.write(ROWS))
+        (query.folder / "checkpoint" / "chaffinch" / "state.json").write_text('{"version": 1')
+        with pytest.raises(Refusal, match=r"checkpointLocation=.*chaffinch has a file state\.json that is damaged"):
+            query.commit(query.write(ROWS, batch_id=1), batch_id=1)
+
+    def test_a_stream_whose_tasks_know_no_query(self, query, monkeypatch):
+        messages = query.write(ROWS)
+        outcome = messages[0].outcome
+        nameless = sink.CommitMessage(replace(outcome, context=replace(outcome.context, query_id=None)))
+        with pytest.raises(Refusal, match="QUERY_UNKNOWN"):
+            query.commit([nameless])
+
+    def test_a_compacted_dead_letter_topic(self, kafka, query):
+        alter(kafka, "dead", "cleanup.policy", "compact")
+        with pytest.raises(Refusal, match=r"errors\.dead\.letter\.queue\.topic\.name=dead is compacted"):
+            query.writer()
+
+    def test_a_changed_transactional_id(self, query):
+        query.commit(query.write(ROWS))
+        with pytest.raises(Refusal, match=r"kafka\.transactional\.id is mine, this checkpoint was begun with chaffinch-q"):
+            query.commit(query.write(ROWS, batch_id=1), batch_id=1, **{"kafka.transactional.id": "mine"})
+
+    def test_a_time_out_above_the_broker_s(self, query):
+        with pytest.raises(Refusal, match="INVALID_TRANSACTION_TIMEOUT"):
+            query.commit(query.write(ROWS), **{"kafka.transaction.timeout.ms": "100000000"})
+
+
+def test_rows_written_are_those_that_readers_of_committed_records_see(kafka, query):
+    """A commit that fails at its end leaves nothing visible, and everything is visible after the next."""
+    kafka.faults.add(api="AddOffsetsToTxn", error="GROUP_AUTHORIZATION_FAILED", count=1)
+    with pytest.raises(Refusal):
+        query.commit(query.write(ROWS))
+    assert values(kafka, "orders") == Counter()
+    query.commit(query.write(ROWS))
+    assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
