@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.producer.futures import RecordFuture, complete_all, failed_future
+from chaffinch.producer.futures import RecordFuture, complete_all
 
 
 def test_is_a_standard_future_without_a_lock_of_its_own() -> None:
@@ -18,14 +18,16 @@ def test_is_a_standard_future_without_a_lock_of_its_own() -> None:
     assert "_condition" not in future.__dict__
     assert not future.__dict__
     future.complete(5)
-    assert "_condition" not in future.__dict__
     assert (future.result(), future.exception(), future.done()) == (5, None, True)
+    assert "_condition" not in future.__dict__, "asking what is known makes no lock either"
 
 
 def test_fail() -> None:
-    assert isinstance(failed_future(ZeroDivisionError()).exception(0), ZeroDivisionError)
+    future: RecordFuture[int] = RecordFuture()
+    future.fail(ZeroDivisionError())
+    assert isinstance(future.exception(0), ZeroDivisionError)
     with pytest.raises(ZeroDivisionError):
-        failed_future(ZeroDivisionError()).result()
+        future.result()
 
 
 def test_result_times_out() -> None:

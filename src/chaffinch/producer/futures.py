@@ -46,6 +46,21 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         """Nothing: a record cannot be taken back."""
         return False
 
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+        return self._state == _base.FINISHED
+
+    def result(self, timeout: float | None = None) -> T:
+        """The metadata, or the error raised; waits up to `timeout` seconds. Asking a future that is done takes no lock."""
+        if self._state == _base.FINISHED and self._exception is None:
+            return self._result  # type: ignore[return-value]
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """The error, or None for success; waits up to `timeout` seconds."""
+        # The result is written before the state, so whoever sees the state sees the result.
+        return self._exception if self._state == _base.FINISHED else super().exception(timeout)
+
     def complete(self, result: T) -> None:
         """Done, with a result. Only once, and only by the producer."""
         with _LOCK:
@@ -80,10 +95,3 @@ def complete_all(futures: Iterable[RecordFuture[T]], results: Iterable[T]) -> No
                 future._state = _base.FINISHED
     for future, result in touched:
         future.set_result(result)
-
-
-def failed_future(error: BaseException) -> RecordFuture[Any]:
-    """A future that has already failed."""
-    future: RecordFuture[Any] = RecordFuture()
-    future.fail(error)
-    return future

@@ -64,7 +64,7 @@ class WakeCallers:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One line for the log."""
+    """One line for the log: what no single caller is told."""
 
     text: str
 

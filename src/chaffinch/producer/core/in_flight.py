@@ -79,15 +79,6 @@ class PartitionQueue:
         """Whether every number given has its answer or was given up."""
         return not (self.in_flight or self.retries)
 
-    @property
-    def sequence_next(self) -> int:
-        return self._sequence_next
-
-    @property
-    def identity(self) -> ProducerIdentity:
-        """Under which identity the partition numbers its batches; the producer's own may be newer already."""
-        return self._identity
-
     def batches(self) -> Iterable[ProducerBatch]:
         """Everything that is under way or has come back."""
         return (*self.in_flight, *self.retries, *self.returned)
@@ -169,11 +160,6 @@ class PartitionQueue:
             # The lowest of several: distance from the failed batch to the next sequence decides, because sequences wrap.
             if taken is None or (self._sequence_next - batch.base_sequence) % 2**31 > (self._sequence_next - taken) % 2**31:
                 self._restart_sequence = batch.base_sequence
-
-    def forget_numbers(self) -> None:
-        """A transaction has ended and the epoch moved on, or everything was given up: numbering starts with the next identity."""
-        assert self.is_drained, f"{self.topic_partition} still has numbered batches"
-        self._identity, self.is_held, self._restart_sequence = NO_PRODUCER, False, None
 
     def drop_waiting(self) -> list[ProducerBatch]:
         """Give up what came back and what waits to go again; what is in flight stays until its answer."""

@@ -117,10 +117,6 @@ class ProducerCore:
         """Whether every record has its outcome."""
         return self.delivery.is_idle
 
-    @property
-    def is_closing(self) -> bool:
-        return self._close is not None
-
     # What callers ask, on their own thread, with the lock held.
 
     def choose_partition(self, topic: str, key: bytes | None, partition_count: int) -> int:

@@ -29,7 +29,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall
+from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report
 from chaffinch.producer.core.errors_again import again, as_abortable, as_commit_failed, as_fatal
 from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved
 from chaffinch.producer.core.transaction_requests import TALKS_TO, Step, Transactional, code_of, partition_codes
@@ -354,7 +354,9 @@ class TransactionManager:
         self.state = moved(self.state, Move.FAILED_FATALLY)
         self.error = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
         self._to_add.clear()
-        return self._fail_offsets(self.error) + self._fail(self._end_calls, self.error) + self._fail(self._init_calls, self.error)
+        report = Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")
+        failed = self._fail_offsets(self.error) + self._fail(self._end_calls, self.error) + self._fail(self._init_calls, self.error)
+        return [report, *failed]
 
     def _fail(self, calls: list[_Waiting], error: KafkaException) -> list[Effect]:
         failed: list[Effect] = [FailCall(call=waiting.call, error=again(error)) for waiting in calls]
