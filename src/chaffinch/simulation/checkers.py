@@ -7,7 +7,7 @@ Each check gives one line per violation, naming the record, the partition and wh
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from chaffinch.errors import Stored, codes
@@ -156,15 +156,18 @@ def outcomes_are_true(ledger: Ledger, logs: Logs) -> Iterator[str]:
             yield f"{told.sender}: record {number} is bad, {told.record.fault.value}, and is stored at {found}"
 
 
-def only_culprits_are_blamed(ledger: Ledger) -> Iterator[str]:
-    """An error that blames the record itself comes for bad records only, with the code of what is wrong with them."""
+def only_culprits_are_blamed(ledger: Ledger, accused: Set[int]) -> Iterator[str]:
+    """An error that blames the record itself comes for bad records only, with the code of what is wrong with them.
+
+    `accused`: innocents that the broker itself has blamed.
+    """
     for number, told in ledger.told.items():
         for error in told.errors:
             fault = told.record.fault
             is_blamed = error.code in BLAMING
-            if is_blamed and fault is None:
+            if is_blamed and fault is None and number not in accused:
                 yield f"{told.sender}: record {number} is innocent and was blamed: {error!r}"
-            elif is_blamed and fault is not None and error.code not in fault.codes:
+            elif is_blamed and fault is not None and number not in accused and error.code not in fault.codes:
                 yield f"{told.sender}: record {number}, {fault.value}, was blamed for something else: {error!r}"
             elif told.transaction is None and not is_blamed and error.code not in EXCUSES:
                 yield f"{told.sender}: record {number} failed for no good reason: {error!r}"

@@ -21,6 +21,7 @@ from chaffinch.protocol.server_connection import ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
 from chaffinch.simulation.disk import Death, Disk
 from chaffinch.simulation.network import Link, Network, joined
+from chaffinch.simulation.validation_first import ValidationFirst
 from chaffinch.simulation.world import Timer, World
 from chaffinch.storage.file_system import Interrupted
 
@@ -59,9 +60,17 @@ class BrokerProcess:
     """See the module. `core` is None while the process is down."""
 
     def __init__(
-        self, world: World, network: Network, *, node_count: int, settings: Mapping[str, Any], topics: Sequence[TopicPlan]
+        self,
+        world: World,
+        network: Network,
+        *,
+        node_count: int,
+        settings: Mapping[str, Any],
+        topics: Sequence[TopicPlan],
+        validation_first_share: float = 0.0,
     ) -> None:
         self.disk = Disk(world)
+        self.validation_first = ValidationFirst(world, validation_first_share)
         self.core: BrokerCore | None = None
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
         self._world = world
@@ -156,6 +165,8 @@ class BrokerProcess:
             raise AssertionError(f"a client of ours broke the protocol: {violation}") from violation
         for request in requests:
             self._world.tell(WHO, f"{connection.link.name}: {request.api.name} v{request.version} #{request.correlation_id}")
+            if self.core is not None:
+                self.validation_first.notice(self.core, connection.connection_id, request)
             self.handle(
                 RequestReceived(
                     connection_id=connection.connection_id,
@@ -202,7 +213,8 @@ class BrokerProcess:
             self._respond(connection, effect)
 
     def _respond(self, connection: _Connection, effect: Respond) -> None:
-        data = joined(connection.protocol.encode_response(effect.request, effect.message))
+        message = self.validation_first.answer(connection.connection_id, effect.request, effect.message)
+        data = joined(connection.protocol.encode_response(effect.request, message))
         if self._world.chance(self._network.faults.lost_answer_share):
             # Between append and answer: the request is done, and nobody will hear of it.
             self._world.count("answers lost")

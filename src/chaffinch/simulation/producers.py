@@ -24,7 +24,6 @@ from chaffinch.producer.core.effects import (
     Effect,
     FailCall,
     FailRecords,
-    Report,
     SendRequest,
     WakeCallers,
 )
@@ -374,8 +373,6 @@ class ProducerProcess:
                 self._returned(effect.call, effect.error)
             case WakeCallers():
                 self._world.after(0, self._wake)
-            case Report():
-                self._world.tell(self.who, effect.text)
 
     def _returned(self, call: Any, error: KafkaException | None) -> None:
         assert call is self._awaited, f"{self.who}: {call} returns, awaited is {self._awaited}"

@@ -75,7 +75,7 @@ class CutKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """At the `occurrence`-th operation of `step`, counted over all drivers of the query from 0."""
+    """At the `occurrence`-th operation of `step`, counted from 0 over all drivers of the query since the cut before this one."""
 
     kind: CutKind
     step: Step
@@ -131,16 +131,15 @@ class Supervisor:
         bootstrap: Sequence[Address],
         query: Query,
         *,
-        cut: Cut | None = None,
+        cuts: Sequence[Cut] = (),
         cut_broker: Callable[[CutKind], None] | None = None,
     ) -> None:
         self.query = query
         self.run_count = 0
-        self.is_cut_done = cut is None
         self._world = world
         self._network = network
         self._bootstrap = bootstrap
-        self._cut = cut
+        self._cuts = list(cuts)
         self._cut_broker = cut_broker or (lambda _kind: None)
         self._occurrences = 0
         self._live: list[Driver] = []
@@ -187,14 +186,14 @@ class Supervisor:
             self.start()
 
     def cut_due(self, step: Step) -> Cut | None:
-        """The cut, if this operation is the one."""
-        cut = self._cut
-        if self.is_cut_done or cut is None or step is not cut.step:
+        """The next of the cuts, if this operation is the one. They come one after the other."""
+        if not self._cuts or step is not self._cuts[0].step:
             return None
         self._occurrences += 1
-        if self._occurrences <= cut.occurrence:
+        if self._occurrences <= self._cuts[0].occurrence:
             return None
-        self.is_cut_done = True
+        self._occurrences = 0
+        cut = self._cuts.pop(0)
         self._world.tell(self.query.name, f"cut at {step.value}: {cut.kind.value}")
         self._world.count(f"cut: {cut.kind.value}")
         return cut

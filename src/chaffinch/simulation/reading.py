@@ -1,12 +1,11 @@
 """What a log holds, seen twice: straight from the broker's own log objects, and as a read_committed consumer sees it through Fetch.
 
 The second goes over the (healed) network and applies the consumer's half of KIP-98 (Kafka's CompletedFetch): aborted producers are
-skipped from their first offset to their marker. A record is known by the number in its value, see `value_of`.
+skipped from their first offset to their marker. A record is known by the number in its value, see `records.py`.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -28,28 +27,14 @@ from chaffinch.records import batch as batches
 from chaffinch.records.batch import BatchView
 from chaffinch.simulation.cluster import BrokerProcess
 from chaffinch.simulation.network import Network
+from chaffinch.simulation.records import number_of
 from chaffinch.simulation.transport import Transport
 from chaffinch.simulation.world import World
 
 READ_BYTES: Final = 1 << 30
-NUMBER_DIGITS: Final = 9
 FOLLOW_MS_MAX: Final = 500
 FETCH_BYTES: Final = 20_000
 """Small, so that aborted transactions begin in one answer and end in another."""
-
-
-def value_of(number: int, size: int) -> bytes:
-    """A record's value of `size` bytes, or a few more: its number, then filling that does not compress."""
-    head = b"%0*d|" % (NUMBER_DIGITS, number)
-    return head + hashlib.shake_128(head).digest(max(0, size - len(head)))
-
-
-def number_of(value: bytes | None) -> int:
-    """The number in a record's value; ValueError when there is none."""
-    digits, bar, _ = (value or b"")[: NUMBER_DIGITS + 1].partition(b"|")
-    if bar != b"|":
-        raise ValueError(f"a record that nobody sent: {value!r:.60}")
-    return int(digits)
 
 
 class LogRecord(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -9,6 +10,8 @@ from typing import Final
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
+
+NUMBER_DIGITS: Final = 9
 
 
 class Fault(Enum):
@@ -40,3 +43,17 @@ class Record:
     value: bytes
     timestamp_ms: int
     fault: Fault | None = None
+
+
+def value_of(number: int, size: int) -> bytes:
+    """A record's value of `size` bytes, or a few more: its number, then filling that does not compress."""
+    head = b"%0*d|" % (NUMBER_DIGITS, number)
+    return head + hashlib.shake_128(head).digest(max(0, size - len(head)))
+
+
+def number_of(value: bytes | None) -> int:
+    """The number in a record's value; ValueError when there is none."""
+    digits, bar, _ = (value or b"")[: NUMBER_DIGITS + 1].partition(b"|")
+    if bar != b"|":
+        raise ValueError(f"a record that nobody sent: {value!r:.60}")
+    return int(digits)

@@ -42,6 +42,10 @@ class Knobs:
     producer_records: int = 100
     query_count: int = 0
     query_rows: int = 60
+    query_has_checkpoint: bool = True
+    """Whether the sink knows the query's checkpoint."""
+    validation_first_share: float = 0.0
+    """Of repeated batches: refused with a culprit, as a broker may whose limits have changed."""
     bad_share: float = 0.04
     value_bytes_max: int = 400
     trouble_ms: int = 8_000
@@ -50,7 +54,7 @@ class Knobs:
     """How long it may take after that until all is done."""
     faults: Faults = CALM
     deeds: Deeds = field(default_factory=Deeds)
-    cut: Cut | None = None
+    cuts: tuple[Cut, ...] = ()
 
     @classmethod
     def of(cls, world: World, overrides: Mapping[str, Any]) -> Knobs:
@@ -66,6 +70,8 @@ class Knobs:
             producer_records=dice.randint(60, 120),
             query_count=dice.choice((0, 0, 1)),
             query_rows=dice.randint(40, 120),
+            query_has_checkpoint=dice.random() < 0.7,
+            validation_first_share=dice.choice((0.0, 0.0, 0.3)),
             bad_share=dice.choice((0.0, 0.03, 0.1)),
             value_bytes_max=dice.choice((100, 400, 400, 2_000)),
             faults=Faults(
@@ -130,14 +136,22 @@ class _Scene:
         self.knobs = knobs
         self.network = Network(world, knobs.faults)
         self.broker = BrokerProcess(
-            world, self.network, node_count=knobs.node_count, settings={"flush.policy": knobs.flush_policy}, topics=TOPICS
+            world,
+            self.network,
+            node_count=knobs.node_count,
+            settings={"flush.policy": knobs.flush_policy},
+            topics=TOPICS,
+            validation_first_share=knobs.validation_first_share,
         )
         self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
         self.broker.start()
         self.follower = CommittedReader(world, self.network, self.broker, self.broker.partitions, "follower")
-        self.queries = [self.workload.query(f"query-{number}", knobs.query_rows) for number in range(knobs.query_count)]
+        self.queries = [
+            self.workload.query(f"query-{number}", knobs.query_rows, has_checkpoint=knobs.query_has_checkpoint)
+            for number in range(knobs.query_count)
+        ]
         self.supervisors = [
-            Supervisor(world, self.network, self.broker.addresses, query, cut=knobs.cut, cut_broker=self._cut_broker)
+            Supervisor(world, self.network, self.broker.addresses, query, cuts=knobs.cuts, cut_broker=self._cut_broker)
             for query in self.queries
         ]
         self.producers = [self._plain(number) for number in range(knobs.plain_count)]
@@ -183,6 +197,7 @@ class _Scene:
         world.at(trouble_ends_ms, lambda: timer.__setitem__(0, True))
         world.run(lambda: timer[0] or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
         nemesis.stop()
+        self.broker.validation_first.stop()
         self.network.heal()
         world.tell("world", "from here on nothing goes wrong")
         world.run(lambda: self._is_done, limit_ms=knobs.quiet_limit_ms, waiting_for="work is left")
@@ -251,7 +266,7 @@ class _Scene:
         return [
             *checkers.every_record_ends_once(ledger),
             *checkers.outcomes_are_true(ledger, logs),
-            *checkers.only_culprits_are_blamed(ledger),
+            *checkers.only_culprits_are_blamed(ledger, self.broker.validation_first.accused),
             *checkers.order_is_kept(ledger, logs),
             *checkers.transactions_are_whole(ledger, committed),
             *checkers.offsets_follow_transactions(ledger, committed, None if offset is None else offset.offset),

@@ -12,8 +12,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.simulation.cluster import TopicPlan
 from chaffinch.simulation.programs import Burst, PlannedTransaction
 from chaffinch.simulation.queries import DEAD_LETTER_TOPIC, Query, Row
-from chaffinch.simulation.reading import value_of
-from chaffinch.simulation.records import Fault, Record
+from chaffinch.simulation.records import Fault, Record, value_of
 from chaffinch.simulation.world import World
 from chaffinch.spark.snapshot import TopicSnapshot
 
@@ -95,7 +94,7 @@ class Workload:
             possible.append(Fault.TOO_LARGE)
         return self._world.dice.choice(possible)
 
-    def query(self, name: str, row_count: int) -> Query:
+    def query(self, name: str, row_count: int, *, has_checkpoint: bool) -> Query:
         """A query with `row_count` rows over a few batches and tasks; one of its batches may be empty."""
         dice = self._world.dice
         tasks: list[list[list[Row]]] = [[[] for _ in range(QUERY_TASKS)] for _ in range(QUERY_BATCHES)]
@@ -109,7 +108,8 @@ class Workload:
             batches=tasks,
             marker_partition=TopicPartition(PLAIN, 0),
             dead_letter_target=TopicSnapshot(topic=DEAD_LETTER_TOPIC, topic_id=bytes(16), partition_count=TOPICS[-1].partition_count),
-            has_checkpoint=dice.random() < 0.7,
+            record_count_max=dice.choice((1, 4, 4, 10)),
+            has_checkpoint=has_checkpoint,
         )
 
     def _row(self) -> Row:
