@@ -153,8 +153,9 @@ def main(arguments: list[str] | None = None) -> int:
         for number in range(options.rounds):
             for who, (name, run, data) in contenders.items():
                 speeds[who].append(measured(name, run, broker, f"{who}-{number}", data))
-    ratio = statistics.median(speeds["ours"]) / statistics.median(speeds["theirs"])
-    print(f"  ratio of the medians {ratio:.2f} (aim {AIM})")
+    # Each round's two runs follow each other, so what else the machine does falls on both.
+    ratio = statistics.median(one / other for one, other in zip(speeds["ours"], speeds["theirs"], strict=True))
+    print(f"  ratio, median of {options.rounds} rounds: {ratio:.2f} (aim {AIM})")
     return 0 if ratio >= AIM else 1
 
 
