@@ -135,7 +135,7 @@ class TestColumns:
             ("value string, timestamp bigint", "column 'timestamp' has type bigint; allowed: timestamp, timestamp_ntz"),
             ("value string, partition string", "column 'partition' has type string; allowed: int"),
             ("value string, headers map<string,string>", "column 'headers' has type map<string,string>; allowed: array<struct"),
-            ("valeu string", "column 'valeu' would not be written; the nearest known one is 'value'"),
+            ("values string", "column 'values' would not be written; the nearest known one is 'value'"),
         ],
     )
     def test_what_is_not(self, schema, text):

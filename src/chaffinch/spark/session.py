@@ -33,15 +33,16 @@ def session(app_name: str = "chaffinch", *, master: str | None = None, config: M
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if master is None and "spark.master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+        master = "local[*]"
     # Spark binds to the name of the host; a machine whose name does not resolve would stop here for no reason of ours.
-    local = master is None or master.startswith("local")
-    if local:
+    if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName(app_name)
-    if master is not None or "spark.master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
-        builder = builder.master(master or "local[*]")
+    if master is not None:
+        builder = builder.master(master)
     for key, value in {**_DEFAULTS, **(config or {})}.items():
         builder = builder.config(key, _spelled(value))
     return builder.getOrCreate()
