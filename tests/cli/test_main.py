@@ -1,6 +1,5 @@
 """The command's entry: lazy, with clear ends. What a sub-command does is tested beside it."""
 
-import importlib.util
 import subprocess
 import sys
 
@@ -56,8 +55,6 @@ def test_nothing_heavy_is_loaded_for_it(arguments):
 
 def test_a_broker_starts_without_the_compiler_and_arrow():
     """They take longer to load than a broker may take to start; decision 47 has them come later, if ever."""
-    if importlib.util.find_spec("chaffinch.cli.broker") is None:
-        pytest.skip("chaffinch.cli.broker is still to come")
     code = "import sys, chaffinch.cli.main, chaffinch.cli.broker; print({'numba', 'pyarrow', 'chaffinch.cli.errors'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
