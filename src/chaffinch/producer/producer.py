@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("chaffinch.producer")
 
-# Batches of tables, unless batch.size is given: measured to be where brokers take the most records per second.
-TABLE_BATCH_BYTES: Final = 256 * 1024
+# Batches of tables, unless batch.size is given. A table need not wait for its batches to fill, so they are as large as brokers take by
+# default (max.message.bytes 1048588): measured, 1 MB batches go out a third faster than 256 KB ones.
+TABLE_BATCH_BYTES: Final = 1_000_000
 # close() without a limit still ends: every record has its outcome within delivery.timeout.ms.
 CLOSE_MS_MAX: Final = 2**53
 

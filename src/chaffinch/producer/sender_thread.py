@@ -100,9 +100,7 @@ class SenderThread:
             with self.changed:
                 now_ms = self._clock.now_ms()
                 effects, self._outbox = self._outbox, []
-                for event in heard:
-                    effects += self.core.handle(event, now_ms)
-                effects += self.core.handle(events.TimePassed(), now_ms)
+                effects += self.core.handle_all(heard, now_ms)
                 deadline_ms = self.core.next_deadline_ms
                 if any(isinstance(effect, WakeCallers) for effect in effects):
                     self.changed.notify_all()

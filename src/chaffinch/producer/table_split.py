@@ -17,7 +17,9 @@ PARTITION, TOPIC = "partition", "topic"
 Rows = npt.NDArray[np.int64]
 
 # Rows are gathered and encoded so many batches at a time, so that the first are on their way while the next are made.
-CHUNK_BATCHES_PER_PARTITION: Final = 4
+CHUNK_BATCHES_PER_PARTITION: Final = 2
+# With many partitions a chunk holds less than a batch for each: better small batches than a copy of the whole table.
+CHUNK_BYTES_MAX: Final = 32 << 20
 
 
 class TableParts(NamedTuple):
@@ -96,7 +98,7 @@ def runs(columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], parti
     """
     sizes = columns.sizes()
     mean = max(1, int(sizes.sum()) // max(1, columns.count))
-    chunk = max(1, CHUNK_BATCHES_PER_PARTITION * partition_count * batch_bytes // mean)
+    chunk = max(1, min(CHUNK_BATCHES_PER_PARTITION * partition_count * batch_bytes, CHUNK_BYTES_MAX) // mean)
     for start in range(0, columns.count, chunk):
         stop = min(start + chunk, columns.count)
         yield from _chunk_runs(

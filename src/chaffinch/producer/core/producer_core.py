@@ -8,6 +8,7 @@ step, send what is ready, settle who waits.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -107,7 +108,12 @@ class ProducerCore:
 
     def handle(self, event: events.Event, now_ms: int) -> list[Effect]:
         """Take in what has happened at `now_ms`, do whatever can be done now, and say what the shell is to do."""
-        self._take_in(event, now_ms)
+        return self.handle_all((event,), now_ms)
+
+    def handle_all(self, heard: Iterable[events.Event], now_ms: int) -> list[Effect]:
+        """Several events of one moment, in order, and one round for all; without any it is as if TimePassed had been said."""
+        for event in heard:
+            self._take_in(event, now_ms)
         self._advance(now_ms)
         effects, self.delivery.out = self.delivery.out, []
         return effects
