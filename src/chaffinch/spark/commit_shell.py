@@ -42,7 +42,7 @@ from chaffinch.spark.parquet_file import write_parquet
 from chaffinch.spark.pause import pause, pause_is_due
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.staging import Folder, StagedReader
-from chaffinch.spark.target import find_topic, wall_ms
+from chaffinch.spark.target import find_topic, refusal_of, wall_ms
 from chaffinch.spark.task import broker_found, reason_of
 
 STATE_FILE = "state.json"
@@ -125,7 +125,7 @@ class CommitShell:
             address = self._client.coordinator(to.key, to.kind, timeout_ms=LOOKUP_TIMEOUT_MS)
             return self._client.request(operation.message, address, timeout_ms=self._plan.request_timeout_ms, retries=False)
         except ApiException as error:
-            return Lost(reason=_one_line(error))
+            return _lost(error, was_sent=True)
 
     def _send(self, operation: SendBatch) -> None:
         topic_partition = operation.batch.topic_partition
@@ -157,8 +157,7 @@ class CommitShell:
                 self._under_way[operation.ticket] = self._client.start(request, address)
                 self._client.pump(0)
         except ApiException as error:
-            lost = Lost(reason=_one_line(error), was_sent=False)
-            self._settled.append(BatchAnswer(ticket=operation.ticket, lost=lost))
+            self._settled.append(BatchAnswer(ticket=operation.ticket, lost=_lost(error, was_sent=False)))
 
     def _next_answer(self) -> BatchAnswer:
         with self._client.lock:
@@ -252,8 +251,11 @@ def _inline(data: bytes) -> StagedBytes:
     return StagedBytes(data=data, byte_count=len(data))
 
 
-def _one_line(error: ApiException) -> str:
-    return " ".join(str(error).split())
+def _lost(error: ApiException, *, was_sent: bool) -> Lost:
+    """What the client failed in, as no answer. Raises Refusal where asking again cannot help: rights, versions, names."""
+    if not error.code.is_retriable:
+        raise refusal_of(error)
+    return Lost(reason=" ".join(str(error).split()), was_sent=was_sent)
 
 
 __all__ = ["CommitShell", "ShellPlan"]

@@ -1,0 +1,82 @@
+"""The shell over a served broker, without Spark: what the client cannot do is told from what it may try again; files end where they should."""
+
+import itertools
+
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.commit_protocol import commit_batch
+from chaffinch.spark.commit_shell import CommitShell, ShellPlan
+from chaffinch.spark.dead_letters import Origin
+from chaffinch.spark.marker import Refusal
+from tests.spark.commit_world import TOPIC, Query, counted, outcome
+
+ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}
+BLOCK_MAX_MS = 3_000
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def served():
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(served):
+    yield served
+    served.faults.clear()
+
+
+@pytest.fixture
+def topic(broker):
+    """Of this test alone."""
+    name = f"{TOPIC}-{next(_numbers)}"
+    broker.create_topic(name, 2, 1, {})
+    return name
+
+
+class WallClock:
+    """What a plan asks a broker of the commit world for."""
+
+    now_ms = 1_700_000_000_000
+
+
+def committed(broker, topic, **changes):
+    """One commit of ROWS under a transactional id and group of its own."""
+    query = Query(WallClock(), [(outcome(ROWS, topic=topic),)], transactional_id=f"t-{topic}", has_checkpoint=False)
+    fields = {"group_id": f"g-{topic}", "marker_partition": TopicPartition(topic, 0), "block_max_ms": BLOCK_MAX_MS}
+    plan = query.plan(0, "run-1", **{**fields, **changes})
+    shell = ShellPlan(
+        transactional_id=plan.transactional_id, request_timeout_ms=10_000, batch_id=0, origin=Origin(query="q", batch_id=0, task=-1),
+        staging=None, state=None, dead_letter_folder=None, dead_letter_target=None,
+    )  # fmt: skip
+    with SyncClient([broker.bootstrap_servers]) as client:
+        return CommitShell(shell, client).run(commit_batch(plan))
+
+
+def values(broker, topic):
+    return counted([(None, bytes(value)) for value in broker.read(topic).column("value").to_pylist()])
+
+
+def test_a_batch_is_written(broker, topic):
+    assert committed(broker, topic).outcome == "written"
+    assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+@pytest.mark.parametrize(
+    ("api", "error"),
+    [
+        ("FindCoordinator", "GROUP_AUTHORIZATION_FAILED"),
+        ("FindCoordinator", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"),
+        ("Metadata", "TOPIC_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker, topic, api, error):
+    broker.faults.add(api=api, error=error, count=10_000)
+    with pytest.raises(Refusal, match=error) as caught:
+        committed(broker, topic)
+    assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, error)
