@@ -204,6 +204,17 @@ class TestFailures:
         query.run()
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
 
+    @pytest.mark.parametrize("error", ["PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH", "TRANSACTION_ABORTABLE", "INVALID_TXN_STATE"])
+    def test_a_first_init_that_meets_another_one_is_an_error_with_its_class(self, error):
+        """Two InitProducerId that fence at once: Kafka tells one of them so, although it named no epoch."""
+        broker, query = self.plain()
+        broker.core.faults.add(api="InitProducerId", error=error, count=1)
+        with pytest.raises(Refusal, match="nothing of it is visible") as caught:
+            query.commit(0)
+        assert caught.value.group in (Group.APPLICATION_RECOVERABLE, Group.TRANSACTION_ABORTABLE)
+        query.run()
+        assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
+
     def test_an_end_that_is_never_answered_is_neither_success_nor_abort(self):
         broker, query = self.plain()
         broker.core.faults.add(api="EndTxn", action="drop_after", count=10_000)

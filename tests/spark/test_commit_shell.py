@@ -1,4 +1,4 @@
-"""The shell over a served broker, without Spark: what the client cannot do is told from what it may try again; files end where they should."""
+"""The shell over a served broker, without Spark: what the client may try again, and what it may not."""
 
 import itertools
 

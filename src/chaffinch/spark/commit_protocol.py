@@ -112,7 +112,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
     timeout_ms = transaction_timeout_ms(plan)
     if plan.has_checkpoint and state.transactional_id is None:
         yield WriteState(step=Step.FIX_TRANSACTIONAL_ID, state=replace(state, transactional_id=plan.transactional_id))
-    identity, now_ms = yield from requests.init_producer(Step.INIT_PRODUCER, plan.transactional_id, timeout_ms, None, plan.block_max_ms)
+    identity, now_ms = yield from _fence(plan, timeout_ms)
     writer = _Writer(plan=plan, tally=tally, marker=marker, identity=identity, timeout_ms=timeout_ms)
     try:
         writer.marker = yield from _read_marker(plan, Step.READ_MARKER_AGAIN)
@@ -303,6 +303,17 @@ def _read_marker(plan: CommitPlan, step: Step) -> Generator[Operation, Reply, Ma
         return None
     is_stable = step is not Step.READ_MARKER
     return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, is_stable, plan.block_max_ms))
+
+
+def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
+    """A new epoch, and every earlier transaction ended. Two writers that fence at the same time: Kafka refuses one of them."""
+    try:
+        return (yield from requests.init_producer(Step.INIT_PRODUCER, plan.transactional_id, timeout_ms, None, plan.block_max_ms))
+    except Fenced as fenced:
+        group, name, text = Group.APPLICATION_RECOVERABLE, fenced.code.name, fenced.text
+    except StartAgain as failure:
+        group, name, text = Group.TRANSACTION_ABORTABLE, failure.name, failure.text
+    raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not begun, nothing of it is visible; a restart writes it")
 
 
 def _after_fencing(plan: CommitPlan, marker_before: Marker | None, fenced: Fenced) -> Generator[Operation, Reply, None]:
