@@ -250,6 +250,7 @@ class _Scene:
         for producer in self.producers:
             found += self._producer_verdict(producer, logs, committed)
         for query in self.queries:
+            world.count("rows", len(query.rows()))
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
         world.count("records in logs", sum(len(log.records) for log in logs.values()))
         world.count("records visible", sum(map(len, committed.values())))

@@ -1,0 +1,360 @@
+"""Each promise broken once by hand, in the core that keeps it: the simulation must notice within a few seeds.
+
+A mutation that no seed finds would mean that the simulation does not look there. Those marked "once real" were defects of these cores.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
+from chaffinch.broker.core.transaction_participants import TransactionParticipants
+from chaffinch.errors import codes
+from chaffinch.producer.core import culprits, delivery
+from chaffinch.producer.core.delivery import Delivery
+from chaffinch.producer.core.in_flight import PartitionQueue
+from chaffinch.producer.core.metadata_watch import MetadataWatch
+from chaffinch.producer.core.transaction import TransactionManager
+from chaffinch.simulation.nemesis import Deeds
+from chaffinch.simulation.network import Faults
+from chaffinch.simulation.queries import Cut, CutKind
+from chaffinch.simulation.scenario import run
+from chaffinch.spark import commit_protocol, push, requests
+from chaffinch.spark.marker import Verdict
+from chaffinch.spark.operations import Step
+from chaffinch.storage.partition_log import PartitionLog
+
+Patch = pytest.MonkeyPatch
+
+ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
+KILLS = Deeds(broker_death_ms=500)
+POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
+PLAIN: dict[str, Any] = {"plain_count": 2, "transactional_count": 0, "query_count": 0, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
+TRANSACTIONAL: dict[str, Any] = {**PLAIN, "plain_count": 0, "transactional_count": 2}
+QUERY: dict[str, Any] = {**PLAIN, "plain_count": 0, "query_count": 1, "deeds": Deeds(broker_death_ms=500, client_death_ms=100)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutation:
+    """`says`: words of the violation that is expected, in any order of seeds; empty: any will do."""
+
+    name: str
+    breaks: Callable[[Patch], None]
+    knobs: dict[str, Any] = field(default_factory=dict)
+    says: tuple[str, ...] = ()
+    seeds: int = 20
+
+
+def returns(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
+    return lambda patch: patch.setattr(target, name, lambda *_arguments, **_keywords: value)
+
+
+# Broker ---------------------------------------------------------------------------------------------------------------------------------
+
+
+def forgets_producers(patch: Patch) -> None:
+    """Recovery reads the records and not what they say about producers: repetitions after a restart are new."""
+    patch.setattr("chaffinch.storage.recovery._Recovery._note_producer", lambda *_: None)
+
+
+def drops_last_batch(patch: Patch) -> None:
+    """Recovery takes the last whole batch of each log for a torn end."""
+    opened = PartitionLog.open.__func__  # type: ignore[attr-defined]
+
+    def open_shorter(cls: Any, file_system: Any, directory: str, *rest: Any) -> Any:
+        log = opened(cls, file_system, directory, *rest)
+        if log.log_end_offset > 3:
+            segment = log._segments[-1]
+            last = list(segment.headers(0))[-1][0]
+            log.close()
+            segment.log.truncate(last)
+            for name in file_system.list(directory):
+                if not name.endswith(".log"):
+                    file_system.remove(f"{directory}/{name}")
+            log = opened(cls, file_system, directory, *rest)
+        return log
+
+    patch.setattr(PartitionLog, "open", classmethod(open_shorter))
+
+
+def shifts_culprits(patch: Patch) -> None:
+    """Every culprit but the last is told as the record behind it."""
+    read = culprits.read_answer
+
+    def shifted(response: Any, numbering: Any) -> Any:
+        answer = read(response, numbering)
+        return replace(answer, blamed=tuple(replace(entry, batch_index=entry.batch_index + 1) for entry in answer.blamed))
+
+    patch.setattr(delivery.culprits, "read_answer", shifted)
+
+
+def commits_offsets_of_aborted(patch: Patch) -> None:
+    complete = GroupOffsets.complete
+    patch.setattr(GroupOffsets, "complete", lambda self, group, producer_id, _is_commit: complete(self, group, producer_id, True))
+
+
+def answers_before_sync(patch: Patch) -> None:
+    patch.setattr(BrokerCore, "sync", lambda _self: None)
+
+
+def takes_everything(patch: Patch) -> None:
+    returns(PartitionLog, "find_duplicate", None)(patch)
+    returns(PartitionLog, "check_producer", None)(patch)
+
+
+def accepts_old_epochs(patch: Patch) -> None:
+    """The coordinator looks at the producer id only."""
+    identified = TransactionCoordinator._identified
+
+    def any_epoch(self: TransactionCoordinator, transactional_id: str | None, identity: Any) -> Any:
+        known = self._transactions.get(transactional_id or "")
+        return identified(self, transactional_id, identity if known is None else identity._replace(epoch=known.producer_epoch))
+
+    patch.setattr(TransactionCoordinator, "_identified", any_epoch)
+
+
+def forgets_decisions(patch: Patch) -> None:
+    """A decision found at start is not carried out."""
+    patch.setattr(TransactionCoordinator, "complete_decided", lambda _self, _now_ms: 0)
+
+
+def recovered_logs_are_not_synced(patch: Patch) -> None:
+    """Once real: a repetition of a batch that only a killed process had written was acknowledged."""
+    opened = PartitionLog.open.__func__  # type: ignore[attr-defined]
+
+    def open_as_synced(cls: Any, *arguments: Any) -> Any:
+        log = opened(cls, *arguments)
+        log._has_unsynced_bytes = log._has_unsynced_names = False
+        return log
+
+    patch.setattr(PartitionLog, "open", classmethod(open_as_synced))
+
+
+BROKER = [
+    Mutation(name="duplicates are not recognised", breaks=returns(PartitionLog, "find_duplicate", None), knobs=PLAIN),
+    Mutation(
+        name="sequences are not checked, duplicates not recognised",
+        breaks=takes_everything,
+        knobs=PLAIN,
+        says=("stored 2 times", "sequence"),
+    ),
+    Mutation(name="recovery forgets producers", breaks=forgets_producers, knobs=PLAIN),
+    Mutation(name="recovery drops an acknowledged batch", breaks=drops_last_batch, knobs=PLAIN),
+    Mutation(name="answers leave before the sync", breaks=answers_before_sync, knobs={**PLAIN, "deeds": POWER, "flush_policy": "always"}),
+    Mutation(
+        name="once real: what a killed broker left is not synced",
+        breaks=recovered_logs_are_not_synced,
+        knobs={**PLAIN, "deeds": Deeds(broker_death_ms=300, power_loss_share=0.5), "flush_policy": "always"},
+        says=("is not there", "differs", "raised"),
+        seeds=60,
+    ),
+    Mutation(
+        name="once real: markers are not synced before the completion",
+        breaks=returns(TransactionParticipants, "sync", None),
+        knobs={**QUERY, "deeds": POWER, "flush_policy": "always", "query_rows": 120},
+        seeds=60,
+    ),
+    Mutation(
+        name="the last stable offset is ignored",
+        breaks=lambda patch: patch.setattr(PartitionLog, "last_stable_offset", property(lambda self: self.high_watermark)),
+        knobs=TRANSACTIONAL,
+        says=("follower",),
+    ),
+    Mutation(
+        name="fetches do not tell of aborted transactions",
+        breaks=returns(PartitionLog, "aborted_transactions", []),
+        knobs=TRANSACTIONAL,
+        says=("differs from the markers",),
+    ),
+    Mutation(
+        name="decisions are not carried out after a crash",
+        breaks=forgets_decisions,
+        knobs={**TRANSACTIONAL, "deeds": Deeds(broker_death_ms=300, in_operation_share=1.0)},
+        seeds=60,
+    ),
+    Mutation(name="offsets of aborted transactions are committed", breaks=commits_offsets_of_aborted, knobs=TRANSACTIONAL),
+    Mutation(
+        name="the coordinator does not fence",
+        breaks=accepts_old_epochs,
+        knobs={**TRANSACTIONAL, "deeds": Deeds(broker_death_ms=2_000, zombie_ms=300)},
+        seeds=40,
+    ),
+]
+
+# Producer -------------------------------------------------------------------------------------------------------------------------------
+
+
+def takes_sequences_back(patch: Patch) -> None:
+    """Numbers of a batch that may be stored are given to the next."""
+    failed = PartitionQueue.failed
+
+    def always_takes_back(self: PartitionQueue, batch: Any, *, takes_back: bool = False, instead: Any = ()) -> None:
+        failed(self, batch, takes_back=True, instead=instead)
+
+    patch.setattr(PartitionQueue, "failed", always_takes_back)
+
+
+def resends_innocents(patch: Patch) -> None:
+    """Innocents go again although an earlier attempt of their batch may be stored."""
+    judge = culprits.judge
+    patch.setattr(delivery.culprits, "judge", lambda answer, situation: judge(answer, replace(situation, possibly_stored=False)))
+
+
+def forgets_lost_attempts(patch: Patch) -> None:
+    """A lost answer counts as proof that nothing was stored."""
+    lost = Delivery._lost
+    patch.setattr(Delivery, "_lost", lambda self, batch, error, now_ms, *, was_sent: lost(self, batch, error, now_ms, was_sent=False))
+
+
+def completes_twice(patch: Patch) -> None:
+    complete = Delivery._complete
+
+    def twice(self: Delivery, batch: Any, verdict: Any) -> None:
+        complete(self, batch, verdict)
+        self.out.append(self.out[-1])
+
+    patch.setattr(Delivery, "_complete", twice)
+
+
+def forgets_rows(patch: Patch) -> None:
+    """Of a separated batch the culprits are told their outcome, and the innocents are dropped."""
+    separate = culprits.Separate
+    carry_out = Delivery._carry_out
+
+    def drops(self: Delivery, batch: Any, verdict: Any, now_ms: int) -> None:
+        if isinstance(verdict, separate) and not batch.is_done:
+            self.queue(batch.topic_partition).failed(batch)
+            self._release(batch.memory_bytes)
+            self.out.append(delivery.FailRecords(batch=batch, error=None, errors=verdict.errors))
+        else:
+            carry_out(self, batch, verdict, now_ms)
+
+    patch.setattr(Delivery, "_carry_out", drops)
+
+
+def innocents_go_last(patch: Patch) -> None:
+    """What comes back is sent behind what waits in the accumulator, not before it."""
+    next_batch = PartitionQueue.next_batch
+
+    def new_first(self: PartitionQueue, now_ms: int, identity: Any, take_new: Any, *, is_transactional: bool = False) -> Any:
+        if self.returned and not self.retries:
+            waiting = take_new()
+            if waiting is not None:
+                self.returned.insert(0, waiting)
+        return next_batch(self, now_ms, identity, take_new, is_transactional=is_transactional)
+
+    patch.setattr(PartitionQueue, "next_batch", new_first)
+
+
+def commits_failed(patch: Patch) -> None:
+    """A transaction with a failed record commits."""
+    patch.setattr(TransactionManager, "record_failed", lambda _self, _error: [])
+
+
+def spins(patch: Patch) -> None:
+    """Once real: while every broker had to wait, the sender woke each millisecond."""
+    patch.setattr(MetadataWatch, "next_deadline_ms", lambda self, now_ms: None if self._is_under_way else now_ms + 1)
+
+
+def blames_all_for_size(patch: Patch) -> None:
+    """Once real: a batch that may be stored and is then too large failed as if each of its records were."""
+    refused = culprits._refused
+
+    def as_before(answer: Any, error: Any, situation: Any) -> Any:
+        if answer.code is codes.MESSAGE_TOO_LARGE and not answer.blamed:
+            return culprits.FailAll(error=error, is_stored_unknown=situation.possibly_stored)
+        return refused(answer, error, situation)
+
+    patch.setattr(culprits, "_refused", as_before)
+
+
+PRODUCER = [
+    Mutation(name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",)),
+    Mutation(name="sequences of a batch that may be stored are used again", breaks=takes_sequences_back, knobs=TRANSACTIONAL, seeds=60),
+    Mutation(
+        name="innocents are sent again although they may be stored",
+        breaks=resends_innocents,
+        knobs={**PLAIN, "validation_first_share": 0.5},
+        says=("is not there", "stored 2 times", "as not stored"),
+        seeds=40,
+    ),
+    Mutation(name="lost attempts are forgotten", breaks=forgets_lost_attempts, knobs=PLAIN, seeds=40),
+    Mutation(name="culprits' indices are shifted", breaks=shifts_culprits, knobs=PLAIN),
+    Mutation(name="outcomes are told twice", breaks=completes_twice, knobs=PLAIN, says=("2 outcomes",)),
+    Mutation(name="innocents are forgotten", breaks=forgets_rows, knobs=PLAIN),
+    Mutation(name="innocents are overtaken", breaks=innocents_go_last, knobs=PLAIN, says=("which was sent later",)),
+    Mutation(name="a transaction with a failed record commits", breaks=commits_failed, knobs=TRANSACTIONAL, says=("not acknowledged",)),
+    Mutation(name="once real: the sender spins", breaks=spins, knobs=PLAIN, says=("spins",)),
+]
+
+# Spark's commit protocol ------------------------------------------------------------------------------------------------------------------
+
+
+def tickets_begin_anew(patch: Patch) -> None:
+    """Once real: answers to an attempt that was given up were taken for those of the next."""
+    made = push.Push.__init__
+
+    class Everything(dict[int, Any]):
+        def __contains__(self, _ticket: object) -> bool:
+            return True
+
+    def made_anew(self: push.Push, identity: Any, _tickets: Any, *rest: Any) -> None:
+        made(self, identity, count(1), *rest)
+        self._under_way = Everything()
+
+    patch.setattr(push.Push, "__init__", made_anew)
+
+
+def aborts_in_place_of_commit(patch: Patch) -> None:
+    """Where the transaction should be committed it is aborted, and the batch is said to be written."""
+
+    def aborts(step: Any, transactional_id: str, identity: Any, *_rest: Any) -> Any:
+        yield from requests.abort(step, transactional_id, 6_000, identity)
+        return 0
+
+    patch.setattr(requests, "end_transaction", aborts)
+
+
+SPARK = [
+    Mutation(
+        name="the marker is not looked at",
+        breaks=returns(commit_protocol, "_judge", Verdict.WRITE),
+        knobs={**QUERY, "deeds": Deeds(), "cuts": (Cut(kind=CutKind.DRIVER_DIES_AFTER, step=Step.END_TRANSACTION),)},
+        says=("row",),
+    ),
+    Mutation(
+        name="once real: tickets of two attempts are mixed up",
+        breaks=tickets_begin_anew,
+        knobs={**QUERY, "deeds": Deeds(), "faults": Faults(latency_max_ms=30, lost_answer_share=0.1), "bad_share": 0.3},
+        says=("raised: KeyError", "row"),
+    ),
+    Mutation(name="the commit is an abort", breaks=aborts_in_place_of_commit, knobs=QUERY),
+]
+
+
+@pytest.mark.parametrize("mutation", [*BROKER, *PRODUCER, *SPARK], ids=lambda mutation: mutation.name)
+def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+    """Some seed fails, with the violation that the mutation calls for."""
+    mutation.breaks(monkeypatch)
+    seen: list[str] = []
+    for seed in range(mutation.seeds):
+        violations = run(seed, **mutation.knobs).violations
+        seen += violations[:2]
+        if any(not mutation.says or any(words in violation for words in mutation.says) for violation in violations):
+            return
+    pytest.fail(f"{mutation.seeds} seeds, found only: {seen[:5]}")
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Any:
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
