@@ -154,7 +154,7 @@ class TestFaults:
     @pytest.mark.parametrize(
         ("changes", "says"),
         [
-            ({"api": "Prodce"}, "Produce"),
+            ({"api": "Producing"}, "Produce"),
             ({"action": "explode"}, "drop_after"),
             ({"error": "NOT_LEADER"}, "NOT_LEADER_OR_FOLLOWER"),
             ({"count": 0}, "count"),

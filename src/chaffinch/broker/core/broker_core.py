@@ -142,7 +142,8 @@ class BrokerCore:
             self._lost(event)
         if self.state.grown:
             self._wake(now_ms)
-        self._effects += self.state.refusals.take()
+        if self.state.refusals.lines:
+            self._effects += self.state.refusals.take()
         effects, self._effects = self._effects, []
         return effects
 
@@ -281,6 +282,9 @@ class BrokerCore:
     def _wake(self, now_ms: int) -> None:
         """Try the answers that wait for partitions that grew; handling one may make others grow."""
         grown = self.state.grown
+        if not self._watchers and not self._syncs:
+            grown.clear()
+            return
         while grown:
             partition = grown.pop()
             if self._syncs and self.state.topics.partition(*partition.topic_partition) is partition:

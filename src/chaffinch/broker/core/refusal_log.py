@@ -14,11 +14,11 @@ KEYS_MAX = 10_000
 
 
 class RefusalLog:
-    """Collects lines for the shell. `take` empties it."""
+    """Collects `lines` for the shell. `take` empties it."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, str], tuple[int, int]] = {}
-        self._lines: list[Report] = []
+        self.lines: list[Report] = []
 
     def refused(self, *, api: str, client: str, place: str, code: str, reason: str, now_ms: int) -> None:
         """One refusal. `place` is a topic-partition, a group or a transactional id."""
@@ -34,12 +34,12 @@ class RefusalLog:
             self._last.clear()
         self._last[key] = (now_ms, 0)
         more = f" ({omitted} more like it since the last line)" if omitted else ""
-        self._lines.append(Report(text + more))
+        self.lines.append(Report(text + more))
 
     def say(self, text: str) -> None:
         """A line that comes once."""
-        self._lines.append(Report(text))
+        self.lines.append(Report(text))
 
     def take(self) -> list[Report]:
-        lines, self._lines = self._lines, []
+        lines, self.lines = self.lines, []
         return lines

@@ -6,7 +6,8 @@ INVALID_REQUEST (never CORRUPT_MESSAGE, which would be retried). `error.numberin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import TypeGuard
 
 from chaffinch.broker.core.append import AppendTerms, Outcome, Refusal, append
 from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, refuse
@@ -27,13 +28,14 @@ from chaffinch.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from chaffinch.protocol.primitives import Buffer
+from chaffinch.protocol.primitives import Buffer, Records
 from chaffinch.records import batch
-from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, MAGIC
+from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, MAGIC, MAGIC_POSITION
 from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_CULPRITS = 8
 VERSION_WITH_LEADER = 10
+ACKS = frozenset({-1, 0, 1})
 ATTRIBUTES_POSITION = 22
 """The byte of a batch header that says whether the batch is transactional: the low one of the attributes."""
 
@@ -57,12 +59,14 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     request = event.request.message
     assert isinstance(request, ProduceRequest)
     terms = AppendTerms(request.acks, event.request.version, request.transactional_id)
-    refused_whole = _whole_refusal(request)
+    refused_whole = None
+    if request.acks not in ACKS or request.transactional_id is not None or _holds_transactional_batch(request):
+        refused_whole = _whole_refusal(request)
     response = ProduceResponse()
     has_refusal = False
     for topic in request.topics:
         answers = []
-        for data in _last_of_each(topic.partitions):
+        for data in topic.partitions if len(topic.partitions) == 1 else _last_of_each(topic.partitions):
             place = TopicPartition(topic.name, data.index)
             outcome = refused_whole or _outcome(broker, event, place, data, terms, now_ms, fault)
             if isinstance(outcome, Refusal):
@@ -103,19 +107,20 @@ def _outcome(
         leader = partition.replicas.leader
         return Refusal(code=codes.NOT_LEADER_OR_FOLLOWER, message=f"node {event.node_id} does not lead {place}, node {leader} does")
     try:
-        return append(broker, partition, decoded_records(data), terms, now_ms)
+        assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
+        return append(broker, partition, data.records, terms, now_ms)
     except StorageError as error:
         return Refusal(code=codes.KAFKA_STORAGE_ERROR, message=str(error))
 
 
 def _whole_refusal(request: ProduceRequest) -> Refusal | None:
     """What refuses every partition at once: acks that do not exist, transactional batches without or with several producers."""
-    if request.acks not in (-1, 0, 1):
+    if request.acks not in ACKS:
         return Refusal(code=codes.INVALID_REQUIRED_ACKS, message=f"acks={request.acks}: it must be all (-1), 1 or 0")
-    producers = set(_transactional_producers(request))
-    if not producers:
-        return None
-    if request.transactional_id is None:
+    producers = {
+        batch.read_header(data.records).identity for topic in request.topics for data in topic.partitions if _is_transactional(data.records)
+    }
+    if producers and request.transactional_id is None:
         return Refusal(
             code=codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, message="a transactional batch came in a request without a transactional id"
         )
@@ -126,29 +131,24 @@ def _whole_refusal(request: ProduceRequest) -> Refusal | None:
     return None
 
 
-def _transactional_producers(request: ProduceRequest) -> Iterator[tuple[int, int]]:
-    """Identity of each transactional batch; bytes too short or of another format are refused later, each on its own."""
+def _holds_transactional_batch(request: ProduceRequest) -> bool:
+    """One byte of each batch decides."""
     for topic in request.topics:
         for data in topic.partitions:
-            records = decoded_records(data)
-            # One byte decides for nearly all of them.
-            if records is None or len(records) < batch.HEADER_BYTES or not records[ATTRIBUTES_POSITION] & ATTRIBUTE_TRANSACTIONAL:
-                continue
-            header = batch.read_header(records)
-            if header.magic == MAGIC:
-                yield header.identity
+            if _is_transactional(data.records):
+                return True
+    return False
 
 
-def decoded_records(data: PartitionProduceData) -> Buffer | None:
-    """The bytes of a partition's batch: a request that came over the wire holds them as one buffer."""
-    assert not isinstance(data.records, list)
-    return data.records
+def _is_transactional(records: Records) -> TypeGuard[Buffer]:
+    """By the first batch, as in Apache Kafka; bytes too short for a header or of another format are refused later, each on its own."""
+    if records is None or len(records) < batch.HEADER_BYTES or isinstance(records, list):
+        return False
+    return bool(records[ATTRIBUTES_POSITION] & ATTRIBUTE_TRANSACTIONAL) and records[MAGIC_POSITION] == MAGIC
 
 
 def _last_of_each(partitions: Sequence[PartitionProduceData]) -> Sequence[PartitionProduceData]:
     """The same partition twice in a request: one answer, one batch, the last one, as in Apache Kafka."""
-    if len(partitions) == 1:
-        return partitions
     return list({data.index: data for data in partitions}.values())
 
 

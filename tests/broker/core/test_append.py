@@ -1,0 +1,47 @@
+"""The shortcut on the append path, held to the rules it stands for."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.broker.core.append import is_plainly_right
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records.batch import HEADER_BYTES, BatchView, read_header
+from chaffinch.records.batch_header import HEADER
+from chaffinch.records.validation import Origin, ValidationPolicy, check_batch
+from tests.broker.batches import batch_of
+
+SMALL = st.integers(-2, 3)
+
+
+@given(
+    base_offset=SMALL,
+    attributes=st.integers(0, 127) | st.integers(-(2**15), 2**15 - 1),
+    last_offset_delta=SMALL,
+    count=SMALL,
+    producer_id=SMALL,
+    base_sequence=SMALL,
+    batch_bytes_max=st.integers(HEADER_BYTES - 1, HEADER_BYTES + 1),
+)
+def test_what_is_plainly_right_keeps_every_batch_rule(
+    base_offset: int, attributes: int, last_offset_delta: int, count: int, producer_id: int, base_sequence: int, batch_bytes_max: int
+) -> None:
+    header = read_header(batch_of(b"a"))._replace(
+        length=HEADER_BYTES - 12,
+        base_offset=base_offset,
+        attributes=attributes,
+        last_offset_delta=last_offset_delta,
+        count=count,
+        producer_id=producer_id,
+        base_sequence=base_sequence,
+    )
+    view = BatchView(memoryview(HEADER.pack(*header)), header)
+    policy = ValidationPolicy(topic_partition=TopicPartition("orders", 0), batch_bytes_max=batch_bytes_max)
+    if is_plainly_right(header, view.size, batch_bytes_max):
+        assert check_batch(view, policy, Origin.CLIENT, crc_was_checked=True) is None
+
+
+def test_ordinary_batches_are_plainly_right() -> None:
+    header = read_header(batch_of(b"a", b"b"))
+    assert is_plainly_right(header, header.size, 1 << 20)
