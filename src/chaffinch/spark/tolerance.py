@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, StagedBytes, TaskOutcome
@@ -14,11 +15,11 @@ from chaffinch.spark.operations import DeadLetters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """`tolerates`: bad rows become dead letters. At most one of the caps is set; a share is of the batch's rows, 0.05 for 5 %."""
+    """`tolerates`: bad rows become dead letters. At most one of the caps is set; a share is of the batch's rows, in hundredths."""
 
     tolerates: bool
     count_max: int | None = None
-    share_max: float | None = None
+    percent_max: Fraction | None = None
 
     @classmethod
     def parse(cls, tolerance: str, cap: str | None) -> Tolerance:
@@ -31,9 +32,8 @@ class Tolerance:
         text = cap.strip()
         try:
             if text.endswith("%"):
-                share = float(text[:-1]) / 100
-                if 0 <= share <= 1:
-                    return cls(tolerates=True, share_max=share)
+                if 0 <= float(text[:-1]) <= 100:
+                    return cls(tolerates=True, percent_max=Fraction(text[:-1]))
             elif (count := int(text)) >= 0:
                 return cls(tolerates=True, count_max=count)
         except ValueError:
@@ -45,12 +45,13 @@ class Tolerance:
             return rejected_count > 0
         if self.count_max is not None:
             return rejected_count > self.count_max
-        return self.share_max is not None and rejected_count > self.share_max * row_count
+        # Exact: 29 of 100 are 29 %, and no more.
+        return self.percent_max is not None and 100 * rejected_count > self.percent_max * row_count
 
     def __str__(self) -> str:
         if not self.tolerates:
             return "errors.tolerance=none"
-        return f"errors.tolerance.max={self.count_max if self.share_max is None else f'{self.share_max:.4%}'}"
+        return f"errors.tolerance.max={self.count_max if self.percent_max is None else f'{float(self.percent_max or 0):g}%'}"
 
 
 @dataclass(slots=True, kw_only=True)
