@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 from pyspark.sql import types
@@ -62,7 +63,7 @@ def test_what_is_refused(options, text):
     ("cap", "tolerance"),
     [
         ("100", Tolerance(tolerates=True, count_max=100)),
-        ("5%", Tolerance(tolerates=True, share_max=0.05)),
+        ("5%", Tolerance(tolerates=True, percent_max=Fraction(5))),
         (None, Tolerance(tolerates=True)),
     ],
 )
@@ -75,6 +76,21 @@ def test_caps(cap, tolerance):
 def test_caps_that_are_none(cap):
     with pytest.raises(ConfigException, match="neither a count"):
         sink(errors__tolerance="all", errors__dead__letter__path="/d", errors__tolerance__max=cap)
+
+
+@pytest.mark.parametrize("token", ["", "  "])
+def test_an_empty_token_is_refused(token):
+    with pytest.raises(ConfigException, match="idempotencyToken is empty"):
+        sink(is_stream=False, idempotencyToken=token)
+
+
+@pytest.mark.parametrize(
+    ("bad", "all_rows", "cap"), [(29, 100, "29%"), (7, 100, "7%"), (1, 1000, "0.1%"), (57, 100, "57%"), (333, 1000, "33.3%")]
+)
+def test_a_share_is_exact(bad, all_rows, cap):
+    tolerance = Tolerance.parse("all", cap)
+    assert not tolerance.is_exceeded(bad, all_rows)
+    assert tolerance.is_exceeded(bad + 1, all_rows)
 
 
 def test_without_a_topic_the_marker_needs_one():

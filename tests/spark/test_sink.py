@@ -33,6 +33,7 @@ def query(kafka, tmp_path, monkeypatch):
     """A stream `q` with a checkpoint in which batches 0 to 9 are noted, and dead letters in both places."""
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
+    (tmp_path / "checkpoint" / "metadata").write_text('{"id":"q"}')
     for batch_id in range(10):
         (offsets / str(batch_id)).write_text(f"v1\n{batch_id}")
     options = {

@@ -91,10 +91,23 @@ class TestFolder:
 
     @pytest.mark.parametrize(
         ("location", "expected"),
-        [("file:/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("/a/b", "/a/b"), ("s3a://b/k", "s3://b/k"), ("hdfs://n/p", "hdfs://n/p")],
+        [
+            ("file:/a/b", "/a/b"),
+            ("file:///a/b", "/a/b"),
+            ("/a/b", "/a/b"),
+            ("s3a://b/k", "s3://b/k"),
+            ("hdfs://n/p", "hdfs://n/p"),
+            ("hdfs:/p", "hdfs:///p"),
+        ],
     )
     def test_spellings_of_hadoop(self, location, expected):
         assert _normalised(location) == expected
+
+    def test_options_of_a_file_system_stay_at_the_end_of_its_location(self):
+        folder = Folder("s3://bucket/staging/?region=x", "stagingLocation").below("q", "3")
+        assert folder.location == "s3://bucket/staging/q/3?region=x"
+        assert folder.parent().location == "s3://bucket/staging/q?region=x"
+        assert Folder("/a?b", "stagingLocation").below("q").location == "/a?b/q"
 
 
 def test_a_parquet_file_is_replaced_whole(tmp_path):

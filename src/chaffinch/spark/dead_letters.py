@@ -22,6 +22,7 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit_messages import Rejection
 from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.staging import name_of
 
 STAGE: Final = "KAFKA_PRODUCE"
 """Connect's name for what was being done."""
@@ -43,7 +44,7 @@ class Origin:
 
 def parquet_name(origin: Origin) -> str:
     """The file of one batch of one query: a batch that is written again replaces its own file."""
-    return f"chaffinch-{origin.query}-{origin.batch_id:09d}.parquet"
+    return f"chaffinch-{name_of(origin.query)}-{origin.batch_id:09d}.parquet"
 
 
 def dead_letter_records(

@@ -168,6 +168,8 @@ def _refuse_contradictions(settings: Settings, is_stream: bool) -> None:
         )
     if is_stream and settings["idempotencyToken"] is not None:
         raise ConfigException("option idempotencyToken is for batch writes: a stream has its batch ids, leave it out")
+    if settings["idempotencyToken"] is not None and not settings["idempotencyToken"].strip():
+        raise ConfigException("option idempotencyToken is empty: give each write a token of its own, or leave it out")
     if not settings["kafka.enable.idempotence"]:
         raise ConfigException("option kafka.enable.idempotence cannot be false: deliveryGuarantee=exactly-once needs it")
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]

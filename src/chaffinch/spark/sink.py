@@ -11,6 +11,7 @@ built, before any task, or by `commit`.
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import secrets
@@ -30,7 +31,7 @@ from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_bat
 from chaffinch.spark.marker import Refusal
 from chaffinch.spark.options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from chaffinch.spark.staging import Folder, StagedWriter
+from chaffinch.spark.staging import Folder, StagedWriter, name_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +42,8 @@ _log = logging.getLogger(__name__)
 
 PUSH_BYTES_PER_S_ASSUMED = 20e6
 """Before anything was measured: slow enough for a far-away cluster, so that time-outs err on the long side."""
-_PUSH_MEASURED_BYTES_MIN = 1 << 20
+_PUSH_MEASURED_BYTES_MIN = 32 << 20
+"""Of smaller batches the round trips take the time: their rate would forbid a large batch that fits well."""
 MISSING_STAGING = (
     "a task has more than 1 MiB for Kafka and neither stagingLocation nor checkpointLocation is set as an option of the query: "
     "set stagingLocation to a folder that driver and executors share"
@@ -106,8 +108,11 @@ class _Writer:
         writer = StagedWriter(None if folder is None else folder, f"task-{facts.task}", missing_folder=MISSING_STAGING)
         try:
             return TaskStager(plan, writer).run(iterator)
-        except RecordsError as error:
-            return _failed(facts, Failure(group=Group.INVALID_CONFIGURATION, name=codes.INVALID_RECORD.name, text=str(error)))
+        except BaseException as error:
+            writer.discard()
+            if isinstance(error, RecordsError):
+                return _failed(facts, Failure(group=Group.INVALID_CONFIGURATION, name=codes.INVALID_RECORD.name, text=str(error)))
+            raise
 
     def _query(self, facts: TaskContextFacts) -> str:
         return self._write_id or facts.query_id or "unknown"
@@ -123,7 +128,7 @@ class _Writer:
             base = Folder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
         else:
             return None
-        return base.below(self._query(facts), str(facts.batch_id or 0))
+        return base.below(name_of(self._query(facts)), str(facts.batch_id or 0))
 
     def commit_outcomes(self, outcomes: tuple[TaskOutcome, ...], batch_id: int) -> CommitResult:
         """Runs the commit protocol for one batch. Raises Refusal; afterwards connections begin anew."""
@@ -157,7 +162,7 @@ class _Writer:
             text = "Spark told the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
             raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", text)
         has_marker = is_stream or options.idempotency_token is not None
-        checkpoint = self._checkpoint()
+        checkpoint = self._checkpoint(facts)
         return CommitPlan(
             batch_id=batch_id,
             wall_ms=wall_ms(),
@@ -183,7 +188,7 @@ class _Writer:
         from chaffinch.spark.dead_letters import Origin
 
         options = self._options
-        checkpoint = self._checkpoint()
+        checkpoint = self._checkpoint(facts) if plan.has_checkpoint else None
         return ShellPlan(
             transactional_id=plan.transactional_id,
             request_timeout_ms=options.client.request_timeout_ms,
@@ -195,16 +200,22 @@ class _Writer:
             dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
         )
 
-    def _checkpoint(self) -> Folder | None:
-        """The query's checkpoint; None where its location is not an option of the query, or on a file system that pyarrow cannot open."""
+    def _checkpoint(self, facts: TaskContextFacts) -> Folder | None:
+        """The query's checkpoint; None where its location is not an option of the query, or the sink cannot see it.
+
+        A location without a scheme is Hadoop's default file system, which need not be the local one: so the folder must hold what
+        Spark has written into it before any batch, the query's id.
+        """
         location = self._options.checkpoint_location
         if location is None:
             return None
         folder = Folder(location, "checkpointLocation")
         try:
-            folder.opened()
+            reason = _not_that_of(facts.query_id, folder.read("metadata"))
         except Refusal as refusal:
-            _log.warning("the checkpoint is not used to recognise batches: %s", refusal.text)
+            reason = refusal.text
+        if reason is not None:
+            _log.warning("the checkpoint is not used to recognise batches: %s", reason)
             return None
         return folder
 
@@ -218,7 +229,8 @@ class _Writer:
         if result.outcome == "written" and result.byte_count >= _PUSH_MEASURED_BYTES_MIN and result.push_ms > 0:
             servers = self._options.client.bootstrap_servers
             measured = 1000 * result.byte_count / result.push_ms
-            before = _push_bytes_per_s.get(servers, measured)
+            # From the assumed rate on, so that one batch that met an outage does not forbid the next.
+            before = _push_bytes_per_s.get(servers, PUSH_BYTES_PER_S_ASSUMED)
             _push_bytes_per_s[servers] = (before + measured) / 2
 
     def clean_up(self, outcomes: Iterable[TaskOutcome | None], batch_id: int) -> None:
@@ -230,7 +242,7 @@ class _Writer:
             folder = self._staging(found[0].context)
             assert folder is not None, "files were staged somewhere"
             folder.remove_all()
-            query_folder = Folder(folder.location.rpartition("/")[0], folder.option)
+            query_folder = folder.parent()
             for name in query_folder.names():
                 if name.isdigit() and int(name) < batch_id:
                     query_folder.below(name).remove_all()
@@ -304,6 +316,17 @@ def _probe_once(location: str | None, option: str) -> None:
 def _outcomes(messages: Iterable[WriterCommitMessage | None]) -> tuple[TaskOutcome, ...]:
     found = [message.outcome for message in messages if isinstance(message, CommitMessage)]
     return tuple(sorted(found, key=lambda outcome: outcome.context.task))
+
+
+def _not_that_of(query_id: str | None, metadata: bytes | None) -> str | None:
+    """Why a checkpoint with this file `metadata` is not the query's; None: it is."""
+    if metadata is None:
+        return "checkpointLocation has no file metadata where the sink looks for it; a file system that only Hadoop knows?"
+    try:
+        found = json.loads(metadata)["id"]
+    except (ValueError, KeyError, TypeError):
+        return f"the file metadata in checkpointLocation is damaged: {metadata[:80]!r}"
+    return None if found == query_id else f"checkpointLocation belongs to query {found}, this is query {query_id}"
 
 
 def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:

@@ -7,10 +7,12 @@ attempts never meet: retried, speculated and zombie tasks are harmless. Layout b
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from chaffinch.errors.codes import Group
@@ -21,7 +23,13 @@ from chaffinch.spark.marker import Refusal
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-_HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3", "gs": "gs", "dbfs": "file"}
+_HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+
+def name_of(query: str) -> str:
+    """A query's id, token or name as the name of a folder or file; where characters had to go, a digest tells it from its like."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", query)[:80]
+    return query if plain == query else f"{plain}-{hashlib.sha256(query.encode()).hexdigest()[:12]}"
 
 
 class Folder:
@@ -39,7 +47,13 @@ class Folder:
         return Folder, (self.location, self.option)
 
     def below(self, *names: str) -> Folder:
-        return Folder("/".join((self.location.rstrip("/"), *names)), self.option)
+        path, mark, query = _split(self.location)
+        return Folder("/".join((path.rstrip("/"), *names)) + mark + query, self.option)
+
+    def parent(self) -> Folder:
+        """Of a folder that `below` has made."""
+        path, mark, query = _split(self.location)
+        return Folder(path.rpartition("/")[0] + mark + query, self.option)
 
     def opened(self) -> tuple[FileSystem, str]:
         """The file system and the folder's path on it."""
@@ -181,6 +195,15 @@ class StagedWriter:
                 assert self._folder is not None
                 raise self._folder.refusal("cannot be written", error) from None
 
+    def discard(self) -> None:
+        """Removes what was staged: the attempt has failed. Never raises, so that its own reason is told."""
+        if self._file is not None:
+            assert self._folder is not None
+            with suppress(OSError, ValueError):
+                self._file.close()
+            with suppress(Refusal):
+                self._folder.remove(self._name)
+
     def _spill(self) -> None:
         if self._folder is None:
             raise Refusal(Group.INVALID_CONFIGURATION, "STAGING_LOCATION_MISSING", self._missing_folder)
@@ -257,8 +280,15 @@ def _normalised(location: str) -> str:
     """Hadoop's spellings of a location (`file:/x`, `s3a://x`) as pyarrow's."""
     if found := re.match(r"^file:/+(.*)$", location):
         return f"/{found[1]}"
+    if found := re.match(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)(.*)$", location):
+        location = f"{found[1]}:///{found[2]}"
     scheme, separator, rest = location.partition("://")
     return f"{_HADOOP_SCHEMES.get(scheme, scheme)}{separator}{rest}"
+
+
+def _split(location: str) -> tuple[str, str, str]:
+    """A location as path, `?` and query: pyarrow takes options of a file system there; a local path may hold the character."""
+    return location.partition("?") if "://" in location else (location, "", "")
 
 
 def _sync(path: str) -> None:

@@ -1,0 +1,143 @@
+"""What surrounds a commit in the sink, without Spark: rates, folders, names, and what is left behind by what fails."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from chaffinch.spark import sink
+from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
+from chaffinch.spark.commit_protocol import CommitResult, transaction_timeout_ms
+from chaffinch.spark.marker import Refusal
+from chaffinch.spark.options import SinkOptions
+from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
+from tests.spark.commit_world import TOPIC, TopicPartition
+
+SNAPSHOT = TargetSnapshot(topics=(TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),))
+FACTS = TaskContextFacts(task=0, query_id="11111111-2222", run_id="r", batch_id=3, master="spark://cluster")
+MIB = 1 << 20
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """Nothing was measured by this process yet."""
+    monkeypatch.setattr(sink, "_push_bytes_per_s", {})
+
+
+def stream(**options):
+    given = {"kafka.bootstrap.servers": "a:1", "topic": TOPIC, **options}
+    return sink.StreamWriter(SinkOptions.parse(given, is_stream=True), SNAPSHOT, None)
+
+
+def sized(byte_count):
+    part = StagedBatch(topic_partition=TopicPartition(TOPIC, 0), record_count=1, bytes=StagedBytes(file="f", byte_count=byte_count))
+    return (TaskOutcome(context=FACTS, row_count=1, batches=(part,)),)
+
+
+def written(byte_count, push_ms):
+    return CommitResult(outcome="written", row_count=1, byte_count=byte_count, push_ms=push_ms)
+
+
+@pytest.mark.usefixtures("forgetful")
+class TestRates:
+    @pytest.mark.parametrize(
+        "before",
+        [
+            [written(2 * MIB, 600)] * 20,  # Round trips, not the network, took the time.
+            [written(64 * MIB, 60_000)],  # The broker was started again meanwhile.
+        ],
+    )
+    def test_what_earlier_batches_took_does_not_forbid_a_large_one(self, before):
+        writer = stream()
+        for result in before:
+            writer._learn(result)
+        assert transaction_timeout_ms(writer._plan(sized(5_000_000_000), FACTS, 3)) <= 900_000
+
+    def test_a_network_that_stays_slow_is_learnt(self):
+        writer = stream()
+        for _ in range(10):
+            writer._learn(written(64 * MIB, 64_000))
+        assert transaction_timeout_ms(writer._plan(sized(100 * MIB), FACTS, 3)) > 300_000
+        with pytest.raises(Refusal, match="may last 900000 ms"):
+            transaction_timeout_ms(writer._plan(sized(5_000_000_000), FACTS, 3))
+
+
+class TestCheckpoint:
+    def test_the_query_s_own_is_used(self, tmp_path):
+        (tmp_path / "metadata").write_text(json.dumps({"id": FACTS.query_id}))
+        (tmp_path / "offsets").mkdir()
+        (tmp_path / "offsets" / "3").write_text("v1")
+        plan = stream(checkpointLocation=str(tmp_path))._plan(sized(1), FACTS, 3)
+        assert plan.has_checkpoint
+        assert len(plan.digest) == 64
+
+    @pytest.mark.parametrize("metadata", [None, json.dumps({"id": "another"}), "damaged"])
+    def test_a_folder_that_is_not_the_query_s_checkpoint_is_not_used(self, tmp_path, metadata, caplog):
+        """A path without a scheme may be Hadoop's: the folder of that name on this machine is then another one."""
+        if metadata is not None:
+            (tmp_path / "metadata").write_text(metadata)
+        plan = stream(checkpointLocation=str(tmp_path))._plan(sized(1), FACTS, 3)
+        assert (plan.has_checkpoint, plan.digest) == (False, "")
+        assert "the checkpoint is not used to recognise batches" in caplog.text
+
+    @pytest.mark.parametrize("location", ["floppy:/checkpoints/a", "dbfs:/checkpoints/a"])
+    def test_a_file_system_that_only_hadoop_knows_is_no_local_folder(self, tmp_path, monkeypatch, location):
+        monkeypatch.chdir(tmp_path)
+        assert not stream(checkpointLocation=location)._plan(sized(1), FACTS, 3).has_checkpoint
+        assert list(tmp_path.iterdir()) == []
+
+
+def large_task(rows=30, value=b"x" * 100_000):
+    return pa.record_batch({"key": pa.array([b"k"] * rows), "value": pa.array([value] * rows)})
+
+
+class TestWhatIsLeftBehind:
+    def test_a_task_that_fails_after_it_has_staged_removes_its_file(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sink, "task_facts", lambda: FACTS)
+        writer = stream(stagingLocation=str(tmp_path))
+
+        def rows():
+            for _ in range(10):
+                yield large_task()
+            assert [path for path in tmp_path.rglob("*") if path.is_file()]
+            raise RuntimeError("Spark's side broke")
+
+        with pytest.raises(RuntimeError):
+            writer.write(rows())
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+    def test_a_task_that_fails_by_kafka_removes_its_file_too(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sink, "task_facts", lambda: FACTS)
+        writer = stream(stagingLocation=str(tmp_path))
+        calls = iter(range(100))
+        stage = "chaffinch.spark.task.TaskStager._stage_topic"
+        from chaffinch.spark.task import TaskStager
+
+        original = TaskStager._stage_topic
+
+        def breaks(self, *arguments):
+            if next(calls) == 3:
+                raise Refusal(sink.Group.INVALID_CONFIGURATION, "X", "no more")
+            return original(self, *arguments)
+
+        monkeypatch.setattr(stage, breaks)
+        outcome = writer.write(iter([large_task(200)] * 10)).outcome
+        assert outcome.failure is not None
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+    @pytest.mark.parametrize("token", ["sales/2026-11-21", "..", "../../elsewhere", "ä" * 200])
+    def test_a_token_stays_below_the_staging_location(self, tmp_path, monkeypatch, token):
+        monkeypatch.setattr(sink, "task_facts", lambda: TaskContextFacts(task=0))
+        options = {
+            "kafka.bootstrap.servers": "a:1",
+            "topic": TOPIC,
+            "stagingLocation": str(tmp_path / "a" / "b"),
+            "idempotencyToken": token,
+        }
+        writer = sink.BatchWriter(SinkOptions.parse(options, is_stream=False), SNAPSHOT, token)
+        outcome = writer.write(iter([large_task(200)])).outcome
+        (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+        assert file.relative_to(tmp_path).parts[:2] == ("a", "b")
+        assert len(file.relative_to(tmp_path).parts) == 5
+        writer.clean_up([outcome], 0)
+        assert list((tmp_path / "a" / "b").iterdir()) == []
