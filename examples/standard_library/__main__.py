@@ -32,6 +32,8 @@ from examples.standard_library.workplace import (
     PARTITIONS,
     TOPIC,
     Workplace,
+    batches_expected,
+    files_per_trigger,
 )
 
 LOOK_SECONDS = 0.1
@@ -66,10 +68,11 @@ def progress_bar(workplace: Workplace, expected: int) -> Iterator[Progress]:
         yield progress
 
 
-def run_stream(workplace: Workplace, broker: Broker, batches: int) -> None:
+def run_stream(workplace: Workplace, broker: Broker, files: list[SourceFile]) -> None:
     """The stream, with both kills. Each waits for a condition or a named step, never for a time."""
-    query = Query(workplace, broker.address)
-    with progress_bar(workplace, batches) as progress:
+    query = Query(workplace, broker.address, files_per_trigger(files))
+    tell("Spark, another process, streams the files into the topic; it takes a while to start")
+    with progress_bar(workplace, batches_expected(files)) as progress:
 
         def look_again() -> None:
             progress.update(progress.task_ids[0], completed=workplace.batches_committed())
@@ -138,7 +141,7 @@ def run(workplace: Workplace) -> bool:
     try:
         broker.start()
         tell(f"chaffinch broker runs as a process of its own at {broker.address}")
-        run_stream(workplace, broker, workplace.batches_expected(files))
+        run_stream(workplace, broker, files)
         comparisons = compare_all(workplace, broker, files, root)
         tell_comparison(comparisons)
         tell_losses(losses(broker.address, files, root))

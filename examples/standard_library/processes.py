@@ -66,9 +66,9 @@ class Broker:
 class Query:
     """The Spark query in a process group of its own, so that one SIGKILL takes its JVM and its Python workers along."""
 
-    def __init__(self, workplace: Workplace, bootstrap_servers: str) -> None:
+    def __init__(self, workplace: Workplace, bootstrap_servers: str, files_per_trigger: int) -> None:
         self.workplace = workplace
-        self.bootstrap_servers = bootstrap_servers
+        self.arguments = [str(workplace.folder), bootstrap_servers, str(files_per_trigger)]
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, pause: bool) -> None:
@@ -76,7 +76,7 @@ class Query:
         if pause:
             environment["CHAFFINCH_PAUSE_AT_STEP"] = f"{STEP_OF_QUERY_KILL}@{BATCH_OF_QUERY_KILL}"
             environment["CHAFFINCH_PAUSE_FILE"] = str(self.workplace.paused)
-        command = [sys.executable, "-m", "examples.standard_library.query", str(self.workplace.folder), self.bootstrap_servers]
+        command = [sys.executable, "-m", "examples.standard_library.query", *self.arguments]
         with self.workplace.log("query").open("a") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=REPOSITORY, env=environment, start_new_session=True)
 
@@ -85,7 +85,8 @@ class Query:
         assert self.process is not None
         while not reached():
             if self.process.poll() is not None and not reached():
-                raise Failed(f"the query ended too early, see {self.workplace.log('query')}: {self.last_words()}")
+                status = self.process.returncode
+                raise Failed(f"the query ended too early, with status {status}, see {self.workplace.log('query')}: {self.last_words()}")
             look_again()
 
     def wait(self, look_again: Callable[[], None]) -> None:

@@ -1,6 +1,6 @@
 """The Spark query of the main job, a process of its own: files -> rows -> `format("chaffinch")`.
 
-Run as `python -m examples.standard_library.query FOLDER BOOTSTRAP_SERVERS`; FOLDER is the one `story.Workplace` lays out.
+Run as `python -m examples.standard_library.query FOLDER BOOTSTRAP_SERVERS FILES_PER_TRIGGER`; FOLDER is a `workplace.Workplace`.
 It ends by itself once every file that was there is written, and continues from its checkpoint when it is started again.
 """
 
@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from chaffinch.spark import session
 from examples.standard_library.inputs import import_name, original, standard_library
-from examples.standard_library.workplace import DEAD_LETTER_TOPIC, FILES_PER_TRIGGER, TOPIC, Workplace
+from examples.standard_library.workplace import DEAD_LETTER_TOPIC, TOPIC, Workplace
 
 BINARY_FILE = "path string, modificationTime timestamp, length long, content binary"
 EMPTY_FILE = "path string, modified_ms long"
@@ -24,13 +24,13 @@ CONFIGURATION = {
 }
 
 
-def files_with_bytes(spark: SparkSession, links: Path) -> DataFrame:
+def files_with_bytes(spark: SparkSession, links: Path, per_trigger: int) -> DataFrame:
     """(path below the standard library, content, timestamp) of each file as Spark's `binaryFile` source reads it."""
     prefix = f"file:{links}/"
     path_below = F.udf(lambda path: original(path.removeprefix(prefix)), "string", useArrow=False)
     source = spark.readStream.format("binaryFile").schema(BINARY_FILE).option("recursiveFileLookup", "true")
     # Spark leaves out files that are a week older than the newest it has seen; every file counts here.
-    source = source.option("maxFilesPerTrigger", FILES_PER_TRIGGER).option("maxFileAge", "36500d")
+    source = source.option("maxFilesPerTrigger", per_trigger).option("maxFileAge", "36500d")
     return source.load(str(links)).select(path_below("path").alias("path"), "content", F.col("modificationTime").alias("timestamp"))
 
 
@@ -47,8 +47,8 @@ def rows(files: DataFrame) -> DataFrame:
     return files.select(key("path").alias("key"), F.col("content").alias("value"), "timestamp", F.array(header).alias("headers"))
 
 
-def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str) -> StreamingQuery:
-    files = files_with_bytes(spark, workplace.links).unionByName(files_without_bytes(spark, workplace.empties))
+def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str, per_trigger: int) -> StreamingQuery:
+    files = files_with_bytes(spark, workplace.links, per_trigger).unionByName(files_without_bytes(spark, workplace.empties))
     return (
         rows(files)
         .writeStream.format("chaffinch")
@@ -65,9 +65,9 @@ def start(spark: SparkSession, workplace: Workplace, bootstrap_servers: str) -> 
 
 
 def main() -> None:
-    workplace, bootstrap_servers = Workplace(Path(sys.argv[1])), sys.argv[2]
+    workplace, bootstrap_servers, per_trigger = Workplace(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
     spark = session("standard-library", master="local[2]", config=CONFIGURATION)
-    start(spark, workplace, bootstrap_servers).awaitTermination()
+    start(spark, workplace, bootstrap_servers, per_trigger).awaitTermination()
     spark.stop()
 
 

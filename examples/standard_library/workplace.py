@@ -12,7 +12,8 @@ TODAY_TOPIC = "standard-library-today"
 PARTITIONS = 4
 MESSAGE_BYTES_MAX = 262_144
 """`max.message.bytes` of the topic, small enough that some files exceed it."""
-FILES_PER_TRIGGER = 300
+BATCHES = 8
+"""Micro-batches of the stream, however many files there are: some systems package a third of the standard library apart."""
 BATCH_OF_BROKER_KILL = 1
 """The broker is killed once this micro-batch is committed by Spark, so in the middle of the stream."""
 BATCH_OF_QUERY_KILL = 4
@@ -58,7 +59,16 @@ class Workplace:
         folder = self.checkpoint / "commits"
         return sum(1 for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else 0
 
-    @staticmethod
-    def batches_expected(files: list[SourceFile]) -> int:
-        """Micro-batches of FILES_PER_TRIGGER files with bytes; the list of the empty ones rides along with the first."""
-        return ceil(sum(file.size > 0 for file in files) / FILES_PER_TRIGGER)
+
+def files_per_trigger(files: list[SourceFile]) -> int:
+    """How many files with bytes a micro-batch has; the list of the empty ones rides along with the first."""
+    return max(1, ceil(_files_with_bytes(files) / BATCHES))
+
+
+def batches_expected(files: list[SourceFile]) -> int:
+    """Micro-batches of the stream: BATCHES, or less where they do not come out even."""
+    return ceil(_files_with_bytes(files) / files_per_trigger(files))
+
+
+def _files_with_bytes(files: list[SourceFile]) -> int:
+    return sum(file.size > 0 for file in files)

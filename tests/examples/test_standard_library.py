@@ -8,6 +8,7 @@ import pytest
 from examples.standard_library import inputs
 from examples.standard_library.inputs import SourceFile
 from examples.standard_library.judge import MESSAGE_BYTES_MAX, NULL_KEY, TOO_LARGE, Findings, batch_bytes, compare, reason
+from examples.standard_library.workplace import BATCH_OF_BROKER_KILL, BATCH_OF_QUERY_KILL, batches_expected, files_per_trigger
 
 FILES_AND_KEYS = {
     "module.py": "module",
@@ -96,3 +97,10 @@ def test_judge_finds_every_kind_of_fault(seen: dict[str, int], wrong: list[str],
 
 def test_judge_accepts_each_expected_file_once() -> None:
     assert compare("place", [source_file()], Findings(seen={"p": 1})).is_exact
+
+
+@pytest.mark.parametrize("count", [10, 725, 2_600])
+def test_every_standard_library_gives_batches_enough_for_both_kills(count: int) -> None:
+    files = [SourceFile(path=f"{n}.py", key=f"{n}", size=1, modified_ms=0) for n in range(count)]
+    assert BATCH_OF_BROKER_KILL < BATCH_OF_QUERY_KILL < batches_expected(files)
+    assert files_per_trigger(files) * batches_expected(files) >= count
