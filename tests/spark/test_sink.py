@@ -105,6 +105,17 @@ def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(kafka, query
     assert list((query.folder / "dead").iterdir()) == []
 
 
+def test_dead_letters_that_a_killed_committer_left_half_written_go_with_the_first_batch(kafka, query):
+    half = query.folder / "dead" / ".chaffinch-q-000000000.parquet.0a1b2c3d.tmp"
+    foreign = query.folder / "dead" / ".chaffinch-q2-000000000.parquet.0a1b2c3d.tmp"
+    half.parent.mkdir()
+    half.write_bytes(b"PAR1")
+    foreign.write_bytes(b"PAR1")
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    query.commit(query.write(ROWS))
+    assert sorted(path.name for path in half.parent.iterdir()) == [foreign.name, "chaffinch-q-000000000.parquet"]
+
+
 @pytest.mark.parametrize(
     "api", ["Produce", "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "OffsetFetch"]
 )

@@ -126,3 +126,22 @@ def test_a_parquet_file_is_replaced_whole(tmp_path):
     write_parquet(folder, "x.parquet", [stream([4])])
     assert pq.read_table(tmp_path / "dead").to_pydict() == {"a": [4]}
     assert [path.name for path in (tmp_path / "dead").iterdir()] == ["x.parquet"]
+
+
+def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path):
+    folder = Folder(str(tmp_path / "dead"), "errors.dead.letter.path")
+
+    def streams():
+        raise Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", "gone")
+        yield b""
+
+    with pytest.raises(Refusal, match="gone"):
+        write_parquet(folder, "x.parquet", streams())
+    assert list((tmp_path / "dead").iterdir()) == []
+
+
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
+    (tmp_path / "state").mkdir()
+    with pytest.raises(Refusal, match="cannot be written"):
+        Folder(str(tmp_path), "checkpointLocation").write("state", [b"x"])
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]

@@ -21,7 +21,7 @@ from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionP
 from chaffinch.records import batch as batches
 from chaffinch.spark.commit_messages import Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit_protocol import Commit, CommitResult
-from chaffinch.spark.dead_letters import Origin, parquet_name, rows_stream
+from chaffinch.spark.dead_letters import Origin, parquet_name, parquet_pattern, rows_stream
 from chaffinch.spark.marker import CheckpointState, Refusal
 from chaffinch.spark.operations import (
     Ask,
@@ -49,6 +49,8 @@ STATE_FILE = "state.json"
 LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
 PUMP_MS = 1_000
+# Folders of dead letters and queries: an earlier committer is looked after once per process, when it is fenced.
+_swept: set[tuple[str, str]] = set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +232,9 @@ class CommitShell:
         folder = self._plan.dead_letter_folder
         assert folder is not None
         name = parquet_name(self._plan.origin)
+        if (place := (folder.location, self._plan.origin.query)) not in _swept:
+            _swept.add(place)
+            folder.sweep(parquet_pattern(self._plan.origin))
         if rows:
             write_parquet(folder, name, (self._reader.read(part) for part in rows))
         else:

@@ -47,6 +47,11 @@ def parquet_name(origin: Origin) -> str:
     return f"chaffinch-{name_of(origin.query)}-{origin.batch_id:09d}.parquet"
 
 
+def parquet_pattern(origin: Origin) -> str:
+    """A regular expression for the names of the query's files, whatever their batch."""
+    return rf"chaffinch-{name_of(origin.query)}-[0-9]{{9,}}\.parquet"
+
+
 def dead_letter_records(
     columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, target: TopicSnapshot, now_ms: int
 ) -> RecordColumns:

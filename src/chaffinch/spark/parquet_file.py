@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 
 from chaffinch.spark.staging import Folder
@@ -13,18 +12,11 @@ def write_parquet(folder: Folder, name: str, streams: Iterable[bytes | bytearray
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    filesystem, path = folder.opened()
-    temporary = folder.path(f".{name}.{secrets.token_hex(4)}.tmp")
-    try:
-        filesystem.create_dir(path, recursive=True)
-        writer = None
-        with filesystem.open_output_stream(temporary) as out:
-            for stream in streams:
-                table = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
-                writer = writer or pq.ParquetWriter(out, table.schema)
-                writer.write_table(table)
-            if writer is not None:
-                writer.close()
-        folder.settle(temporary, name)
-    except OSError as error:
-        raise folder.refusal("cannot be written", error) from None
+    writer = None
+    with folder.replacing(name) as temporary, folder.opened()[0].open_output_stream(temporary) as out:
+        for stream in streams:
+            table = pa.ipc.open_stream(pa.py_buffer(stream)).read_all()
+            writer = writer or pq.ParquetWriter(out, table.schema)
+            writer.write_table(table)
+        if writer is not None:
+            writer.close()

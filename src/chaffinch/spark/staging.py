@@ -11,8 +11,8 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from chaffinch.errors.codes import Group
@@ -79,22 +79,37 @@ class Folder:
 
     def probe(self) -> None:
         """Refuses a folder that cannot be written: creates it, writes a small file and removes it."""
-        self.write(f".probe-{secrets.token_hex(4)}", [b"chaffinch"], remove=True)
+        name = f".probe-{secrets.token_hex(4)}"
+        self.write(name, [b"chaffinch"])
+        self.remove(name)
 
-    def write(self, name: str, parts: Iterable[Any], *, remove: bool = False) -> None:
-        """A new file with these bytes, whole and synced under its name: it is written under another name and renamed."""
+    def write(self, name: str, parts: Iterable[Any]) -> None:
+        """A file with these bytes, whole and synced under its name."""
+        with self.replacing(name) as temporary, self.opened()[0].open_output_stream(temporary) as out:
+            for part in parts:
+                out.write(part)
+
+    @contextmanager
+    def replacing(self, name: str) -> Iterator[str]:
+        """A path for a file that takes `name`'s place, whole and synced, when all went well, and is removed when it did not."""
         filesystem, folder = self.opened()
         temporary = self.path(f".{name}.{secrets.token_hex(4)}.tmp")
         try:
             filesystem.create_dir(folder, recursive=True)
-            with filesystem.open_output_stream(temporary) as out:
-                for part in parts:
-                    out.write(part)
+            yield temporary
             self.settle(temporary, name)
-            if remove:
-                filesystem.delete_file(self.path(name))
-        except OSError as error:
-            raise self.refusal("cannot be written", error) from None
+        except BaseException as error:
+            with suppress(OSError):
+                filesystem.delete_file(temporary)
+            if isinstance(error, OSError):
+                raise self.refusal("cannot be written", error) from None
+            raise
+
+    def sweep(self, name: str) -> None:
+        """Removes what a killed process left of files that were to take names of this pattern (a regular expression)."""
+        for found in self.names():
+            if re.fullmatch(rf"\.{name}\.[0-9a-f]{{8}}\.tmp", found):
+                self.remove(found)
 
     def settle(self, temporary: str, name: str) -> None:
         """Renames a finished file to its name, over an older one, and makes both durable where the file system is a local one."""
