@@ -12,7 +12,7 @@ from chaffinch.spark.commit_protocol import transaction_timeout_ms
 from chaffinch.spark.marker import Refusal
 from chaffinch.spark.operations import Step
 from chaffinch.spark.tolerance import Tolerance
-from tests.spark.commit_world import TOPIC, Broker, Cut, Killed, Query, counted, outcome
+from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Killed, Query, counted, outcome
 
 ROWS = [
     {0: [(b"k1", b"a"), (b"k2", b"b"), (b"k3", b"c")], 1: [(b"k4", b"d")]},
@@ -195,6 +195,17 @@ class TestMarker:
         broker.pass_time(4 * 24 * 3_600_000)
         with pytest.raises(Refusal, match="too long ago for the marker to tell"):
             query.commit(0)
+
+    def test_a_commit_under_way_whose_marker_was_on_another_topic_is_refused(self):
+        """Somebody changed markerTopic before the restart: the batch is in Kafka, only its marker is not where it is looked for."""
+        broker, query = two_batches()
+        with pytest.raises(Killed):
+            query.run(Cut(at=query_operation(Step.END_TRANSACTION), how="crash_after"))
+        with pytest.raises(Refusal, match="with its marker on orders-0, which is now looked for on orders-dead-0") as caught:
+            query.commit(0, marker_partition=TopicPartition(DEAD, 0))
+        assert caught.value.name == "MARKER_MISSING"
+        query.run()
+        assert_exactly_once(broker)
 
     def test_an_offset_of_another_program_in_the_group_is_refused(self):
         broker, query = two_batches()

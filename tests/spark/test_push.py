@@ -241,6 +241,15 @@ def test_errors_that_are_no_record_s(code, error):
         pushed([staged(["a"]), staged(["b"])], script=[refused(code)])
 
 
+def test_before_a_transaction_is_started_again_every_batch_under_way_is_answered():
+    """A batch that reaches its leader after the abort would begin a transaction of its own there, and be committed with the next."""
+    leader = FakeLeader([refused(codes.INVALID_TXN_STATE)])
+    push = Push(IDENTITY, count(1), 60_000, "")
+    with pytest.raises(StartAgain):
+        leader.run(push.send(Step.PUSH, [staged(["a"]), staged(["b"], OTHER)], leader.set_aside))
+    assert not leader.under_way
+
+
 def test_a_refusal_carries_the_class_of_its_code():
     with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] TOPIC_AUTHORIZATION_FAILED: orders-0: why"):
         pushed([staged(["a"])], script=[refused(codes.TOPIC_AUTHORIZATION_FAILED)])

@@ -272,6 +272,7 @@ def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> V
     batch = BatchAtHand(
         batch_id=plan.batch_id, digest=plan.digest, group_id=plan.group_id, is_stream=plan.is_stream,
         writes_without_marker=plan.writes_without_marker, offsets_retention_ms=plan.target.offsets_retention_ms,
+        marker=str(plan.marker_partition),
     )  # fmt: skip
     return judge(batch, marker, state.remembered, plan.wall_ms)
 
@@ -293,7 +294,9 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
 
 def _write_state(plan: CommitPlan, step: Step, stage: Stage) -> Generator[Operation, Reply, None]:
     if plan.has_checkpoint:
-        remembered = Remembered(batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms)
+        remembered = Remembered(
+            batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition)
+        )
         yield WriteState(step=step, state=CheckpointState(transactional_id=plan.transactional_id, remembered=remembered))
 
 

@@ -61,6 +61,8 @@ class Remembered:
     stage: Stage
     digest: str
     noted_ms: int
+    marker: str = ""
+    """The partition that carries the marker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class CheckpointState:
             "transactional.id": self.transactional_id,
             "batch": None if newest is None else {
                 "id": newest.batch_id, "stage": newest.stage, "digest": newest.digest, "noted_ms": newest.noted_ms,
+                "marker": newest.marker,
             },
         }, indent=1)  # fmt: skip
 
@@ -89,8 +92,10 @@ class CheckpointState:
         batch = fields.get("batch")
         remembered = None
         if batch is not None:
-            noted_ms = int(batch["noted_ms"])
-            remembered = Remembered(batch_id=int(batch["id"]), stage=batch["stage"], digest=str(batch["digest"]), noted_ms=noted_ms)
+            remembered = Remembered(
+                batch_id=int(batch["id"]), stage=batch["stage"], digest=str(batch["digest"]), noted_ms=int(batch["noted_ms"]),
+                marker=str(batch.get("marker", "")),
+            )  # fmt: skip
         return cls(transactional_id=fields.get("transactional.id"), remembered=remembered)
 
 
@@ -109,6 +114,8 @@ class BatchAtHand:
     is_stream: bool
     writes_without_marker: bool
     offsets_retention_ms: int
+    marker: str = ""
+    """The partition where the marker is looked for."""
 
 
 _RESTORED_ADVICE = "bring back the newest copy, or start with a new checkpoint"
@@ -125,13 +132,16 @@ def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | No
     if remembered is None:
         if batch.batch_id == 0:
             return Verdict.WRITE
-        raise _missing(batch, "and the checkpoint remembers no batch")
+        raise _missing(batch, "which is not the first, and the checkpoint remembers no batch")
     if remembered.stage != "ending":
         if remembered.stage == "empty" and remembered.batch_id == batch.batch_id:
             return Verdict.WRITE
         return _against(batch, remembered.batch_id, remembered.digest, "the checkpoint's folder chaffinch")
     if remembered.batch_id > batch.batch_id:
         raise _restored(batch, remembered.batch_id, "the checkpoint's folder chaffinch")
+    if remembered.batch_id == batch.batch_id and remembered.marker not in ("", batch.marker):
+        where = f"with its marker on {remembered.marker}, which is now looked for on {batch.marker}"
+        raise _missing(batch, f"its commit was under way when the query stopped, {where} (options topic and markerTopic)")
     # The commit of this very batch was under way. Half the retention: were it committed, the marker would still be there.
     if remembered.batch_id == batch.batch_id and now_ms - remembered.noted_ms > batch.offsets_retention_ms // 2:
         raise _missing(batch, "its commit was under way when the query stopped, too long ago for the marker to tell")
@@ -166,6 +176,6 @@ def _missing(batch: BatchAtHand, why: str) -> Refusal:
     return Refusal(
         Group.INVALID_CONFIGURATION,
         "MARKER_MISSING",
-        f"group {batch.group_id} has no marker although batch {batch.batch_id} is not the first, {why}: whether it is written cannot be "
+        f"group {batch.group_id} has no marker for batch {batch.batch_id}, {why}: whether it is written cannot be "
         "told (committed offsets expire after offsets.retention.minutes); look into the topic, then set onMissingMarker=write to write it",
     )

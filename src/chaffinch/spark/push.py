@@ -122,14 +122,25 @@ class Push:
         for batch in batches:
             partition = self._partitions.setdefault(batch.topic_partition, _Partition(topic_partition=batch.topic_partition))
             partition.queue.append(_Shipment(batch=batch))
-        while any(partition.queue for partition in self._partitions.values()):
-            yield from self._fill(step)
+        try:
+            while any(partition.queue for partition in self._partitions.values()):
+                yield from self._fill(step)
+                reply = yield NextAnswer(step=step)
+                if reply.value.ticket not in self._under_way:
+                    continue  # Of an attempt that was given up while batches of it were still on their way.
+                partition = self._note(reply.value)
+                if partition.is_stopped and partition.in_flight == 0:
+                    yield from self._mend(step, partition, reply.now_ms, set_aside)
+        except StartAgain:
+            yield from self._drain(step)
+            raise
+
+    def _drain(self, step: Step) -> Generator[Operation, Reply, None]:
+        """Waits for every batch under way. One that came to its leader after the abort, under an epoch that is still good there, would
+        open a transaction which the next commit ends with it: brokers before 3.6 do not ask the coordinator (KIP-890)."""
+        while self._under_way:
             reply = yield NextAnswer(step=step)
-            if reply.value.ticket not in self._under_way:
-                continue  # Of an attempt that was given up while batches of it were still on their way.
-            partition = self._note(reply.value)
-            if partition.is_stopped and partition.in_flight == 0:
-                yield from self._mend(step, partition, reply.now_ms, set_aside)
+            self._under_way.pop(reply.value.ticket, None)
 
     def _fill(self, step: Step) -> Generator[Operation, Reply, None]:
         """Sends what the windows allow, one batch per partition in turn."""
