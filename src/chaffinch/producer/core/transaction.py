@@ -19,6 +19,7 @@ from chaffinch.errors import (
     ApiException,
     IllegalStateException,
     KafkaException,
+    Stored,
     TimeoutException,
     TransactionAbortableException,
     codes,
@@ -37,6 +38,8 @@ from chaffinch.producer.records import GroupMetadata
 
 # While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.
 CONCURRENT_WAIT_MS: Final = 20
+# What changes a transaction, and must not be taken for a part of the next one.
+CHANGING_STEPS: Final = frozenset({Step.ADD_PARTITIONS, Step.ADD_OFFSETS, Step.COMMIT_OFFSETS, Step.END})
 # What an abort needs; any other request was made for the transaction that is being given up.
 ENDING_STEPS: Final = frozenset({Step.FIND_COORDINATOR, Step.INIT_PRODUCER_ID, Step.END})
 
@@ -79,6 +82,8 @@ class TransactionManager:
         self._is_started = False
         """The coordinator may know of the transaction: a request that adds to it was sent."""
         self._is_ended = False
+        self._has_late_requests = False
+        """A request of an earlier transaction got no answer and may still reach the coordinator: see `_wanted`."""
         self._under_way: Step | None = None
         self._failures = 0
         self._not_before_ms = 0
@@ -185,6 +190,10 @@ class TransactionManager:
         if self.state is State.INITIALIZING:
             return Step.INIT_PRODUCER_ID
         if self.state in (State.IN_TRANSACTION, State.COMMITTING):
+            if self._has_late_requests and not self._is_started and (self._to_add or self._offsets):
+                # In protocol version 1 every transaction has the same epoch: an EndTxn of an earlier one that comes late would end this
+                # one too. A new epoch fences it (KIP-360; KIP-890 makes that the rule).
+                return Step.INIT_PRODUCER_ID
             if self._to_add:
                 return Step.ADD_PARTITIONS
             if self._offsets:
@@ -236,6 +245,7 @@ class TransactionManager:
     def unanswered(self, step: Step, error: KafkaException, wait_ms: int, now_ms: int) -> list[Effect]:
         """No answer came: look the coordinator up again and ask once more."""
         self._under_way = None
+        self._has_late_requests |= step in CHANGING_STEPS and error.stored is not Stored.NO
         self._forget_coordinator(step)
         self._later(error, now_ms + wait_ms)
         return []
@@ -303,6 +313,7 @@ class TransactionManager:
                 self.coordinators.learn(self._transactional_id, "transaction", read_answer(answer).address)
             case Step.INIT_PRODUCER_ID:
                 self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+                self._has_late_requests = False
                 if self.state is State.INITIALIZING:
                     self.state = moved(self.state, Move.INITIALIZED)
                     return self._complete(self._init_calls)
