@@ -35,6 +35,7 @@ from chaffinch.storage.partition_log import PartitionLog
 Patch = pytest.MonkeyPatch
 
 ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
+SLOW = Faults(latency_max_ms=20, slow_share=0.05, cut_share=0.1)
 KILLS = Deeds(broker_death_ms=500)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
 PLAIN: dict[str, Any] = {"plain_count": 2, "transactional_count": 0, "query_count": 0, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
@@ -264,6 +265,11 @@ def spins(patch: Patch) -> None:
     patch.setattr(MetadataWatch, "next_deadline_ms", lambda self, now_ms: None if self._is_under_way else now_ms + 1)
 
 
+def forgets_late_requests(patch: Patch) -> None:
+    """Once real: an EndTxn that came late ended the next transaction of the same epoch, and a commit lost what was written before."""
+    patch.setattr(TransactionManager, "_has_late_requests", property(lambda _self: False, lambda _self, _value: None), raising=False)
+
+
 def blames_all_for_size(patch: Patch) -> None:
     """Once real: a batch that may be stored and is then too large failed as if each of its records were."""
     refused = culprits._refused
@@ -277,6 +283,12 @@ def blames_all_for_size(patch: Patch) -> None:
 
 
 PRODUCER = [
+    Mutation(
+        name="once real: late requests are taken for those of the next transaction",
+        breaks=forgets_late_requests,
+        knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW},
+        says=("transaction",),
+    ),
     Mutation(name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",)),
     Mutation(name="sequences of a batch that may be stored are used again", breaks=takes_sequences_back, knobs=TRANSACTIONAL, seeds=60),
     Mutation(

@@ -23,8 +23,10 @@ CHUNKS, CHUNK = 10, 20
 ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
 PLAIN: dict[str, Any] = {"plain_count": 2, "transactional_count": 0, "query_count": 0, "faults": ROUGH, "bad_share": 0.1}
+TRANSACTIONAL: dict[str, Any] = {"plain_count": 0, "transactional_count": 2, "query_count": 0, "bad_share": 0.03}
 QUERY: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "query_count": 1, "bad_share": 0.3}
 
+SLOW = Faults(latency_max_ms=20, slow_share=0.05, cut_share=0.1)
 LOSSY = Faults(latency_max_ms=30, lost_answer_share=0.1)
 ALWAYS = {"flush_policy": "always"}
 
@@ -37,6 +39,9 @@ KEPT: list[tuple[str, int, dict[str, Any]]] = [
     ("what a killed broker left is synced", 99, {}),
     ("a null key is told as such when the topic cannot be asked about", 11, {}),
     ("no record is blamed for the size of its batch", 110, {}),
+    ("late requests are not taken for those of the next transaction", 2, {**TRANSACTIONAL, "faults": SLOW, "deeds": Deeds()}),
+    ("late requests are not taken for those of the next transaction", 1537, {}),
+    ("late requests are not taken for those of the next transaction", 1793, {}),
     ("the sender sleeps while all brokers have to wait", 0, {**PLAIN, "deeds": Deeds(broker_death_ms=500)}),
 ]
 """Behaviour, seed, knobs: worlds that failed once. They change with the simulation; `test_mutations.py` has the causes."""

@@ -27,6 +27,7 @@ from chaffinch.producer.core.effects import (
     SendRequest,
     WakeCallers,
 )
+from chaffinch.producer.core.in_flight import IN_FLIGHT_BATCHES_MAX
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.records import GroupMetadata
@@ -74,10 +75,12 @@ class ProducerUser:
         name: str,
         options: Mapping[str, Any],
         work: Iterator[Burst] | Iterator[PlannedTransaction],
+        in_flight_max: int = IN_FLIGHT_BATCHES_MAX,
     ) -> None:
         self.ledger = Ledger(name=name)
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
         self.is_transactional = "transactional.id" in options
+        self.in_flight_max = in_flight_max
         self.world = world
         self.network = network
         self._work: Any = work
@@ -149,7 +152,7 @@ class ProducerProcess:
         self._user = user
         self._world = user.world
         settings = parse_options(user.options)
-        self._core = ProducerCore(settings, self._world.new_dice())
+        self._core = ProducerCore(settings, self._world.new_dice(), in_flight_max=user.in_flight_max)
         self._transport = Transport(
             self._world,
             user.network,

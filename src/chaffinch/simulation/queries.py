@@ -117,6 +117,11 @@ class Query:
     def is_done(self) -> bool:
         return self.committed == len(self.batches) - 1
 
+    @property
+    def transactional_id(self) -> str:
+        """Also the name of the marker's group."""
+        return f"chaffinch-{self.name}"
+
     def rows(self) -> list[Row]:
         return [row for tasks in self.batches for rows in tasks for row in rows]
 
@@ -268,8 +273,8 @@ class Driver:
             writer_id=self.who,
             outcomes=outcomes,
             target=TargetSnapshot(topics=()),
-            transactional_id=f"chaffinch-{query.name}",
-            group_id=f"chaffinch-{query.name}",
+            transactional_id=query.transactional_id,
+            group_id=query.transactional_id,
             marker_partition=query.marker_partition,
             is_stream=True,
             digest=f"{batch_id:064x}" if query.has_checkpoint else "",
@@ -389,7 +394,7 @@ class Driver:
         where = operation.batch.topic_partition
         part = PartitionProduceData(index=where.partition, records=data)
         request = ProduceRequest(
-            transactional_id=f"chaffinch-{self._query.name}",
+            transactional_id=self._query.transactional_id,
             acks=-1,
             timeout_ms=REQUEST_TIMEOUT_MS,
             topics=[TopicProduceData(name=where.topic, partitions=[part])],

@@ -145,7 +145,7 @@ class CommittedReader:
             isolation_level=READ_COMMITTED,
             topics=[FetchTopic(topic=topic_partition.topic, partitions=[part])],
         )
-        self._transport.send(self._broker.leader_address(topic_partition), request, (topic_partition, offset))
+        self._transport.send(self._broker.leader_address(topic_partition), request, (topic_partition, offset, self._is_finishing))
 
     def _ask_later(self, topic_partition: TopicPartition, offset: int) -> None:
         wait_ms = 10 if self._is_finishing else self._world.dice.randint(10, FOLLOW_MS_MAX)
@@ -153,19 +153,19 @@ class CommittedReader:
 
     def _told(self, event: ConnectionEvent) -> None:
         if isinstance(event, Failed):
-            self._ask_later(*event.token)
+            self._ask_later(*event.token[:2])
         if isinstance(event, Answered):
-            topic_partition, offset = event.token
+            topic_partition, offset, is_last_look = event.token
             response: FetchResponse = event.message
-            self._take(topic_partition, offset, response.responses[0].partitions[0])
+            self._take(topic_partition, offset, response.responses[0].partitions[0], is_last_look)
 
-    def _take(self, topic_partition: TopicPartition, offset: int, data: PartitionData) -> None:
+    def _take(self, topic_partition: TopicPartition, offset: int, data: PartitionData, is_last_look: bool) -> None:
         assert data.error_code == 0, f"{self._who}: {topic_partition} at offset {offset}: error {data.error_code}"
         position = self._collect(topic_partition, offset, data.records, list(data.aborted_transactions or ()))
         if position < data.last_stable_offset:
             assert position > offset, f"{self._who}: no progress at {offset} of {topic_partition}, stable up to {data.last_stable_offset}"
             self._ask(topic_partition, position)
-        elif self._is_finishing:
+        elif is_last_look:
             self._open.discard(topic_partition)
         else:
             self._ask_later(topic_partition, position)

@@ -8,11 +8,13 @@ broker is killed once more and started again, and the checkers compare what was 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES, IN_FLIGHT_BATCHES_MAX
 from chaffinch.simulation import checkers
 from chaffinch.simulation.cluster import BrokerProcess
 from chaffinch.simulation.disk import Death
@@ -40,6 +42,8 @@ class Knobs:
     """Idempotent producers."""
     transactional_count: int = 0
     producer_records: int = 100
+    in_flight_batches_max: int = IN_FLIGHT_BATCHES_MAX
+    """Batches of one partition under way. The core's rules hold for any number up to the five that brokers remember."""
     query_count: int = 0
     query_rows: int = 60
     query_has_checkpoint: bool = True
@@ -68,15 +72,16 @@ class Knobs:
             plain_count=dice.choice((1, 1, 2)),
             transactional_count=dice.choice((0, 1, 1, 2)),
             producer_records=dice.randint(60, 120),
+            in_flight_batches_max=dice.choice((IN_FLIGHT_BATCHES_MAX, BROKER_REMEMBERED_BATCHES)),
             query_count=dice.choice((0, 0, 1)),
             query_rows=dice.randint(40, 120),
             query_has_checkpoint=dice.random() < 0.7,
             validation_first_share=dice.choice((0.0, 0.0, 0.3)),
             bad_share=dice.choice((0.0, 0.03, 0.1)),
-            value_bytes_max=dice.choice((100, 400, 400, 2_000)),
+            value_bytes_max=dice.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),
             faults=Faults(
                 latency_max_ms=dice.choice((1, 4, 20)),
-                slow_share=0.01 * roughness * dice.random(),
+                slow_share=dice.choice((0.01, 0.01, 0.06)) * roughness * dice.random(),
                 cut_share=0.25 * roughness * dice.random(),
                 silent_share=0.1 * roughness * dice.random(),
                 lost_answer_share=0.04 * roughness * dice.random(),
@@ -163,13 +168,18 @@ class _Scene:
 
     def _plain(self, number: int) -> ProducerUser:
         work = iter(self.workload.bursts(self.knobs.producer_records))
-        return ProducerUser(self.world, self.network, self.broker.addresses, f"plain-{number}", self._options(), work)
+        return self._user(f"plain-{number}", self._options(), work)
 
     def _transactional(self, number: int) -> ProducerUser:
         name = f"transactional-{number}"
         options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
         work = iter(self.workload.transactions(self.knobs.producer_records))
-        return ProducerUser(self.world, self.network, self.broker.addresses, name, options, work)
+        return self._user(name, options, work)
+
+    def _user(self, name: str, options: Mapping[str, Any], work: Iterator[Any]) -> ProducerUser:
+        return ProducerUser(
+            self.world, self.network, self.broker.addresses, name, options, work, in_flight_max=self.knobs.in_flight_batches_max
+        )
 
     def _options(self) -> dict[str, Any]:
         """A producer's options: small batches and short times, so that a world sees many of both ends."""
@@ -177,7 +187,7 @@ class _Scene:
         return {
             "linger.ms": dice.choice((0, 5, 30)),
             "batch.size": dice.choice((200, 1_000, 1_000, 16_384)),
-            "buffer.memory": dice.choice((8_000, 1_000_000)),
+            "buffer.memory": dice.choice((max(8_000, 2 * self.knobs.value_bytes_max), 1_000_000)),
             "request.timeout.ms": dice.choice((500, 1_000)),
             "delivery.timeout.ms": dice.choice((2_000, 8_000, 60_000)),
             "retry.backoff.ms": dice.choice((10, 100)),
@@ -212,10 +222,16 @@ class _Scene:
         return ", ".join(actor.name for actor in self.actors if not actor.is_done)
 
     def _is_decided(self) -> bool:
+        """Whether no partition and no transactional id has an open transaction: late requests may have opened one that nobody wants."""
         core = self.broker.core
-        return core is not None and all(
-            partition.log.last_stable_offset == partition.log.log_end_offset for partition in core.topics.partitions()
-        )
+        if core is None or any(p.log.last_stable_offset != p.log.log_end_offset for p in core.topics.partitions()):
+            return False
+        known = [core.state.transactions.describe(transactional_id) for transactional_id in self._transactional_ids]
+        return all(metadata is None or metadata.state is not TransactionState.ONGOING for metadata in known)
+
+    @property
+    def _transactional_ids(self) -> list[str]:
+        return [*(producer.name for producer in self.producers), *(query.transactional_id for query in self.queries)]
 
     def _cut_broker(self, kind: CutKind) -> None:
         if kind is CutKind.BROKER_DIES_DURING:
@@ -253,6 +269,7 @@ class _Scene:
             world.count("rows", len(query.rows()))
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
         world.count("records in logs", sum(len(log.records) for log in logs.values()))
+        world.count("segments", sum(len(partition.log._segments) for partition in broker.core.topics.partitions()))
         world.count("records visible", sum(map(len, committed.values())))
         return found
 

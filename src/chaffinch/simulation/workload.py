@@ -19,9 +19,11 @@ from chaffinch.spark.snapshot import TopicSnapshot
 PLAIN, COMPACTED, NARROW = "plain", "compacted", "narrow"
 NARROW_BYTES: Final = 1_500
 """max.message.bytes of the topic `narrow`: batches of several records have to be split there."""
+SEGMENT_BYTES: Final = str(1 << 20)
+"""The smallest there is: worlds with large values fill several."""
 TOPICS: Final = (
-    TopicPlan(name=PLAIN, partition_count=3),
-    TopicPlan(name=COMPACTED, partition_count=2, config={"cleanup.policy": "compact"}),
+    TopicPlan(name=PLAIN, partition_count=3, config={"segment.bytes": SEGMENT_BYTES}),
+    TopicPlan(name=COMPACTED, partition_count=2, config={"cleanup.policy": "compact", "segment.bytes": SEGMENT_BYTES}),
     TopicPlan(name=NARROW, partition_count=1, config={"max.message.bytes": str(NARROW_BYTES)}),
     TopicPlan(name=DEAD_LETTER_TOPIC, partition_count=2),
 )
