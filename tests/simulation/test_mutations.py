@@ -35,7 +35,7 @@ from chaffinch.storage.partition_log import PartitionLog
 Patch = pytest.MonkeyPatch
 
 ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
-SLOW = Faults(latency_max_ms=20, slow_share=0.05, cut_share=0.1)
+SLOW = Faults(latency_max_ms=20, slow_share=0.08)
 KILLS = Deeds(broker_death_ms=500)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
 PLAIN: dict[str, Any] = {"plain_count": 2, "transactional_count": 0, "query_count": 0, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
@@ -286,8 +286,9 @@ PRODUCER = [
     Mutation(
         name="once real: late requests are taken for those of the next transaction",
         breaks=forgets_late_requests,
-        knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW},
+        knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200},
         says=("transaction",),
+        seeds=60,
     ),
     Mutation(name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",)),
     Mutation(name="sequences of a batch that may be stored are used again", breaks=takes_sequences_back, knobs=TRANSACTIONAL, seeds=60),

@@ -26,7 +26,7 @@ PLAIN: dict[str, Any] = {"plain_count": 2, "transactional_count": 0, "query_coun
 TRANSACTIONAL: dict[str, Any] = {"plain_count": 0, "transactional_count": 2, "query_count": 0, "bad_share": 0.03}
 QUERY: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "query_count": 1, "bad_share": 0.3}
 
-SLOW = Faults(latency_max_ms=20, slow_share=0.05, cut_share=0.1)
+SLOW = Faults(latency_max_ms=20, slow_share=0.08)
 LOSSY = Faults(latency_max_ms=30, lost_answer_share=0.1)
 ALWAYS = {"flush_policy": "always"}
 
