@@ -323,7 +323,11 @@ def tickets_begin_anew(patch: Patch) -> None:
         made(self, identity, count(1), *rest)
         self._under_way = Everything()
 
+    def does_not_wait(*_: Any) -> Any:
+        yield from ()
+
     patch.setattr(push.Push, "__init__", made_anew)
+    patch.setattr(push.Push, "_drain", does_not_wait)
 
 
 def aborts_in_place_of_commit(patch: Patch) -> None:

@@ -1,4 +1,12 @@
 """The cores that the processes run, in one seeded world: brokers that crash, a lossy network, producers and queries, and checkers.
 
 Every failure replays from its seed: `python -m chaffinch.simulation SEED --verbose`. The cores know nothing of this package.
+
+Where to look: `scenario` puts a world together and judges it; `world` is its time and dice; `network`, `disk` and `nemesis` are what goes
+wrong; `cluster`, `producers` and `queries` are the shells around the cores; `programs` and `workload` say what is written; `checkers` say
+what must hold.
 """
+
+from chaffinch.simulation.scenario import Knobs, Report, run
+
+__all__ = ["Knobs", "Report", "run"]

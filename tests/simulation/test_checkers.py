@@ -1,0 +1,174 @@
+"""Each checker against facts made by hand: nothing to say about good ones, the right line about each kind of bad one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chaffinch.errors import InvalidRecordException, InvalidTimestampException, Stored, TimeoutException
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.simulation import checkers
+from chaffinch.simulation.programs import Fate, Ledger, Told, Transaction
+from chaffinch.simulation.queries import Query, Row
+from chaffinch.simulation.reading import LogContents, LogRecord, Marker
+from chaffinch.simulation.records import Fault, Record
+from chaffinch.spark.snapshot import TopicSnapshot
+
+PLACE, OTHER, DEAD = TopicPartition("plain", 0), TopicPartition("plain", 1), TopicPartition("dead", 0)
+FIRST, SECOND = ProducerIdentity(1, 0), ProducerIdentity(2, 0)
+
+
+def log(*records: LogRecord, markers: tuple[Marker, ...] = (), end: int | None = None, stable: int | None = None) -> LogContents:
+    end = len(records) + len(markers) if end is None else end
+    return LogContents(
+        records=list(records), markers=list(markers), last_stable_offset=end if stable is None else stable, log_end_offset=end
+    )
+
+
+def at(
+    offset: int, number: int, identity: ProducerIdentity = FIRST, sequence: int | None = None, *, is_transactional: bool = False
+) -> LogRecord:
+    return LogRecord(offset, number, identity, offset if sequence is None else sequence, is_transactional)
+
+
+def told(number: int, *outcomes: Any, serial: int | None = None, fault: Fault | None = None, **facts: Any) -> Told:
+    """`outcomes`: offsets and errors."""
+    record = Record(number=number, topic_partition=PLACE, key=b"k", value=b"v", timestamp_ms=0, fault=fault)
+    return Told(
+        record=record,
+        sender="p.1",
+        serial=number if serial is None else serial,
+        offsets=[outcome for outcome in outcomes if isinstance(outcome, int)],
+        errors=[outcome for outcome in outcomes if not isinstance(outcome, int)],
+        **facts,
+    )
+
+
+def ledger(*entries: Told, transactions: tuple[Transaction, ...] = ()) -> Ledger:
+    return Ledger(name="p", told={entry.record.number: entry for entry in entries}, transactions=list(transactions))
+
+
+def row(number: int, *, is_bad: bool = False) -> Row:
+    return Row(number=number, topic_partition=PLACE, key=b"k", value=b"v", timestamp_ms=0, is_bad=is_bad)
+
+
+def query(*rows: Row) -> Query:
+    target = TopicSnapshot(topic="dead", topic_id=bytes(16), partition_count=1)
+    return Query(name="q", batches=[[list(rows)]], marker_partition=PLACE, dead_letter_target=target)
+
+
+LOST = TimeoutException("late", stored=Stored.POSSIBLY)
+NOT_STORED = TimeoutException("late", stored=Stored.NO)
+COMMIT, ABORT = Marker(2, FIRST, True), Marker(2, FIRST, False)
+IN_TRANSACTION = (at(0, 7, is_transactional=True), at(1, 8, SECOND))
+
+
+def transaction(fate: Fate, *records: int, has_offsets: bool = False, number: int = 0) -> Transaction:
+    return Transaction(number, fate, list(records), has_offsets)
+
+
+def logs(one: LogContents) -> dict[TopicPartition, LogContents]:
+    return {PLACE: one}
+
+
+GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
+    ("decided", lambda: checkers.logs_are_decided(logs(log(at(0, 7))))),
+    ("survives", lambda: checkers.logs_survive(logs(log(at(0, 7))), logs(log(at(0, 7))))),
+    ("dense", lambda: checkers.offsets_are_dense(logs(log(*IN_TRANSACTION, markers=(COMMIT,))))),
+    ("sequences of two epochs", lambda: checkers.sequences_run_on(logs(log(at(0, 7), at(1, 8, FIRST._replace(epoch=1), 0))))),
+    ("committed", lambda: checkers.readers_agree("r", {PLACE: list(IN_TRANSACTION)}, logs(log(*IN_TRANSACTION, markers=(COMMIT,))))),
+    ("aborted", lambda: checkers.readers_agree("r", {PLACE: [IN_TRANSACTION[1]]}, logs(log(*IN_TRANSACTION, markers=(ABORT,))))),
+    ("ends once", lambda: checkers.every_record_ends_once(ledger(told(7, 0), told(8, LOST), told(9, is_orphan=True)))),
+    ("true", lambda: checkers.outcomes_are_true(ledger(told(7, 0), told(8, LOST), told(9, NOT_STORED)), logs(log(at(0, 7), at(1, 8))))),
+    ("offset not told", lambda: checkers.outcomes_are_true(ledger(told(7, -1)), logs(log(at(0, 7))))),
+    ("blamed", lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidTimestampException("x"), fault=Fault.FUTURE)), set())),
+    ("accused", lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidRecordException("x"))), {7})),
+    ("in order", lambda: checkers.order_is_kept(ledger(told(7), told(8)), logs(log(at(0, 7), at(1, 8))))),
+    (
+        "whole",
+        lambda: checkers.transactions_are_whole(
+            ledger(told(7, 0), told(8, 1), transactions=(transaction(Fate.COMMITTED, 7, 8),)), {PLACE: [at(0, 7), at(1, 8)]}
+        ),
+    ),
+    (
+        "unknown, nothing",
+        lambda: checkers.transactions_are_whole(ledger(told(7, 0), transactions=(transaction(Fate.COMMITTING, 7),)), {PLACE: []}),
+    ),
+    (
+        "offset",
+        lambda: checkers.offsets_follow_transactions(
+            ledger(transactions=(transaction(Fate.COMMITTED, 7, has_offsets=True), transaction(Fate.ABORTED, has_offsets=True, number=1))),
+            {},
+            0,
+        ),
+    ),
+    ("rows", lambda: checkers.rows_are_written_once(query(row(7), row(8, is_bad=True)), {PLACE: [at(0, 7)], DEAD: [at(0, 8)]})),
+    ("rows in order", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 7), at(1, 8)]})),
+]
+
+BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
+    ("stays at 0", lambda: checkers.logs_are_decided(logs(log(at(0, 7), stable=0)))),
+    ("ended at 1", lambda: checkers.logs_survive(logs(log(at(0, 7))), logs(log()))),
+    ("2 records and markers over 3", lambda: checkers.offsets_are_dense(logs(log(at(0, 7), at(2, 8), end=3)))),
+    ("has sequence 0 after 0", lambda: checkers.sequences_run_on(logs(log(at(0, 7), at(1, 8, sequence=0))))),
+    (
+        "missing offsets [0]",
+        lambda: checkers.readers_agree("r", {PLACE: [IN_TRANSACTION[1]]}, logs(log(*IN_TRANSACTION, markers=(COMMIT,)))),
+    ),
+    ("too many [0]", lambda: checkers.readers_agree("r", {PLACE: list(IN_TRANSACTION)}, logs(log(*IN_TRANSACTION, markers=(ABORT,))))),
+    ("too many [0]", lambda: checkers.readers_agree("r", {PLACE: list(IN_TRANSACTION)}, logs(log(*IN_TRANSACTION)))),
+    ("has 2 outcomes", lambda: checkers.every_record_ends_once(ledger(told(7, 0, LOST)))),
+    ("has 0 outcomes", lambda: checkers.every_record_ends_once(ledger(told(7)))),
+    ("is not there", lambda: checkers.outcomes_are_true(ledger(told(7, 0)), logs(log()))),
+    ("and is at 1", lambda: checkers.outcomes_are_true(ledger(told(7, 0)), logs(log(at(1, 7))))),
+    ("stored 2 times", lambda: checkers.outcomes_are_true(ledger(told(7, LOST)), logs(log(at(0, 7), at(1, 7))))),
+    ("for plain-0 is in", lambda: checkers.outcomes_are_true(ledger(told(7, LOST)), {OTHER: log(at(0, 7))})),
+    ("failed as not stored", lambda: checkers.outcomes_are_true(ledger(told(7, NOT_STORED)), logs(log(at(0, 7))))),
+    ("is bad, null key", lambda: checkers.outcomes_are_true(ledger(told(7, LOST, fault=Fault.NULL_KEY)), logs(log(at(0, 7))))),
+    ("is innocent", lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidTimestampException("x"))), set())),
+    (
+        "for something else",
+        lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidTimestampException("x"), fault=Fault.NULL_KEY)), set()),
+    ),
+    ("sent later", lambda: checkers.order_is_kept(ledger(told(7), told(8)), logs(log(at(0, 8), at(1, 7))))),
+    (
+        "1 of its 2 records",
+        lambda: checkers.transactions_are_whole(
+            ledger(told(7, 0), told(8, 1), transactions=(transaction(Fate.COMMITTING, 7, 8),)), {PLACE: [at(0, 7)]}
+        ),
+    ),
+    (
+        "were not acknowledged",
+        lambda: checkers.transactions_are_whole(ledger(told(7, LOST), transactions=(transaction(Fate.COMMITTED, 7),)), {PLACE: [at(0, 7)]}),
+    ),
+    (
+        "(aborted): 1 of its 1",
+        lambda: checkers.transactions_are_whole(ledger(told(7, 0), transactions=(transaction(Fate.ABORTED, 7),)), {PLACE: [at(0, 7)]}),
+    ),
+    (
+        "the committed offset is 1",
+        lambda: checkers.offsets_follow_transactions(
+            ledger(transactions=(transaction(Fate.COMMITTED, 7, has_offsets=True), transaction(Fate.ABORTED, has_offsets=True, number=1))),
+            {},
+            1,
+        ),
+    ),
+    ("is in plain-0, plain-0", lambda: checkers.rows_are_written_once(query(row(7)), {PLACE: [at(0, 7), at(1, 7)]})),
+    ("is in no partition", lambda: checkers.rows_are_written_once(query(row(7)), {PLACE: []})),
+    ("dead letters 0 times", lambda: checkers.rows_are_written_once(query(row(7, is_bad=True)), {PLACE: []})),
+    ("dead letters 1 times, innocent", lambda: checkers.rows_are_written_once(query(row(7)), {PLACE: [at(0, 7)], DEAD: [at(0, 7)]})),
+    ("has row 7 after row 8", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 8), at(1, 7)]})),
+]
+
+
+@pytest.mark.parametrize("check", [check for _, check in GOOD], ids=[name for name, _ in GOOD])
+def test_nothing_to_say_about_what_is_right(check: Callable[[], Iterator[str]]) -> None:
+    assert list(check()) == []
+
+
+@pytest.mark.parametrize(("says", "check"), BAD, ids=[says for says, _ in BAD])
+def test_what_is_wrong_is_said(says: str, check: Callable[[], Iterator[str]]) -> None:
+    (line,) = check()
+    assert says in line

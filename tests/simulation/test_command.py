@@ -1,0 +1,46 @@
+"""`python -m chaffinch.simulation`: replays, tells, and says by its exit status whether promises were kept."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from chaffinch.simulation import __main__ as command
+from chaffinch.simulation.scenario import Report
+
+
+@pytest.fixture(autouse=True)
+def _logging_again() -> Any:
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def report(seed: int, *violations: str, keeps_story: bool = False) -> Report:
+    story = (f"0 world: seed {seed}",) if keeps_story else ()
+    return Report(seed=seed, violations=violations, counters={"links": 2}, digest="", virtual_ms=5, story=story)
+
+
+def test_a_world_that_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["3"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "1 worlds" in said.err
+    assert "0 failed" in said.err
+
+
+def test_one_line_per_failing_seed_says_how_to_replay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "run", lambda seed, **_: report(seed, "lost", "and found") if seed == 8 else report(seed))
+    assert command.main(["7", "--count", "3"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines() == ["seed 8: lost (and 1 more); replay: python -m chaffinch.simulation 8 --verbose"]
+    assert "3 worlds" in said.err
+    assert "1 failed" in said.err
+
+
+def test_verbose_tells_the_story_and_every_violation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(command, "run", lambda seed, *, keeps_story: report(seed, "lost", "found", keeps_story=keeps_story))
+    assert command.main(["7", "--verbose"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["0 world: seed 7", "violated: lost", "violated: found"]

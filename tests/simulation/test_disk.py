@@ -1,0 +1,69 @@
+"""Deaths in the middle of disk operations: what was written stays, torn; what was synced stays through a loss of power."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.simulation.disk import Death, Disk
+from chaffinch.simulation.world import World
+from chaffinch.storage.file_system import Interrupted, StorageError
+
+
+def test_a_process_dies_inside_the_operation_chosen() -> None:
+    disk = Disk(World(1))
+    file = disk.file_system.open("a")
+    disk.arm(2)
+    file.append((b"one",))
+    assert file.read(0, 3) == b"one", "reading is no operation to die in"
+    file.append((b"two",))
+    with pytest.raises(Interrupted):
+        file.append((b"three",))
+    disk.end(Death.KILLED)
+    with pytest.raises(StorageError):
+        file.append((b"of a process that has ended",))
+    data = disk.file_system.open("a").read(0, 100)
+    assert data.startswith(b"onetwo")
+    assert b"onetwothree".startswith(data)
+
+
+def test_appends_are_torn_at_different_bytes() -> None:
+    sizes = set()
+    for seed in range(40):
+        disk = Disk(World(seed))
+        file = disk.file_system.open("a")
+        disk.arm(0)
+        with pytest.raises(Interrupted):
+            file.append((b"three",))
+        disk.end(Death.KILLED)
+        sizes.add(disk.file_system.open("a").size)
+    assert sizes == {0, 1, 2, 3, 4, 5}
+
+
+def test_after_the_end_nothing_is_armed() -> None:
+    disk = Disk(World(1))
+    disk.arm(0)
+    disk.end(Death.KILLED)
+    disk.file_system.open("a").append((b"lives",))
+
+
+def test_a_loss_of_power_keeps_what_was_synced_and_some_of_the_rest() -> None:
+    seen = set()
+    for seed in range(40):
+        disk = Disk(World(seed))
+        file = disk.file_system.open("a")
+        file.append((b"synced",))
+        file.sync()
+        disk.file_system.sync_directory("")
+        file.append((b"rest",))
+        disk.end(Death.POWER_LOST)
+        data = disk.file_system.open("a").read(0, 100)
+        assert data.startswith(b"synced")
+        seen.add(data)
+    assert {b"synced", b"syncedrest"} < seen
+
+
+def test_a_kill_keeps_what_was_written() -> None:
+    disk = Disk(World(1))
+    disk.file_system.open("a").append((b"written",))
+    disk.end(Death.KILLED)
+    assert disk.file_system.open("a").read(0, 100) == b"written"

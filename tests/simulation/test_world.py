@@ -1,0 +1,75 @@
+"""Virtual time: what is planned happens in order, once, and a world that stands still is noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.simulation.world import BEGIN_MS, Stuck, World
+
+
+def test_actions_happen_in_the_order_of_their_times_then_of_their_planning() -> None:
+    world = World(1)
+    seen: list[tuple[str, int]] = []
+    for name, delay_ms in (("c", 20), ("a", 10), ("b", 10), ("now", 0)):
+        world.after(delay_ms, lambda name=name: seen.append((name, world.elapsed_ms)))
+    world.run(lambda: len(seen) == 4, limit_ms=100, waiting_for="all")
+    assert seen == [("now", 0), ("a", 10), ("b", 10), ("c", 20)]
+
+
+def test_a_cancelled_action_does_not_happen_and_takes_no_time() -> None:
+    world = World(1)
+    world.after(5, lambda: pytest.fail("cancelled")).cancel()
+    done: list[int] = []
+    world.after(9, lambda: done.append(world.now_ms))
+    world.run(lambda: bool(done), limit_ms=10, waiting_for="the other")
+    assert done == [BEGIN_MS + 9]
+
+
+def test_a_time_that_has_passed_means_now() -> None:
+    world = World(1)
+    seen: list[int] = []
+    world.after(7, lambda: world.at(BEGIN_MS, lambda: seen.append(world.elapsed_ms)))
+    world.run(lambda: bool(seen), limit_ms=100, waiting_for="it")
+    assert seen == [7]
+
+
+def test_waiting_in_vain_names_what_was_waited_for() -> None:
+    world = World(1)
+    with pytest.raises(Stuck, match="rain: and nothing is planned"):
+        world.run(lambda: False, limit_ms=10, waiting_for="rain")
+    world.after(11, lambda: None)
+    with pytest.raises(Stuck, match="rain: not within 10 ms"):
+        world.run(lambda: False, limit_ms=10, waiting_for="rain")
+
+
+def test_planning_for_now_for_ever_is_noticed() -> None:
+    world = World(1)
+
+    def again() -> None:
+        world.after(0, again)
+
+    again()
+    with pytest.raises(Stuck, match="time stands still at 0 ms"):
+        world.run(lambda: False, limit_ms=10, waiting_for="rain")
+
+
+def test_the_digest_is_of_the_whole_story_kept_or_not() -> None:
+    worlds = [World(1), World(1, keeps_story=True), World(1)]
+    for world in worlds[:2]:
+        world.tell("broker", "starts")
+        world.tell("broker", "dies")
+    worlds[2].tell("broker", "starts")
+    assert worlds[0].digest == worlds[1].digest != worlds[2].digest
+    assert worlds[0].lines == []
+    assert [line.split() for line in worlds[1].lines] == [["0", "broker:", "starts"], ["0", "broker:", "dies"]]
+
+
+def test_dice_of_different_actors_do_not_disturb_each_other() -> None:
+    rolls = []
+    for others_roll in (False, True):
+        world = World(5)
+        first, second = world.new_dice(), world.new_dice()
+        if others_roll:
+            first.random()
+        rolls.append(second.random())
+    assert rolls[0] == rolls[1]
