@@ -169,6 +169,14 @@ class TestFailures:
         assert Step.ABORT in driver.steps
         assert counted(broker.read(TOPIC)) == {b"v": 1, b"w": 1}
 
+    def test_a_push_ends_with_the_transaction_s_time(self):
+        broker, query = self.plain()
+        broker.core.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=2_000)
+        with pytest.raises(
+            Refusal, match=r"not acknowledged within transaction\.timeout\.ms=60000; the last answer was: NOT_ENOUGH_REPLICAS"
+        ):
+            query.commit(0)
+
     def test_not_for_ever(self):
         broker, query = self.plain()
         broker.core.faults.add(api="Produce", error="TRANSACTION_ABORTABLE", count=100)

@@ -7,7 +7,8 @@ import pytest
 
 from chaffinch.broker.core.group_offsets import CommittedOffset
 from chaffinch.errors.codes import Group
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.spark.commit_protocol import transaction_timeout_ms
 from chaffinch.spark.marker import Refusal
 from chaffinch.spark.operations import Step
@@ -142,6 +143,68 @@ def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_ov
         query.run(Cut(at=at, how="during", during=lambda: other.commit(0, writer_id="other") if not other.done else None))
     assert caught.value.name == "ANOTHER_WRITER"
     assert counted(broker.read(TOPIC)) == {value: 1 for pairs in ROWS[0].values() for _, value in pairs}
+
+
+def another_init(broker, identity=NO_PRODUCER):
+    """Another writer's InitProducerId; the answer."""
+    return broker.ask(
+        InitProducerIdRequest(
+            transactional_id="chaffinch-q", transaction_timeout_ms=60_000, producer_id=identity.producer_id, producer_epoch=identity.epoch
+        )
+    )
+
+
+def is_still_the_newest(broker, answer):
+    """Whether the identity that another writer was given has not been fenced."""
+    return another_init(broker, ProducerIdentity(answer.producer_id, answer.producer_epoch)).error_code == 0
+
+
+def test_a_driver_fenced_after_its_commit_was_done_learns_from_the_marker_that_it_was():
+    broker, query = two_batches()
+    at = query_operation(Step.END_TRANSACTION)
+    driver = query.commit(0, Cut(at=at, how="lose_answer", during=lambda: another_init(broker)))
+    assert driver.result.outcome == "written"
+    assert Step.READ_MARKER_AFTER_FENCING in driver.steps
+
+
+def test_an_end_that_finds_the_transaction_ended_learns_from_the_marker_how():
+    broker, query = two_batches()
+    at = query_operation(Step.END_TRANSACTION)
+
+    def refuse():
+        broker.core.faults.add(api="EndTxn", error="INVALID_TXN_STATE", count=1)
+
+    assert query.commit(0, Cut(at=at, how="lose_answer", during=refuse)).result.outcome == "written"
+
+
+def test_an_abort_fences_nobody():
+    broker, query = two_batches()
+    taken = []
+
+    def disturb():
+        taken.append(another_init(broker))
+        broker.core.faults.add(api="Produce", error="TOPIC_AUTHORIZATION_FAILED", count=10)
+
+    with pytest.raises(Refusal, match="TOPIC_AUTHORIZATION_FAILED"):
+        query.commit(0, Cut(at=query_operation(Step.ADD_PARTITIONS), how="during", during=disturb))
+    while taken[-1].error_code:
+        taken.append(another_init(broker))
+    assert is_still_the_newest(broker, taken[-1])
+
+
+def test_a_transaction_started_again_fences_nobody():
+    """The other writer comes between the abort and the next InitProducerId."""
+    broker, query = two_batches()
+    _, twin = two_batches()
+    twin.broker.core.faults.add(api="Produce", error="INVALID_TXN_STATE", count=1)
+    at = twin.commit(0).steps.index(Step.ABORT)
+    broker.core.faults.add(api="Produce", error="INVALID_TXN_STATE", count=1)
+    taken = []
+    with pytest.raises(Refusal, match="was fenced") as caught:
+        query.commit(0, Cut(at=at, how="during", during=lambda: taken.append(another_init(broker))))
+    assert caught.value.group is Group.APPLICATION_RECOVERABLE
+    assert taken[0].error_code == 0
+    assert is_still_the_newest(broker, taken[0])
 
 
 def query_operation(step):

@@ -255,6 +255,23 @@ def test_a_refusal_carries_the_class_of_its_code():
         pushed([staged(["a"])], script=[refused(codes.TOPIC_AUTHORIZATION_FAILED)])
 
 
+def test_a_successor_that_may_be_stored_starts_again():
+    """Taking sequences back behind a refused batch is right only when nothing after it can be in the log."""
+    leader = FakeLeader()
+    push = Push(IDENTITY, count(1), 60_000, "")
+    steps = push.send(Step.PUSH, [staged([f"{number}a", f"{number}b"]) for number in range(3)], leader.set_aside)
+    first = next(steps)
+    steps.send(Reply(now_ms=0))
+    second = steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=first.ticket, code=codes.NONE)))
+    third = steps.send(Reply(now_ms=0))
+    steps.send(Reply(now_ms=0))
+    steps.send(
+        Reply(now_ms=0, value=BatchAnswer(ticket=second.ticket, code=codes.INVALID_RECORD, culprits=((0, codes.INVALID_RECORD, "w"),)))
+    )
+    with pytest.raises(StartAgain, match="an earlier attempt may be stored"):
+        steps.send(Reply(now_ms=0, value=BatchAnswer(ticket=third.ticket, lost=Lost(reason="cut"))))
+
+
 def test_a_batch_stored_whose_predecessor_was_refused_starts_again():
     """It cannot happen with a broker that checks sequences; if it does, nothing of the transaction can be trusted."""
     leader = FakeLeader()

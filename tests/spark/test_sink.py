@@ -114,6 +114,7 @@ def test_dead_letters_that_a_killed_committer_left_half_written_go_with_the_firs
     alter(kafka, "orders", "cleanup.policy", "compact")
     query.commit(query.write(ROWS))
     assert sorted(path.name for path in half.parent.iterdir()) == [foreign.name, "chaffinch-q-000000000.parquet"]
+    assert (values(kafka, "orders"), values(kafka, "dead")) == ({"1": 1, "3": 1}, {"2": 1})
 
 
 @pytest.mark.parametrize(
