@@ -1,6 +1,7 @@
 """Pushing batches: order, windows, sequences, retries and culprits, against a partition that checks sequences like a broker."""
 
 from collections import deque
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -10,7 +11,7 @@ from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit_messages import StagedBatch, StagedBytes
 from chaffinch.spark.marker import Refusal
 from chaffinch.spark.operations import BatchAnswer, Lost, NextAnswer, Reply, SendBatch, Step, Wait
-from chaffinch.spark.push import IN_FLIGHT_MAX, ROUNDS_MAX, Fenced, Push, StartAgain
+from chaffinch.spark.push import BYTES_IN_FLIGHT_MAX, IN_FLIGHT_MAX, ROUNDS_MAX, Fenced, Push, StartAgain
 
 IDENTITY = ProducerIdentity(7, 1)
 ORDERS = TopicPartition("orders", 0)
@@ -133,6 +134,28 @@ def test_partitions_have_windows_and_sequences_of_their_own():
     leader = pushed([staged(["a"]), staged(["b"], OTHER), staged(["c"]), staged(["d"], OTHER)])
     assert leader.stored == {ORDERS: ["a", "c"], OTHER: ["b", "d"]}
     assert [sent.batch.topic_partition for sent in leader.sent[:2]] == [ORDERS, OTHER]
+
+
+def test_bytes_under_way_are_limited_over_all_partitions():
+    """What the pushing process holds of a batch of any size."""
+    size = BYTES_IN_FLIGHT_MAX // 3
+    batches = []
+    for number in range(60):
+        batch = staged([str(number)], TopicPartition("orders", number % 20))
+        batches.append(replace(batch, bytes=replace(batch.bytes, byte_count=size)))
+    under_way = []
+
+    class Watched(FakeLeader):
+        def perform(self, operation):
+            value = super().perform(operation)
+            under_way.append(len(self.under_way))
+            return value
+
+    leader = Watched()
+    leader.run(Push(IDENTITY, count(1), 60_000, "").send(Step.PUSH, batches, leader.set_aside))
+    assert max(under_way) == 3
+    # To the end, too: what is answered makes room.
+    assert max(under_way[-20:]) == 3
 
 
 def test_dead_letters_continue_the_sequences_of_a_partition():
