@@ -346,6 +346,28 @@ class TestHowMuchIsRead:
         log = opened(files, verify_bytes_max=0)
         assert (log.recovery_bytes_read, log.log_end_offset) == (9 * SIZE, 99)
 
+    def test_what_was_sealed_is_not_read_after_lost_power_however_many_checkpoints_came_since(self) -> None:
+        files = MemoryFileSystem()
+        filled(files, 99, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE)
+        files.crash(lambda path, unsynced: unsynced)
+        log = opened(files, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE, verify_bytes_max=0)
+        assert (log.recovery_bytes_read, log.log_end_offset) == (39 * SIZE, 99)
+        for _ in range(20):
+            log.append(batch(), now_ms=0)
+        files.crash(lambda path, unsynced: unsynced)
+        log = opened(files, verify_bytes_max=0)
+        assert (log.recovery_bytes_read, log.log_end_offset) == (59 * SIZE, 119)
+
+    def test_of_durable_snapshots_only_the_newest_is_kept_beside_the_last_two(self) -> None:
+        files = MemoryFileSystem()
+        log = filled(files, 199, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE)
+        names = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")]
+        assert names == [f"{offset:020d}.snapshot" for offset in (180, 190)]
+        for _ in range(30):
+            log.append(batch(), now_ms=0)
+        names = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")]
+        assert names == [f"{offset:020d}.snapshot" for offset in (180, 210, 220)]
+
     def test_two_snapshots_are_kept(self) -> None:
         files = MemoryFileSystem()
         log = filled(files, 50, checkpoint_bytes=10 * SIZE)

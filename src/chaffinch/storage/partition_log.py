@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, TopicPartition
+from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
 from chaffinch.records.batch import BatchHeader, BatchView, TimestampType, decode, patch_offset, read_header
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.validation_policy import Origin
@@ -352,12 +352,15 @@ class PartitionLog:
             producers=self._producers.to_rows(),
         )
         name = snapshot.write(self._file_system, self.directory, taken)
-        self._durable_snapshot_offset = self.log_end_offset if is_durable else NO_OFFSET
+        if is_durable:
+            self._durable_snapshot_offset = self.log_end_offset
         if name not in self._snapshot_names:
             self._snapshot_names.append(name)
-        while len(self._snapshot_names) > SNAPSHOTS_KEPT:
-            self._file_system.remove(f"{self.directory}/{self._snapshot_names[0]}")
-            del self._snapshot_names[0]
+        # The newest durable one stays whatever came since: of all, it alone says something once power was lost.
+        durable_name = snapshot.name_of(self._durable_snapshot_offset)
+        for old in [old for old in self._snapshot_names[:-SNAPSHOTS_KEPT] if old != durable_name]:
+            self._file_system.remove(f"{self.directory}/{old}")
+            self._snapshot_names.remove(old)
 
     def close(self) -> None:
         """Sync, leave a snapshot so that the next start reads nothing, and let go of the files."""

@@ -46,7 +46,7 @@ class Cut:
 class RecoveredLog:
     """`bytes_read`: how much had to be read to get here. `snapshot_names`: the snapshot files that are there, oldest first.
 
-    `durable_snapshot_offset`: up to where a durable snapshot says all; -1 where none does.
+    `durable_snapshot_offset`: up to where the newest durable snapshot says all; -1 where there is none.
     """
 
     segments: list[Segment]
@@ -110,7 +110,7 @@ class _Recovery:
             cuts=self._cuts,
             bytes_read=self._bytes_read,
             snapshot_names=self._snapshot_names,
-            durable_snapshot_offset=taken.log_end_offset if taken and taken.is_durable else NO_OFFSET,
+            durable_snapshot_offset=self._newest_durable(),
         )
 
     def _take_snapshot(self) -> Snapshot | None:
@@ -119,6 +119,13 @@ class _Recovery:
             if found is not None and found.is_trusted(self._file_system.incarnation) and self._restore(found.segments):
                 return found
         return None
+
+    def _newest_durable(self) -> int:
+        for name in reversed(self._snapshot_names):
+            found = snapshot.read(self._file_system, f"{self._directory}/{name}")
+            if found is not None and found.is_durable:
+                return found.log_end_offset
+        return NO_OFFSET
 
     def _restore(self, marks: Iterable[SegmentMark]) -> bool:
         """The segments that a snapshot vouches for; False when its derived files are gone, so that it is of no use."""
