@@ -230,6 +230,28 @@ class TestRewrite:
         assert journal.size_bytes < 1000
         assert reopened(files) == {b"a": b"199"}
 
+    def test_what_a_failed_rewrite_left_behind_is_no_part_of_the_next(self) -> None:
+        """A disk that fails may fail twice: the rewrite, and the removal of what there is of it."""
+        files = MemoryFileSystem()
+        journal = opened(files, rewrite_bytes_min=500)
+
+        def hook(operation: str, path: str, size: int) -> None:
+            if path == NEW and operation in ("sync", "remove"):
+                raise StorageError(path, operation, "Input/output error")
+
+        files.hook = hook
+        for number in range(50):
+            journal.put({b"a": b"%d" % number})
+        assert NEW.rpartition("/")[2] in files.list("meta")
+        files.hook = None
+        size, number = 0, 50
+        while journal.size_bytes > size:
+            size, number = journal.size_bytes, number + 1
+            journal.put({b"a": b"%d" % number})
+        assert len(list(views(files.open(PATH).read(0, 1 << 20)))) == 1, "written anew just now"
+        journal.put({b"b": b"after"})
+        assert reopened(files) == {b"a": b"%d" % number, b"b": b"after"}
+
     def test_a_directory_that_cannot_be_synced_is_tried_again(self) -> None:
         """After the rename the new file is the journal; until the directory is synced, `sync` must not say that it is."""
         files = MemoryFileSystem()

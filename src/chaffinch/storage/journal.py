@@ -200,6 +200,8 @@ class Journal:
         new = self._file_system.open(self._new_path)
         next_offset = 0
         try:
+            if new.size:  # A rewrite failed, and then its removal: nothing of that may come before this.
+                new.truncate(0)
             for entries in _in_batches(self._items):
                 new.append((_encode(entries, next_offset, now_ms),))
                 next_offset += len(entries)
