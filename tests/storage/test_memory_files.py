@@ -63,6 +63,28 @@ def test_an_unsynced_truncation_may_be_forgotten(choose: object, expected: bytes
     assert content(files, "a") == expected
 
 
+def test_a_failed_sync_is_not_forgotten() -> None:
+    """As on a disk, where the kernel reports lost pages once. Without this no simulation could tell whether its caller forgets."""
+    files = MemoryFileSystem()
+    file = files.open("a")
+    file.append((b"abc",))
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "sync":
+            raise StorageError(path, operation, "Input/output error")
+
+    files.hook = hook
+    with pytest.raises(StorageError, match="Input/output error"):
+        file.sync()
+    files.hook = None
+    for call in (file.sync, lambda: file.append((b"d",))):
+        with pytest.raises(StorageError, match="an earlier sync failed"):
+            call()
+    assert file.read(0, 9) == b"abc"
+    files.crash(nothing)
+    assert content(files, "a") is None
+
+
 def test_a_name_is_not_there_before_its_directory_is_synced() -> None:
     files = MemoryFileSystem()
     file = files.open("a")

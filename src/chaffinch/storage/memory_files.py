@@ -116,12 +116,14 @@ class MemoryFile:
         self._owner = owner
         self._contents = contents
         self._life = owner.life
+        self._has_failed_sync = False
 
     @property
     def size(self) -> int:
         return len(self._contents.data)
 
     def append(self, buffers: Sequence[BytesLike]) -> int:
+        self._refuse_after_failed_sync("append to")
         contents = self._contents
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         position = len(contents.data)
@@ -142,8 +144,17 @@ class MemoryFile:
         self._contents.truncate(size)
 
     def sync(self) -> None:
-        self._enter("sync", 0)
+        self._refuse_after_failed_sync("sync")
+        try:
+            self._enter("sync", 0)
+        except StorageError:
+            self._has_failed_sync = True
+            raise
         self._contents.sync()
+
+    def _refuse_after_failed_sync(self, operation: str) -> None:
+        if self._has_failed_sync:
+            raise StorageError(self.path, operation, "an earlier sync failed: what it covered may be lost")
 
     def write_back(self, position: int) -> None:
         """Promises nothing, so nothing counts as synced."""
