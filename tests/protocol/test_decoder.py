@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
 
-from chaffinch.protocol.decoder import STRUCTURES_MAX, skip_tagged
+from chaffinch.protocol.decoder import NUMBERS_PER_STRUCTURE, STRUCTURES_MAX, skip_tagged
+from chaffinch.protocol.headers import read_client_id, read_response_tags
 from chaffinch.protocol.messages.api_versions import ApiVersionsResponse
 from chaffinch.protocol.messages.create_topics import CreateTopicsRequest
 from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
-from chaffinch.protocol.primitives import Array, Bytes, Float64, Int32, String, Struct, Uuid
+from chaffinch.protocol.primitives import Array, Bytes, Float64, Int32, String, Struct, Uuid, uvarint
 from chaffinch.protocol.schema import Message, wire
 from chaffinch.protocol.violations import MalformedMessage
 from tests.protocol.instances import CASES, name_of, sample
@@ -101,7 +104,7 @@ def test_unknown_tags_are_skipped() -> None:
 
 def test_skip_tagged_says_where_it_ends() -> None:
     data = memoryview(bytes.fromhex("ff 01 05 02 6162 ff"))
-    assert skip_tagged(data, 1, len(data)) == 6
+    assert skip_tagged(data, 1, len(data), 9) == (6, 8)
 
 
 def test_records_are_views_of_what_was_given() -> None:
@@ -140,6 +143,41 @@ def test_structures_of_one_message_are_limited() -> None:
     data = b"\0\0" + count.to_bytes(4, "big") + b"\0" * (6 * count)
     with pytest.raises(MalformedMessage, match=f"more than {STRUCTURES_MAX} structures"):
         ApiVersionsResponse.decode(data, 0)
+
+
+def test_numbers_of_one_message_are_limited() -> None:
+    """A list of numbers takes ten times its bytes in memory."""
+    count = NUMBERS_PER_STRUCTURE * (STRUCTURES_MAX + 1)
+    data = b"\0\1g" + b"\0\0\0\1" + b"\0\1t" + count.to_bytes(4, "big") + b"\0" * (4 * count)
+    tracemalloc.start()
+    with pytest.raises(MalformedMessage, match=f"more than {STRUCTURES_MAX} structures"):
+        OffsetFetchRequest.decode(data, 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 100_000
+
+
+@pytest.mark.parametrize(
+    ("cls", "version", "before"),
+    [(ProduceRequest, 9, "00 ffff 00001000 01"), (ApiVersionsResponse, 3, "0000 01 00000000")],
+    ids=["no tag known", "some known"],
+)
+def test_tagged_fields_of_one_message_are_limited(cls: type[Message], version: int, before: str) -> None:
+    """Each takes two bytes on the wire and a microsecond: a frame of them alone would stop a broker for minutes."""
+    count = STRUCTURES_MAX + 1
+    with pytest.raises(MalformedMessage, match=f"more than {STRUCTURES_MAX} structures"):
+        cls.decode(bytes.fromhex(before) + uvarint(count) + b"\x09\0" * count, version)
+
+
+@pytest.mark.parametrize(
+    ("read", "before"),
+    [(lambda frame: read_client_id(frame, True), b"\0" * 8 + b"\xff\xff"), (lambda frame: read_response_tags(frame, 0, True), b"\0" * 4)],
+    ids=["request", "response"],
+)
+def test_tagged_fields_of_a_header_are_limited(read: Callable[[memoryview], object], before: bytes) -> None:
+    count = STRUCTURES_MAX + 1
+    with pytest.raises(MalformedMessage, match=f"more than {STRUCTURES_MAX} structures"):
+        read(memoryview(before + uvarint(count) + b"\x09\0" * count))
 
 
 class Position(Message):

@@ -5,7 +5,8 @@ a Fetch answer of a thousand partitions costs no Python call per structure; noth
 
 Every length is checked against the bytes left: constant widths by `struct` itself (struct.error), single bytes by indexing
 (IndexError), runs and arrays by a comparison, arrays as count <= bytes left / least size of an element. Besides, all structures of
-one message count against `STRUCTURES_MAX`, because an empty structure takes a few bytes on the wire and some hundred in memory.
+one message count against `STRUCTURES_MAX`, because an empty structure takes a few bytes on the wire and some hundred in memory; so do
+tagged fields, which cost time, and numbers in arrays, `NUMBERS_PER_STRUCTURE` of them as one structure.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from chaffinch.protocol.violations import MalformedMessage
 
 STRUCTURES_MAX: Final = 1_000_000
 """Nested structures in one message; a Metadata answer for 200,000 partitions has a quarter of that."""
+
+NUMBERS_PER_STRUCTURE: Final = 8
+"""A number in a list takes some forty bytes in memory."""
+
+_TOO_MANY: Final = f"more than {STRUCTURES_MAX} structures in one message"
 
 _FAILURES: Final = (LayoutError, IndexError, ValueError)
 """What compiled code can raise on bad bytes; UnicodeDecodeError is a ValueError."""
@@ -51,18 +57,24 @@ def least_size(kind: Kind | type[Message], version: int, is_flexible: bool) -> i
     )
 
 
-def skip_tagged(data: memoryview, position: int, end: int) -> int:
-    """Position after a tagged section of which no tag is known; raises IndexError or ValueError when it is cut off."""
+def skip_tagged(data: memoryview, position: int, end: int, room: int = STRUCTURES_MAX) -> tuple[int, int]:
+    """(position, room) after a tagged section of which no tag is known. `room`: how many tags there may be, and then how many are left.
+
+    Raises IndexError or ValueError when it is cut off or has too many.
+    """
     count, position = read_uvarint(data, position)
     if count * _TAG_BYTES_MIN > end - position:
         raise ValueError(f"{count} tagged fields announced, {end - position} bytes left")
+    room -= count
+    if room < 0:
+        raise ValueError(_TOO_MANY)
     for _ in range(count):
         tag, position = read_uvarint(data, position)
         size, position = read_uvarint(data, position)
         if position + size > end:
             raise ValueError(f"tag {tag} of {size} bytes announced, {end - position} left")
         position += size
-    return position
+    return position, room
 
 
 class _DecoderCompiler:
@@ -251,11 +263,13 @@ class _DecoderCompiler:
         reason = f"f'{{{size}}} elements of at least {least} bytes announced, {{end - position}} bytes left'"
         source.add(depth, f"if {size} * {least} > end - position: raise ValueError({reason})", leaf)
         if isinstance(element, Fixed) and element is not Uuid:
+            source.add(depth, f"room -= {size} // {NUMBERS_PER_STRUCTURE}", leaf)
+            source.add(depth, f"if room < 0: raise ValueError({_TOO_MANY!r})", leaf)
             source.add(depth, f"{target} = list(unpack_from(f'>{{{size}}}{element.code}', data, position))", leaf)
             source.add(depth, f"position += {size} * {element.width}", leaf)
             return
         source.add(depth, f"room -= {size}", leaf)
-        source.add(depth, f"if room < 0: raise ValueError('more than {STRUCTURES_MAX} structures in one message')", leaf)
+        source.add(depth, f"if room < 0: raise ValueError({_TOO_MANY!r})", leaf)
         self.elements(depth, leaf, target, element, size)
 
     def elements(self, depth: int, leaf: Leaf, target: str, element: Fixed | Variable | type[Message], size: str) -> None:
@@ -284,12 +298,14 @@ class _DecoderCompiler:
         source.add(depth, f"{count} = data[position]", here)
         source.add(depth, f"if not {count}: position += 1", here)
         if not tagged:
-            source.add(depth, "else: position = skip_tagged(data, position, end)", here)
+            source.add(depth, "else: position, room = skip_tagged(data, position, end, room)", here)
             return
         source.add(depth, "else:", here)
         source.add(depth + 1, f"{count}, position = read_uvarint(data, position)", here)
         reason = f"f'{{{count}}} tagged fields announced, {{end - position}} bytes left'"
         source.add(depth + 1, f"if {count} * {_TAG_BYTES_MIN} > end - position: raise ValueError({reason})", here)
+        source.add(depth + 1, f"room -= {count}", here)
+        source.add(depth + 1, f"if room < 0: raise ValueError({_TOO_MANY!r})", here)
         source.add(depth + 1, f"for _ in range({count}):", here)
         source.add(depth + 2, f"{tag}, position = read_uvarint(data, position)", here)
         source.add(depth + 2, f"{size}, position = read_uvarint(data, position)", here)

@@ -71,7 +71,7 @@ def read_client_id(frame: memoryview, is_flexible: bool) -> tuple[str | None, in
     try:
         client_id = None if size < 0 else str(frame[10:position], "utf-8")
         if is_flexible:
-            position = skip_tagged(frame, position, len(frame)) if frame[position] else position + 1
+            position = skip_tagged(frame, position, len(frame))[0] if frame[position] else position + 1
     except (IndexError, ValueError) as failure:
         raise MalformedMessage("RequestHeader", header_version, "client_id or tagged fields", position, _reason(failure)) from None
     return client_id, position
@@ -90,7 +90,7 @@ def read_response_tags(frame: memoryview, key: int, is_flexible: bool) -> int:
     if not is_flexible or key == API_VERSIONS_KEY:
         return 4
     try:
-        return skip_tagged(frame, 4, len(frame))
+        return skip_tagged(frame, 4, len(frame))[0]
     except (IndexError, ValueError) as failure:
         raise MalformedMessage("ResponseHeader", 1, "tagged fields", 4, _reason(failure)) from None
 
