@@ -11,12 +11,15 @@ touched is a few assignments under one lock shared by all (held for a moment onl
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import threading
 from collections.abc import Iterable
 from concurrent.futures import _base
 from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
+
+log = logging.getLogger("chaffinch.producer")
 
 # Guards the moment in which a future's parts come into being against the moment in which it is completed.
 _LOCK: Final = threading.Lock()
@@ -78,6 +81,14 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
                 self._state = _base.FINISHED
                 return
         self.set_exception(error)
+
+    def _invoke_callbacks(self) -> None:
+        # The standard class lets SystemExit and its like through: they would end the sender thread, and others' outcomes with it.
+        for callback in self._done_callbacks:
+            try:
+                callback(self)
+            except BaseException:
+                log.exception("a callback of a future raised")
 
 
 _PARTS: Final[dict[str, Any]] = {"_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}

@@ -2,19 +2,23 @@
 
 One lock guards the core; callers' threads take it to append records and to hand over events, never while they wait for an outcome.
 Outcomes are told by this thread alone, outside the lock and in the core's order, so callbacks of one partition come in order and may
-call the producer. If the thread ever dies of a mistake of ours, every waiter gets that error rather than waiting for ever.
+call the producer. However the thread ends (close, a mistake of ours, a fork that leaves it in the parent), whoever waits, and whoever
+calls later, gets an error rather than waiting for ever.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
 from chaffinch.client.network import Network
-from chaffinch.errors import KafkaException
+from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import (
     CompleteBatch,
@@ -44,15 +48,18 @@ class SenderThread:
         self.core = core
         self.changed = threading.Condition(threading.RLock())
         self.death: KafkaException | None = None
-        """Why the thread has died, if it has: nothing can be sent any more."""
+        """Why the thread is no more, once it has ended: nothing can be sent any more."""
         self._network = network
         self._clock = clock
         self._on_outcome = on_outcome
         self._outbox: list[Effect] = []
+        self._untold: deque[Effect] = deque()
+        """Effects that are being carried out."""
         self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        _RUNNING.add(self)
         self._thread.start()
 
     @property
@@ -90,8 +97,13 @@ class SenderThread:
             self._loop()
         except BaseException as error:  # The top of the thread: whatever it is, nobody may be left waiting.
             log.exception("the sender thread has died")
-            self._die(error)
+            death = KafkaException(f"the producer's sender thread has died: {error!r}")
+            death.__cause__ = error
+            self._end(death)
+        else:
+            self._end(IllegalStateException("the producer was closed before this was done"))
         finally:
+            _RUNNING.discard(self)
             self._network.close()
 
     def _loop(self) -> None:
@@ -109,6 +121,7 @@ class SenderThread:
             heard = list(self._network.poll(0 if self._outbox else wait_ms))
 
     def _carry_out(self, effects: list[Effect]) -> None:
+        self._untold.extend(effects)
         # Requests first: brokers work on them while outcomes are told.
         for effect in effects:
             if isinstance(effect, SendRequest):
@@ -120,8 +133,8 @@ class SenderThread:
                     version_max=effect.version_max,
                     expects_answer=effect.expects_answer,
                 )
-        for effect in effects:
-            self._tell(effect)
+        while self._untold:
+            self._tell(self._untold.popleft())
 
     def _tell(self, effect: Effect) -> None:
         match effect:
@@ -138,17 +151,43 @@ class SenderThread:
             case SendRequest() | WakeCallers():
                 pass
 
-    def _die(self, error: BaseException) -> None:
+    def _end(self, death: KafkaException) -> None:
         """Settle everybody: records, callers, and whoever calls from now on."""
-        death = KafkaException(f"the producer's sender thread has died: {error!r}")
-        death.__cause__ = error
         with self.changed:
             self.death = death
-            effects, self._outbox = self._outbox, []
-            effects += self.core.give_up(death)
+            effects, self._outbox = [*self._untold, *self._outbox], []
+            # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
+            given_up = self.core.give_up(death)
+            effects += [effect for effect in given_up if not (self._is_stopping and isinstance(effect, Report))]
             self.changed.notify_all()
         for effect in effects:
             try:
                 self._tell(effect)
-            except Exception:
+            except BaseException:
                 log.exception("an outcome could not be told")
+
+
+_RUNNING: Final[weakref.WeakSet[SenderThread]] = weakref.WeakSet()
+_HELD: Final[list[SenderThread]] = []
+
+
+def _before_fork() -> None:
+    """Hold every lock, so that none is copied as held by a thread that the child does not have."""
+    _HELD[:] = list(_RUNNING)
+    for sender in _HELD:
+        sender.changed.acquire()
+
+
+def _after_fork(death: KafkaException | None = None) -> None:
+    for sender in _HELD:
+        sender.death = death or sender.death
+        sender.changed.release()
+    _HELD.clear()
+
+
+def _in_child() -> None:
+    _after_fork(KafkaException("the producer belongs to the process that made it, not to its forked child: make one in each process"))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

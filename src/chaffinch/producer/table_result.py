@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from chaffinch.errors import KafkaException, group_of
 from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.futures import RecordFuture
 
 Rows = npt.NDArray[np.int64]
 
@@ -101,7 +101,7 @@ class TableOutcome:
     """Gathers the outcome of one table. Rows may be rejected by the caller's thread and settled by the sender's."""
 
     def __init__(self, row_count: int) -> None:
-        self.future: Future[SendTableResult] = Future()
+        self.future: RecordFuture[SendTableResult] = RecordFuture()
         self._row_count = row_count
         self._open_count = row_count
         self._written: list[_Written] = []
@@ -138,4 +138,4 @@ class TableOutcome:
             is_done = self._open_count == 0
             assert self._open_count >= 0, f"{-self._open_count} rows were settled twice"
         if is_done:
-            self.future.set_result(SendTableResult(self._row_count, self._written, self._rejected))
+            self.future.complete(SendTableResult(self._row_count, self._written, self._rejected))

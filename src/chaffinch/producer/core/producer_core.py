@@ -357,7 +357,8 @@ class ProducerCore:
             if not flush.positions:
                 self._flushes.remove(flush)
                 self.delivery.out.append(CompleteCall(call=flush.call))
-        if self._close is not None and self._close.call is not None and (self.is_idle or now_ms >= self._close.deadline_ms):
+        is_done = self.is_idle and not (self.transaction is not None and self.transaction.has_callers)
+        if self._close is not None and self._close.call is not None and (is_done or now_ms >= self._close.deadline_ms):
             self.delivery.out.append(CompleteCall(call=self._close.call))
             self._close.call = None
 

@@ -156,6 +156,11 @@ class TransactionManager:
         return self.state in (State.COMMITTING, State.ABORTING)
 
     @property
+    def has_callers(self) -> bool:
+        """Whether somebody waits for a step of the transaction."""
+        return bool(self._init_calls or self._end_calls or self._offsets)
+
+    @property
     def is_failed(self) -> bool:
         """Whether nothing new may be sent: it could not be committed."""
         return self.state in (State.ABORTABLE_ERROR, State.ABORTING, State.FATAL_ERROR)

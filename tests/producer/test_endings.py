@@ -1,0 +1,202 @@
+"""However a producer ends, and whatever callers do to its futures, nobody is left waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import KafkaException, TimeoutException
+from chaffinch.producer.futures import RecordFuture, complete_all
+
+Make = Callable[..., Producer]
+LATEST_S = 20
+"""Nothing here takes that long unless it hangs."""
+
+
+def in_thread(call: Callable[[], Any]) -> Future[Any]:
+    """What the call returns or raises, told by a thread that nobody has to wait for."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def until_somebody_waits(producer: Producer, call: Future[Any]) -> None:
+    transaction = producer._core.transaction
+    assert transaction is not None
+    while not transaction.has_callers:
+        assert not call.done(), "the call was to wait"
+
+
+class Leave(BaseException):
+    """As SystemExit, which `sys.exit()` in a callback raises."""
+
+
+def leave(*_: object) -> None:
+    raise Leave
+
+
+class TestCallbacks:
+    def test_one_that_ends_its_thread_ends_nothing_else(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with producer_of(broker, linger_ms=50) as producer:
+            futures = [producer.send("orders", b"v", partition=0, on_delivery=leave) for _ in range(3)]
+            futures[1].add_done_callback(leave)
+            assert [future.result(LATEST_S).offset for future in futures] == [0, 1, 2]
+            assert producer.send("orders", b"v", partition=0).result(LATEST_S).offset == 3
+        assert "callback" in caplog.text
+
+    def test_the_other_futures_of_a_batch_are_told(self) -> None:
+        futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(3)]
+        for future in futures:
+            future.add_done_callback(leave)
+        complete_all(futures, range(3))
+        assert [future.result(0) for future in futures] == [0, 1, 2]
+
+    def test_close_in_one_fails_what_has_no_outcome(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        producer = producer_of(broker)
+        producer.send("orders", b"v", partition=0).result(LATEST_S)
+        broker.faults.add(api="Produce", action="delay", delay_ms=300)
+        first = producer.send("orders", b"first", partition=0)
+        first.add_done_callback(lambda _: producer.close())
+        others = [producer.send("orders", b"v" * 20_000, partition=0) for _ in range(5)]
+        assert first.result(LATEST_S).offset == 1
+        for other in others:
+            assert isinstance(other.exception(LATEST_S), KafkaException)
+
+
+class TestTablesFuture:
+    def test_cannot_be_cancelled(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, linger_ms=0) as producer:
+            producer.send("orders", b"v", partition=0).result(LATEST_S)
+            broker.faults.add(api="Produce", action="delay", delay_ms=200)
+            future = producer.send_table("orders", pa.table({"value": [b"1", b"2"]}))
+            assert not future.cancel()
+            assert future.result(LATEST_S).written == 2
+
+    def test_giving_up_to_wait_for_it_is_no_harm(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        async def impatient(producer: Producer) -> None:
+            broker.faults.add(api="Produce", action="delay", delay_ms=300)
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.wrap_future(producer.send_table("orders", pa.table({"value": [b"1"]}))), 0.01)
+
+        with producer_of(broker) as producer:
+            producer.send("orders", b"v").result(LATEST_S)
+            asyncio.run(impatient(producer))
+            producer.send("orders", b"v").result(LATEST_S)
+        assert broker.read("orders").num_rows == 3
+
+
+class TestClose:
+    def test_waits_for_a_commit_of_another_thread(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        producer = producer_of(broker, transactional_id="t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"v").result(LATEST_S)
+        broker.faults.add(api="EndTxn", action="delay", delay_ms=300)
+        committed = in_thread(producer.commit_transaction)
+        until_somebody_waits(producer, committed)
+        in_thread(producer.close).result(LATEST_S)
+        assert committed.exception(LATEST_S) is None
+        assert broker.read("orders").num_rows == 1
+
+    def test_fails_who_waits_for_an_identity(self) -> None:
+        producer = Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t")
+        waiting = in_thread(producer.init_transactions)
+        until_somebody_waits(producer, waiting)
+        in_thread(lambda: producer.close(0.05)).result(LATEST_S)
+        assert isinstance(waiting.exception(LATEST_S), KafkaException)
+
+    def test_a_flush_that_comes_just_too_late(self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        producer = producer_of(broker)
+        check_open = producer._check_open
+
+        def closed_after_the_check(what: str) -> None:
+            check_open(what)
+            producer.close()
+
+        monkeypatch.setattr(producer, "_check_open", closed_after_the_check)
+        assert isinstance(in_thread(producer.flush).exception(LATEST_S), KafkaException)
+
+
+@pytest.fixture
+def forked(producer_of: Make, broker: EmbeddedBroker) -> Iterator[tuple[Producer, Callable[[Callable[[], Any]], str]]]:
+    """A producer, and how to have something called in a child of this process: what it raises there, by name."""
+    producer = producer_of(broker, transactional_id=None)
+    producer.send("orders", b"v").result(LATEST_S)
+
+    def call_in_child(call: Callable[[], Any]) -> str:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                outcome = in_thread(call)
+                error = outcome.exception(5)
+                os.write(writer, type(error).__name__.encode())
+            except BaseException as error:
+                os.write(writer, type(error).__name__.encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        with os.fdopen(reader) as told:
+            return told.read()
+
+    yield producer, call_in_child
+    producer.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+class TestFork:
+    """The sender thread stays with the parent: a child hears that at once, and the parent goes on."""
+
+    def test_flush_and_send(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
+        producer, call_in_child = forked
+        assert call_in_child(producer.flush) == "KafkaException"
+        assert call_in_child(lambda: producer.send("orders", b"child").result(2)) == "KafkaException"
+        assert call_in_child(producer.close) == "NoneType"
+        assert producer.send("orders", b"parent").result(LATEST_S).offset >= 0
+
+    def test_while_another_thread_holds_the_lock(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
+        producer, call_in_child = forked
+        is_over = threading.Event()
+
+        def busy() -> None:
+            while not is_over.is_set():
+                producer.metrics()
+
+        thread = in_thread(busy)
+        try:
+            assert {call_in_child(producer.flush) for _ in range(5)} == {"KafkaException"}
+        finally:
+            is_over.set()
+        thread.result(LATEST_S)
+
+
+def test_close_that_times_out_says_so_to_the_commit(producer_of: Make, broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker, transactional_id="t")
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("orders", b"v").result(LATEST_S)
+    broker.faults.add(api="EndTxn", action="delay", delay_ms=2000)
+    committed = in_thread(producer.commit_transaction)
+    until_somebody_waits(producer, committed)
+    in_thread(lambda: producer.close(0.05)).result(LATEST_S)
+    error = committed.exception(LATEST_S)
+    assert isinstance(error, KafkaException)
+    assert not isinstance(error, TimeoutException), "it cannot be called again"
