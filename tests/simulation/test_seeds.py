@@ -19,7 +19,7 @@ from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
 from chaffinch.simulation.scenario import Report, run
 
-CHUNKS, CHUNK = 10, 20
+CHUNKS, CHUNK = 8, 20
 ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
 PLAIN: dict[str, Any] = {"plain_count": 2, "transactional_count": 0, "query_count": 0, "faults": ROUGH, "bad_share": 0.1}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from chaffinch.broker.core.broker_core import BrokerCore
@@ -32,6 +33,7 @@ from chaffinch.simulation.transport import Transport
 from chaffinch.simulation.world import World
 
 READ_BYTES: Final = 1 << 30
+REMEMBERED_BYTES_MAX: Final = 4_000
 FOLLOW_MS_MAX: Final = 500
 FETCH_BYTES: Final = 20_000
 """Small, so that aborted transactions begin in one answer and end in another."""
@@ -96,17 +98,18 @@ def _note(view: BatchView, records: list[LogRecord], markers: list[Marker]) -> N
 
 def _records(view: BatchView) -> list[LogRecord]:
     header = view.header
-    columns = batches.decode(view)
+    # The same batch is read four times in a world: by two readers, and from the log before and after the last death.
+    numbers = _numbers(bytes(view.data)) if view.size <= REMEMBERED_BYTES_MAX else _numbers.__wrapped__(view.data)
     return [
-        LogRecord(
-            header.base_offset + index,
-            number_of(columns.value(index)),
-            header.identity,
-            header.base_sequence + index,
-            header.is_transactional,
-        )
-        for index in range(columns.count)
+        LogRecord(header.base_offset + index, number, header.identity, header.base_sequence + index, header.is_transactional)
+        for index, number in enumerate(numbers)
     ]
+
+
+@lru_cache(maxsize=1_000)
+def _numbers(data: bytes | memoryview) -> tuple[int, ...]:
+    columns = batches.decode(data)
+    return tuple(number_of(columns.value(index)) for index in range(columns.count))
 
 
 class CommittedReader:

@@ -161,10 +161,7 @@ class _Scene:
         ]
         self.producers = [self._plain(number) for number in range(knobs.plain_count)]
         self.producers += [self._transactional(number) for number in range(knobs.transactional_count)]
-
-    @property
-    def actors(self) -> list[ProducerUser | Supervisor]:
-        return [*self.producers, *self.supervisors]
+        self.actors: list[ProducerUser | Supervisor] = [*self.producers, *self.supervisors]
 
     def _plain(self, number: int) -> ProducerUser:
         work = iter(self.workload.bursts(self.knobs.producer_records))
