@@ -200,9 +200,10 @@ class _Scene:
         for actor in actors:
             actor.start()
         trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
-        timer = [False]
-        world.at(trouble_ends_ms, lambda: timer.__setitem__(0, True))
-        world.run(lambda: timer[0] or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
+        world.at(trouble_ends_ms, lambda: None)
+        world.run(
+            lambda: world.now_ms >= trouble_ends_ms or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble"
+        )
         nemesis.stop()
         self.broker.validation_first.stop()
         self.network.heal()
@@ -266,7 +267,6 @@ class _Scene:
             world.count("rows", len(query.rows()))
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
         world.count("records in logs", sum(len(log.records) for log in logs.values()))
-        world.count("segments", sum(len(partition.log._segments) for partition in broker.core.topics.partitions()))
         world.count("records visible", sum(map(len, committed.values())))
         return found
 
