@@ -240,6 +240,25 @@ class TestRead:
         with pytest.raises(CorruptLog, match=f"00000.log: at byte {SIZE}: no record batch begins here"):
             log.read(2, 100)
 
+    @pytest.mark.parametrize(
+        ("at", "field"),
+        [(8, -12), (8, -13), (8, 48), (23, -1)],
+        ids=["of no bytes", "of less than none", "of less than a header", "of no offsets"],
+    )
+    def test_a_walk_over_damaged_headers_ends(self, at: int, field: int) -> None:
+        """A batch of no bytes would be walked over for ever."""
+        files = MemoryFileSystem()
+        log = opened(files, index_interval_bytes=1 << 20)
+        for _ in range(3):
+            log.append(batch(), now_ms=0)
+        file = files.open("topics/orders/0/00000000000000000000.log")
+        whole = bytearray(file.read(0, 3 * SIZE))
+        whole[SIZE + at : SIZE + at + 4] = field.to_bytes(4, "big", signed=True)
+        file.truncate(0)
+        file.append((whole,))
+        with pytest.raises(CorruptLog, match=f"00000.log: at byte {SIZE}: no record batch begins here"):
+            log.read(2, 100)
+
 
 class TestTimestamps:
     @pytest.mark.parametrize("interval", [1, 1 << 20])
@@ -348,15 +367,18 @@ class TestSync:
         files = MemoryFileSystem()
         log = opened(files, flush_policy="always")
         log.append(batch(), now_ms=0)
+        log.sync()  # The names are durable: from here on it is the bytes alone.
+        log.append(batch(), now_ms=0)
 
         def hook(operation: str, path: str, size: int) -> None:
             if operation == "sync":
                 raise StorageError(path, operation, "Input/output error")
 
         files.hook = hook
-        with pytest.raises(StorageError):
-            log.sync()
-        assert log.needs_sync
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                log.sync()
+            assert log.needs_sync
 
 
 def test_decoded_records_are_those_that_were_sent() -> None:

@@ -60,6 +60,7 @@ LIVES = {
     "a partial overlap is not a duplicate": [(0, 3, 0, None), (2, 2, 0, GAP)],
     "a new epoch begins at 0": [(0, 3, 0, None), (3, 1, 1, GAP), (0, 1, 1, None), (1, 1, 1, None)],
     "an old epoch is fenced": [(0, 1, 4, None), (1, 1, 3, STALE), (0, 1, 3, STALE)],
+    "an epoch of -1 is none and numbers nothing": [(5, 1, -1, None), (2, 1, -1, None), (7, 1, 0, None), (9, 1, 0, GAP)],
     "wrap at the last sequence": [(LAST, 1, 0, None), (0, 1, 0, None)],
     "wrap inside a batch": [(LAST - 1, 4, 0, None), (2, 1, 0, None)],
     "no sequence beyond the wrap": [(LAST, 1, 0, None), (1, 1, 0, GAP)],

@@ -325,6 +325,13 @@ class TestHowMuchIsRead:
             log = opened(files, verify_bytes_max=wanted)
             assert log.recovery_bytes_read == min(wanted, 100 * SIZE)
 
+    def test_segments_are_verified_from_the_last_one_backwards(self) -> None:
+        files = MemoryFileSystem()
+        filled(files, 99, segment_bytes=10 * SIZE, index_interval_bytes=1).close()
+        for wanted in (0, 9 * SIZE, 15 * SIZE, 99 * SIZE):
+            files.kill()
+            assert opened(files, verify_bytes_max=wanted).recovery_bytes_read == wanted
+
     def test_a_killed_process_costs_what_came_after_its_last_checkpoint(self) -> None:
         files = MemoryFileSystem()
         filled(files, 99, checkpoint_bytes=10 * SIZE)
@@ -398,6 +405,17 @@ class TestHowMuchIsRead:
         files.crash(lambda path, unsynced: 0)
         again = [PartitionLog.open(files, f"orders-{number}", TopicPartition("orders", number)) for number in range(count)]
         assert [log.log_end_offset for log in again] == [1] * count
+
+
+def test_what_a_killed_process_left_is_synced_even_if_a_checkpoint_speaks_of_all_of_it() -> None:
+    files = MemoryFileSystem()
+    filled(files, 10, checkpoint_bytes=10 * SIZE)
+    files.kill()
+    log = opened(files, verify_bytes_max=0)
+    assert log.recovery_bytes_read == 0, "the checkpoint is at the log's very end"
+    log.sync()
+    files.crash(lambda path, unsynced: 0)
+    assert opened(files).log_end_offset == 10
 
 
 def test_a_snapshot_of_lost_batches_is_not_believed_later() -> None:
