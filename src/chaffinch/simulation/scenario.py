@@ -54,8 +54,8 @@ class Knobs:
     value_bytes_max: int = 400
     trouble_ms: int = 8_000
     """How long things go wrong at least; longer while work is left, up to three times that."""
-    quiet_limit_ms: int = 300_000
-    """How long it may take after that until all is done."""
+    quiet_limit_ms: int = 45_000
+    """How long it may take after that until all is done: twice the longest transaction timeout, ten times what worlds take."""
     faults: Faults = CALM
     deeds: Deeds = field(default_factory=Deeds)
     cuts: tuple[Cut, ...] = ()
