@@ -1,0 +1,73 @@
+"""A transactional request without an answer may still reach the coordinator, during the next transaction: a new epoch fences it first.
+
+In protocol version 1 all transactions of a producer have the same epoch, so an EndTxn that came late would end the next one (KIP-890). The
+simulation found it: a commit that succeeded had lost what was written before the late request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.records import GroupMetadata
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from tests.producer.core.rig import LOST, NOT_SENT, OK, Rig
+
+OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
+
+
+def transaction(rig: Rig, value: str) -> None:
+    """One transaction with a record and offsets, committed."""
+    rig.call(events.BeginTransactionCalled, f"begin {value}")
+    rig.send(value)
+    rig.sleep(1_000)
+    rig.answer(OK)
+    rig.call(events.SendOffsetsCalled, f"offsets {value}", offsets=OFFSETS, group=GroupMetadata("group"))
+    rig.sleep(1_000)
+    rig.call(events.CommitCalled, f"commit {value}")
+    rig.sleep(1_000)
+    assert rig.calls[f"commit {value}"] == "done"
+
+
+def initialized() -> Rig:
+    rig = Rig(options={"transactional.id": "t"})
+    rig.call(events.InitTransactionsCalled, "init")
+    return rig
+
+
+@pytest.mark.parametrize("kind", [EndTxnRequest, AddPartitionsToTxnRequest, AddOffsetsToTxnRequest, TxnOffsetCommitRequest])
+def test_a_lost_answer_costs_the_next_transaction_a_new_epoch(kind: type) -> None:
+    """Once: the transaction after that goes on as ever."""
+    rig = initialized()
+    rig.scripted[kind] = [LOST]
+    for value in "abc":
+        transaction(rig, value)
+    assert rig.trace == ["a@0/0", "b@0/1", "c@1/1"]
+    assert [request.producer_epoch for request in rig.requests if isinstance(request, InitProducerIdRequest)] == [-1, 0]
+
+
+def test_the_new_epoch_comes_before_anything_else_of_the_transaction() -> None:
+    rig = initialized()
+    rig.scripted[EndTxnRequest] = [LOST]
+    transaction(rig, "a")
+    before = len(rig.requests)
+    transaction(rig, "b")
+    asked: list[Any] = [type(request) for request in rig.requests[before:] if not isinstance(request, FindCoordinatorRequest)]
+    assert asked[:2] == [InitProducerIdRequest, AddPartitionsToTxnRequest]
+
+
+@pytest.mark.parametrize("lost", [None, NOT_SENT], ids=["nothing lost", "never sent"])
+def test_without_a_late_request_the_epoch_stays(lost: str | None) -> None:
+    rig = initialized()
+    rig.scripted[EndTxnRequest] = [] if lost is None else [lost]
+    for value in "ab":
+        transaction(rig, value)
+    assert rig.trace == ["a@0/0", "b@1/0"]
