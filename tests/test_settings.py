@@ -68,6 +68,10 @@ class TestNames:
         assert str(caught.value) == f"unknown option {wrong!r}: the nearest known one is {nearest!r}"
         assert caught.value.group is Group.INVALID_CONFIGURATION
 
+    def test_nothing_is_offered_for_a_name_that_is_like_none(self):
+        with pytest.raises(ConfigException, match=r"^unknown option 'sasl.mechanism': no known one is like it$"):
+            parse({"sasl.mechanism": "PLAIN"})
+
     def test_the_same_option_twice_is_refused_even_with_equal_values(self):
         with pytest.raises(ConfigException, match=r"option linger.ms is given twice, as 'linger.ms' and as 'linger_ms'"):
             TABLE.parse({"linger.ms": 1}, linger_ms=1)

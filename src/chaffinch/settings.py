@@ -19,6 +19,9 @@ from chaffinch.errors import ConfigException
 
 Kind = Literal["int", "float", "bool", "string", "list", "any"]
 
+# How like the name given a known one must be to be offered, from 0 to 1: below it the offer misleads.
+LIKENESS_MIN: Final = 0.58
+
 # Values of options with such a word in their name appear in no message.
 SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.key")
 
@@ -128,18 +131,18 @@ class OptionTable:
             elif key in self._ignored_by_key:
                 ignored[self._ignored_by_key[key]] = value
             else:
-                raise ConfigException(f"unknown option {name!r}: the nearest known one is {self.nearest(name)!r}")
+                raise ConfigException(self.unknown(name))
         values = {option.name: given.get(option.name, option.default) for option in self.options}
         for option in self.options:
             if option.required and values[option.name] in (None, "", ()):
                 raise ConfigException(f"option {option.name} is missing: {option.documentation}")
         return Settings(values, given, ignored)
 
-    def nearest(self, name: str) -> str:
-        """The known name most like the one given."""
+    def unknown(self, name: str) -> str:
+        """What to say of a name that is not known: the known one most like it, unless none is."""
         known = {**{key: option.name for key, option in self._by_key.items()}, **self._ignored_by_key}
-        found = difflib.get_close_matches(_key(name), known, n=1, cutoff=0.0)
-        return known[found[0]] if found else ""
+        found = difflib.get_close_matches(_key(name), known, n=1, cutoff=LIKENESS_MIN)
+        return f"unknown option {name!r}: " + (f"the nearest known one is {known[found[0]]!r}" if found else "no known one is like it")
 
     def table_markdown(self) -> str:
         """The options as a table for the documentation."""

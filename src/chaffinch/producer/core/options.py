@@ -18,6 +18,7 @@ LONG_MAX: Final = 2**63 - 1
 _CONNECTION: Final = (
     Option("bootstrap.servers", "list", None, "host:port of one or more brokers to start from", required=True),
     Option("client.id", "string", "chaffinch-producer", "name sent with each request, for the broker's logs"),
+    Option("security.protocol", "string", "PLAINTEXT", "how to talk to the broker", choices=("PLAINTEXT",)),
     Option("request.timeout.ms", "int", 30_000, "how long a broker may take to answer before its connection is given up", minimum=1),
     Option("socket.connection.setup.timeout.ms", "int", 10_000, "how long opening a connection may take", minimum=1),
     Option("reconnect.backoff.ms", "int", 50, "first wait before an address that failed is tried again", minimum=0),
