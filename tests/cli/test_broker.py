@@ -82,7 +82,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
         port = other.getsockname()[1]
         status, line = refused("--listen", f"127.0.0.1:{port}", "--data-dir", str(tmp_path))
     assert status == 1
-    assert f"127.0.0.1:{port}" in line
+    assert line.startswith(f"chaffinch: cannot listen on 127.0.0.1:{port}: ")
     assert "in use" in line
 
 

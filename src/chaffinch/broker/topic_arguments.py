@@ -27,7 +27,7 @@ def parse_text(text: str) -> TopicArgument:
     head, *options = text.split(",")
     name, *numbers = head.split(":")
     if not name or len(numbers) > 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-        raise ConfigException(f"topic {text!r}: expected NAME[:PARTITIONS[:REPLICATION]][,option=value...]")
+        raise ConfigException(f"topic {text!r}: expected NAME[:PARTITIONS[:REPLICATION]][,option=value...], numbers of at least 1")
     config: dict[str, str] = {}
     last = ""
     for option in options:

@@ -61,8 +61,10 @@ def broker(
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings))
-    except (StorageError, CorruptLog, OSError) as error:
+    except (StorageError, CorruptLog) as error:
         _refuse(str(error))
+    except OSError as error:  # Whose own text would begin with "[Errno 98]".
+        _refuse(error.strerror or str(error))
 
 
 async def _main(
