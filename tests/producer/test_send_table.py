@@ -169,6 +169,16 @@ def test_wrong_columns_are_said_at_the_call(producer: Producer, rows: pa.Table, 
         producer.send_table("orders", rows)
 
 
+def test_an_unknown_column_is_told_every_column_that_a_table_may_have(producer: Producer) -> None:
+    with pytest.raises(InvalidColumn, match="one each of key, value, timestamp, headers, partition, topic"):
+        producer.send_table("orders", pa.table({"value": [b"v"], "keey": [b"k"]}))
+
+
+def test_a_row_too_large_is_told_the_option_s_own_number(producer: Producer) -> None:
+    result = producer.send_table("orders", pa.table({"key": [b"k"], "value": [b"v" * 2_000_000]})).result(timeout=30)
+    assert "max.request.size allows 1048576" in result.rejected.column("message")[0].as_py()
+
+
 def test_a_row_without_any_topic(producer: Producer) -> None:
     with pytest.raises(InvalidColumn, match="topic"):
         producer.send_table(None, pa.table({"value": [b"v"], "topic": pa.array([None], pa.string())}))

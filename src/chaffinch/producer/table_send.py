@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from chaffinch.errors import InvalidTimestampException, KafkaException, RecordTooLargeException, Stored
 from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.table_result import SendTableResult, TableOutcome
@@ -99,7 +100,8 @@ def _set_aside(
         if beyond[index]:
             error = door.core.waited_in_vain(topic, place.partition, 0)
         elif too_large[index]:
-            text = f"the record takes {sizes[index]} bytes, max.request.size allows {door.record_bytes_max}"
+            size, limit = sizes[index] + BATCH_OVERHEAD_BYTES, door.record_bytes_max + BATCH_OVERHEAD_BYTES
+            text = f"the record takes {size} bytes, max.request.size allows {limit}"
             error = RecordTooLargeException(text, topic_partition=place, stored=Stored.NO, api="Produce")
         else:
             text = f"timestamp {columns.timestamps[index]} ms lies before 1970"

@@ -10,10 +10,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chaffinch.records.arrow_columns import COLUMNS
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
 
 PARTITION, TOPIC = "partition", "topic"
+ALLOWED: Final = (*COLUMNS, PARTITION, TOPIC)
 Rows = npt.NDArray[np.int64]
 
 # Rows are gathered and encoded so many batches at a time, so that the first are on their way while the next are made.
@@ -37,6 +39,9 @@ def read_table(table: Any, timestamp_default_ms: int) -> TableParts:
             raise TypeError(f"argument table must be a pyarrow Table or RecordBatch, not {type(table).__name__}")
         table = pa.table(table)
     names = table.schema.names
+    for name in names:
+        if name not in ALLOWED or names.count(name) > 1:
+            raise InvalidColumn(name, "there twice" if name in ALLOWED else "unknown", f"one each of {', '.join(ALLOWED)}")
     partitions = _partitions(table.column(PARTITION)) if PARTITION in names else None
     topics = _topics(table.column(TOPIC)) if TOPIC in names else None
     records = table.drop_columns([name for name in (PARTITION, TOPIC) if name in names])
