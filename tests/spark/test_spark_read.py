@@ -125,6 +125,16 @@ class TestBadInput:
             read(spark, broker, **options).collect()
         assert "KAFKA[InvalidConfiguration]" in str(caught.value)
 
+    def test_a_partition_that_does_not_exist_is_no_reason_to_try_again(self, spark, broker, plain):
+        with pytest.raises(Exception, match=rf"KAFKA\[InvalidConfiguration\].*partition 9 of topic '{plain}'.*which has 2"):
+            read(spark, broker, assign=json.dumps({plain: [0, 9]})).collect()
+
+    def test_a_stream_is_refused_with_a_way_out(self, spark, broker, plain):
+        source = spark.readStream.format("chaffinch").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        query = source.option("subscribe", plain).load().writeStream.format("noop").start()
+        with pytest.raises(Exception, match=r'KAFKA\[InvalidConfiguration\] CONFIG: streams cannot be read.*readStream.format\("kafka"\)'):
+            query.awaitTermination()
+
     def test_offsets_must_name_every_partition(self, spark, broker, plain):
         with pytest.raises(Exception, match="says nothing about"):
             read(spark, broker, subscribe=plain, startingOffsets=json.dumps({plain: {"0": 0}})).collect()

@@ -6,7 +6,7 @@ Spark imports this module in every planner and once per query, so it imports not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
@@ -42,6 +42,9 @@ class ChaffinchDataSource(DataSource):
         from chaffinch.spark.source import TopicReader
 
         return TopicReader(self._source_options())
+
+    def streamReader(self, schema: StructType) -> NoReturn:
+        raise invalid(ConfigException('streams cannot be read with this format yet: use the source of Spark, readStream.format("kafka")'))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """`overwrite` is output mode `complete`: the whole result is appended each time."""

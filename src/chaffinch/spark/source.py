@@ -75,6 +75,13 @@ class TopicReader(DataSourceReader):
                 )
         if options.topics:
             return [TopicPartition(name, number) for name in topics for number in range(cluster.partition_count(name) or 0)]
+        for where in options.assignment:
+            if where.partition >= (count := cluster.partition_count(where.topic) or 0):
+                raise Refusal(
+                    Group.INVALID_CONFIGURATION,
+                    codes.UNKNOWN_TOPIC_OR_PARTITION.name,
+                    f"partition {where.partition} of topic {where.topic!r} (option assign), which has {count}; correct the number",
+                )
         return list(options.assignment)
 
     def _range(self, client: SyncClient, where: TopicPartition) -> TopicRange:
