@@ -16,6 +16,7 @@ import pytest
 import typer.models
 
 from chaffinch.broker import connections
+from chaffinch.broker.core import topic_options
 from chaffinch.cli import broker as broker_command
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
@@ -98,6 +99,7 @@ def test_topic_options_are_split_by_what_they_do() -> None:
     effective = print_documents.topic_options_with_effect()
     assert {"cleanup.policy", "max.message.bytes", "min.insync.replicas", "message.timestamp.type", "segment.bytes"} <= effective
     assert not {"retention.ms", "flush.ms", "unclean.leader.election.enable", "compression.zstd.level"} & effective
+    assert effective == topic_options.WITH_EFFECT, "the broker's log says of all others that they have no effect"
 
 
 # --- links, files, targets -------------------------------------------------------------------------------------------------

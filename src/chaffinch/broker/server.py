@@ -313,6 +313,7 @@ class BrokerServer:
     def create_topic(self, topic: TopicArgument) -> None:
         """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
         self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, now_ms=self._clock.wall_ms())
+        self._carry_out(self.core.state.refusals.take())
 
     # Other --------------------------------------------------------------------------------------------------------------------------
 

@@ -121,7 +121,9 @@ class BrokerCore:
         if completed:
             self.state.refusals.say(f"{completed} transactions that were decided before the last stop are completed")
         for name, value in static.ignored.items():
-            self.state.refusals.say(f"option {name}={value} is known to Apache Kafka and without effect here")
+            self.state.refusals.without_effect(name, value)
+        for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):
+            self.state.refusals.without_effect(name, static[name])
         grown.clear()
 
     # What a shell calls ---------------------------------------------------------------------------------------------------------------
@@ -205,6 +207,7 @@ class BrokerCore:
         created = self.state.topics.create(
             name, partition_count=partitions, replication_factor=replication, overrides=config, now_ms=now_ms
         )
+        self.state.say_without_effect(name, created.topic.overrides)
         self.sync()
         return created.topic
 

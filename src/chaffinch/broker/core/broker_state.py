@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -13,6 +13,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault, FaultScript
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.refusal_log import RefusalLog
+from chaffinch.broker.core.topic_options import WITH_EFFECT
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.errors.codes import ErrorCode, Numbering
@@ -38,6 +39,11 @@ class BrokerState:
     @property
     def numbering(self) -> Numbering:
         return "kip" if self.settings["error.numbering"] == "kip" else "apache"
+
+    def say_without_effect(self, topic: str, overrides: Mapping[str, str]) -> None:
+        """Say in the log which of a topic's options change nothing."""
+        for name in sorted(overrides.keys() - WITH_EFFECT):
+            self.refusals.without_effect(name, overrides[name], f" of topic {topic}")
 
     def is_coordinator(self, node_id: int, key: str) -> bool:
         """Whether requests about this group or transactional id belong on this node."""

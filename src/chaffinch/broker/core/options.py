@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaffinch.broker.core import replication_check
-from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS_BY_NAME
+from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT
 from chaffinch.settings import Option, OptionTable, Settings
 
 _OWN = (
@@ -189,6 +189,9 @@ _OPTIONS = (*_OWN, *_KAFKA, *(_topic_default(topic, broker) for topic, broker in
 
 BROKER_OPTIONS = OptionTable(_OPTIONS, without_effect=WITHOUT_EFFECT)
 BROKER_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
+
+WITHOUT_EFFECT_ON_TOPICS = frozenset(broker for topic, broker in BROKER_SYNONYMS.items() if topic not in WITH_EFFECT)
+"""Defaults of topic options that are stored and shown, and change nothing."""
 
 DYNAMIC = frozenset({"min.insync.replicas.policy", "auto.create.topics.enable", "num.partitions", "default.replication.factor",
                      "transaction.partition.verification.enable", *BROKER_SYNONYMS.values()})  # fmt: skip

@@ -18,6 +18,7 @@ class RefusalLog:
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, str], tuple[int, int]] = {}
+        self._without_effect: set[str] = set()
         self.lines: list[Report] = []
 
     def refused(self, *, api: str, client: str, place: str, code: str, reason: str, now_ms: int) -> None:
@@ -39,6 +40,13 @@ class RefusalLog:
     def say(self, text: str) -> None:
         """A line that comes once."""
         self.lines.append(Report(text))
+
+    def without_effect(self, option: str, value: object, where: str = "") -> None:
+        """An option that Apache Kafka knows was given, and changes nothing here: one line for it, however often it is given."""
+        kind = "topic option" if where else "option"
+        if (kind + option) not in self._without_effect:
+            self._without_effect.add(kind + option)
+            self.say(f"{kind} {option}={value}{where} is known to Apache Kafka and without effect here")
 
     def take(self) -> list[Report]:
         lines, self.lines = self.lines, []

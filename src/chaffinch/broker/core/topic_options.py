@@ -89,6 +89,22 @@ _OPTIONS = (
 )
 
 TOPIC_OPTIONS = OptionTable(_OPTIONS)
+
+WITH_EFFECT = frozenset(
+    [
+        "cleanup.policy",
+        "compression.type",
+        "index.interval.bytes",
+        "max.message.bytes",
+        "message.format.version",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.type",
+        "min.insync.replicas",
+        "segment.bytes",
+    ]
+)
+"""Topic options that change what the broker does. Of the others it says once in its log that they do not."""
 TOPIC_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
 
 BROKER_SYNONYMS: Mapping[str, str] = {
@@ -133,7 +149,6 @@ class TopicConfig:
     timestamp_after_max_ms: int
     batch_bytes_max: int
     segment_bytes: int
-    segment_ms: int
     index_interval_bytes: int
     in_sync_min: int
     takes_idempotent_batches: bool
@@ -153,7 +168,6 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
         timestamp_after_max_ms=settings["message.timestamp.after.max.ms"],
         batch_bytes_max=settings["max.message.bytes"],
         segment_bytes=settings["segment.bytes"],
-        segment_ms=settings["segment.ms"],
         index_interval_bytes=settings["index.interval.bytes"],
         in_sync_min=settings["min.insync.replicas"],
         takes_idempotent_batches=_format_at_least_0_11(settings["message.format.version"]),

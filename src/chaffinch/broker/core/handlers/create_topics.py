@@ -44,7 +44,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now_ms: int) -> CreatedTopic:
     if asked.assignments and (asked.num_partitions != -1 or asked.replication_factor != -1):
         raise RequestRefused(codes.INVALID_REQUEST, "replica assignments exclude a number of partitions and a replication factor")
-    return broker.topics.create(
+    created = broker.topics.create(
         asked.name,
         partition_count=asked.num_partitions,
         replication_factor=asked.replication_factor,
@@ -53,6 +53,9 @@ def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now
         now_ms=now_ms,
         validate_only=validate_only,
     )
+    if not validate_only:
+        broker.say_without_effect(asked.name, created.topic.overrides)
+    return created
 
 
 def _overrides(asked: CreatableTopic) -> dict[str, str]:

@@ -68,6 +68,7 @@ def _alter_topic(broker: BrokerState, resource: AlterConfigsResource, validate_o
     broker.topics.check_config(overrides)
     if not validate_only:
         broker.topics.alter(topic.name, overrides)
+        broker.say_without_effect(topic.name, {name: value for name, value in overrides.items() if name in _names(resource)})
 
 
 def _alter_broker(broker: BrokerState, resource: AlterConfigsResource, validate_only: bool) -> None:
@@ -79,7 +80,13 @@ def _alter_broker(broker: BrokerState, resource: AlterConfigsResource, validate_
     settings.check(overrides)
     if not validate_only:
         settings.alter(overrides)
+        for name in sorted(_names(resource) & overrides.keys() & options.WITHOUT_EFFECT_ON_TOPICS):
+            broker.refusals.without_effect(name, overrides[name])
         broker.topics.settings_changed(settings)
+
+
+def _names(resource: AlterConfigsResource) -> set[str]:
+    return {config.name for config in resource.configs}
 
 
 def _changed(
