@@ -171,6 +171,13 @@ def test_tagged_fields_of_one_message_are_limited(cls: type[Message], version: i
         cls.decode(bytes.fromhex(before) + uvarint(count) + b"\x09\0" * count, version)
 
 
+def test_tagged_fields_of_all_structures_are_counted_together() -> None:
+    count = STRUCTURES_MAX * 2 // 3
+    topic = bytes.fromhex("02 74 01") + uvarint(count) + b"\x09\0" * count
+    with pytest.raises(MalformedMessage, match=f"topics.1..tagged fields at byte .* more than {STRUCTURES_MAX} structures"):
+        ProduceRequest.decode(bytes.fromhex("00 ffff 00001000 03") + 2 * topic + b"\0", 9)
+
+
 @pytest.mark.parametrize(
     ("read", "before"),
     [(lambda frame: read_client_id(frame, True), b"\0" * 8 + b"\xff\xff"), (lambda frame: read_response_tags(frame, 0, True), b"\0" * 4)],
