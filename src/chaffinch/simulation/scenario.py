@@ -201,9 +201,7 @@ class _Scene:
             actor.start()
         trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
         world.at(trouble_ends_ms, lambda: None)
-        world.run(
-            lambda: world.now_ms >= trouble_ends_ms or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble"
-        )
+        world.run(lambda: world.now_ms >= trouble_ends_ms or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
         nemesis.stop()
         self.broker.validation_first.stop()
         self.network.heal()
