@@ -365,9 +365,7 @@ class ProducerProcess:
                     expects_answer=effect.expects_answer,
                 )
             case CompleteBatch():
-                for index, row in enumerate(effect.batch.rows):
-                    told: Told = effect.batch.receipt[row]
-                    told.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
+                self._complete(effect)
             case FailRecords():
                 self._fail(effect)
             case CompleteCall():
@@ -377,9 +375,18 @@ class ProducerProcess:
             case WakeCallers():
                 self._world.after(0, self._wake)
 
-    def _returned(self, call: Any, error: KafkaException | None) -> None:
+    def _complete(self, effect: CompleteBatch) -> None:
+        numbers = []
+        for index, row in enumerate(effect.batch.rows):
+            told: Told = effect.batch.receipt[row]
+            told.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
+            numbers.append(told.record.number)
+        self._world.tell(self.who, f"records {numbers} are written in {effect.batch.topic_partition} from offset {effect.base_offset}")
+
+    def _returned(self, call: Call, error: KafkaException | None) -> None:
         assert call is self._awaited, f"{self.who}: {call} returns, awaited is {self._awaited}"
         self._awaited = None
+        self._world.tell(self.who, f"{call.verb.value} {'returns' if error is None else f'raises {type(error).__name__}: {error}'}")
         self._go_on_soon(error)
 
     def _fail(self, effect: FailRecords) -> None:
@@ -388,6 +395,7 @@ class ProducerProcess:
             if error is not None:
                 told: Told = effect.batch.receipt[row]
                 told.errors.append(error)
+                self._world.tell(self.who, f"record {told.record.number} failed, {error.stored.value}: {type(error).__name__}: {error}")
                 self._world.count(f"records failed: {type(error).__name__}")
 
     def _block(self, attempt: Callable[[], bool]) -> None:
