@@ -19,6 +19,7 @@ from chaffinch.broker.core.refusal_log import INTERVAL_MS, RefusalLog
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.apis import APIS
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.server_connection import ReceivedRequest
@@ -199,6 +200,40 @@ class TestFlushPolicy:
         assert syncs == []
         cluster.core.sync()
         assert len([path for path in syncs if path.endswith(".log")]) == 1
+
+    def test_a_batch_whose_sync_failed_is_not_acknowledged_when_it_comes_again(self) -> None:
+        cluster = Cluster({"flush.policy": "always"})
+        cluster.topic("orders")
+        batch = bytes(batch_of(b"a", identity=PRODUCER, sequence=0))
+
+        def broken(operation: str, path: str, size: int) -> None:
+            if operation == "sync" and path.endswith(".log"):
+                raise StorageError(path, "sync", "input/output error")
+
+        cluster.file_system.hook = broken
+        with pytest.raises(StorageError):
+            cluster.client().produce("orders", batch)
+        cluster.file_system.hook = None  # The next sync would succeed, but for what the failed one has lost.
+        with pytest.raises(StorageError):
+            cluster.client().produce("orders", batch)
+        assert cluster.core.counters.total("DuplicateBatchesPerSec") == 1
+        cluster.core.abandon()
+        cluster.file_system.crash(lambda path, unsynced: 0)
+        cluster.clients.clear()
+        cluster.core = cluster._core()
+        assert cluster.client().produce("orders", batch).base_offset == 0
+
+    def test_a_topic_that_is_deleted_before_the_sync_costs_nobody_an_answer(self) -> None:
+        cluster = Cluster({"flush.policy": "always"})
+        cluster.topic("orders")
+        client = cluster.client()
+        effects: list[Any] = []
+        for message in (produce_request("orders", batch_of(b"a")), DeleteTopicsRequest(topic_names=["orders"], timeout_ms=1000)):
+            data = b"".join(client.connection.encode_request(message, 5)[1])
+            (request,) = client.server.receive(data)
+            effects += cluster.core.apply(RequestReceived(connection_id=1, request=request), NOW_MS)
+        cluster.core.sync()
+        assert [type(effect) for effect in effects] == [Respond, Respond]
 
 
 class TestFullDisk:

@@ -156,9 +156,11 @@ class BrokerCore:
         """
         if not self._syncs:
             return
-        unsynced, self._unsynced = self._unsynced, {}
-        for partition in unsynced:
-            partition.log.sync()
+        # One that cannot be synced stays: were it forgotten, the repetition of a batch would be acknowledged though it is not on disk.
+        for partition in list(self._unsynced):
+            if self.state.topics.partition(*partition.topic_partition) is partition:
+                partition.log.sync()
+            del self._unsynced[partition]
         for journal in self._journals.values():
             journal.sync()
 
