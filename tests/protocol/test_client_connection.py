@@ -81,6 +81,16 @@ class TestVersions:
         _, parts = client.encode_request(client.api_versions_request())
         assert b"".join(parts)[4:8] == bytes.fromhex("0012 0000")
 
+    def test_a_broker_that_refuses_what_it_announces_is_not_asked_the_same_again(self) -> None:
+        client = ClientConnection("me")
+        asked = []
+        for correlation_id in range(5):
+            _, parts = client.encode_request(client.api_versions_request())
+            asked.append(int.from_bytes(b"".join(parts)[6:8], "big"))
+            client.receive(bytes.fromhex(f"00000010 {correlation_id:08x} 0023 00000001 0012 0000 0063"))
+        last = APIS[18].used[-1]
+        assert asked == [max(0, last - number) for number in range(5)]
+
     def test_another_error_leaves_the_versions_unknown(self) -> None:
         assert introduced(ApiVersionsResponse(error_code=42, api_keys=SERVED)).versions is None
 
