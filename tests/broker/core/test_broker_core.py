@@ -205,6 +205,7 @@ class TestFlushPolicy:
         cluster = Cluster({"flush.policy": "always"})
         cluster.topic("orders")
         batch = bytes(batch_of(b"a", identity=PRODUCER, sequence=0))
+        clients = [cluster.client(), cluster.client()]
 
         def broken(operation: str, path: str, size: int) -> None:
             if operation == "sync" and path.endswith(".log"):
@@ -212,10 +213,10 @@ class TestFlushPolicy:
 
         cluster.file_system.hook = broken
         with pytest.raises(StorageError):
-            cluster.client().produce("orders", batch)
+            clients[0].produce("orders", batch)
         cluster.file_system.hook = None  # The next sync would succeed, but for what the failed one has lost.
         with pytest.raises(StorageError):
-            cluster.client().produce("orders", batch)
+            clients[1].produce("orders", batch)
         assert cluster.core.counters.total("DuplicateBatchesPerSec") == 1
         cluster.core.abandon()
         cluster.file_system.crash(lambda path, unsynced: 0)
