@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from chaffinch.broker.core.transaction_moves import TransactionState
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -255,6 +257,19 @@ class TestOffsets:
         assert committed(cluster.client()) == (-1, "", 0)
 
 
+def dies_at(operation_index: int) -> Callable[[str, str, int], None]:
+    """A hook: the process ends in this operation that changes or syncs a file."""
+    countdown = [operation_index]
+
+    def die(operation: str, path: str, size: int) -> None:
+        if operation in ("append", "sync", "rename"):
+            if countdown[0] == 0:
+                raise Interrupted(size // 2 if operation == "append" else 0)
+            countdown[0] -= 1
+
+    return die
+
+
 class TestRestart:
     def test_an_open_transaction_goes_on_after_a_kill(self, cluster: Cluster) -> None:
         client = cluster.client()
@@ -291,15 +306,7 @@ class TestRestart:
         write(client, identity)
         add_group(client, identity)
         commit_offset(client, identity)
-        countdown = [operation_index]
-
-        def die(operation: str, path: str, size: int) -> None:
-            if operation in ("append", "sync", "rename"):
-                if countdown[0] == 0:
-                    raise Interrupted(size // 2 if operation == "append" else 0)
-                countdown[0] -= 1
-
-        cluster.file_system.hook = die
+        cluster.file_system.hook = dies_at(operation_index)
         finished = True
         try:
             end(client, identity, commit)
@@ -317,3 +324,42 @@ class TestRestart:
         assert committed(client, stable=True) == ((5, "m", 0) if commit else (-1, "", 0))
         assert logs[0].aborted_transactions(0, 100) == ([] if commit else [(identity.producer_id, 0)])
         return "finished" if finished else "decided" if is_decided else "undecided"
+
+    @pytest.mark.parametrize("commit", [True, False])
+    @pytest.mark.parametrize("kept", ["logs/", "journals/"])
+    def test_power_is_lost_in_every_file_operation_of_the_end(self, commit: bool, kept: str) -> None:
+        """No marker without its decision, and no completion without its markers, whichever file kept what was not synced."""
+        outcomes = set()
+        for operation_index in range(100):
+            outcome = self.end_without_power_at(operation_index, commit, kept)
+            outcomes.add(outcome)
+            if outcome == "finished":
+                break
+        assert outcomes >= {"undecided", "decided", "finished"}
+
+    def end_without_power_at(self, operation_index: int, commit: bool, kept: str) -> str:
+        cluster = Cluster({"flush.policy": "always"})
+        cluster.topic("orders", 2)
+        client = cluster.client()
+        identity = identity_of(client)
+        add(client, identity, 0, 1)
+        write(client, identity)
+        cluster.file_system.hook = dies_at(operation_index)
+        finished = True
+        try:
+            end(client, identity, commit)
+        except Interrupted:
+            finished = False
+        cluster.file_system.hook = None
+        cluster.core.abandon()
+        cluster.file_system.crash(lambda path, unsynced: unsynced if path.startswith(kept) else 0)
+        cluster.clients.clear()
+        cluster.core = cluster._core()
+        log = cluster.core.topics.partition("orders", 0).log
+        state = cluster.core.state.transactions.describe("t").state
+        is_ended = not log.ongoing_transactions()
+        assert is_ended == (state is not TransactionState.ONGOING)
+        assert finished <= is_ended
+        assert end(cluster.client(), identity, commit) == 0
+        assert log.aborted_transactions(0, 100) == ([] if commit else [(identity.producer_id, 0)])
+        return "finished" if finished else "decided" if is_ended else "undecided"
