@@ -14,6 +14,7 @@ from chaffinch import EmbeddedBroker
 from chaffinch.broker import connections
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.socket_client import TIMEOUT_SECONDS, SocketClient
@@ -155,6 +156,36 @@ def test_a_large_request_behind_a_waiting_fetch_stays_in_the_socket(broker: Embe
         assert type(client.receive()).__name__ == "FetchResponse"
         for _ in range(20):
             assert client.receive().responses[0].partition_responses[0].error_code == 3
+
+
+def send_many(client: SocketClient) -> None:
+    for _ in range(100):
+        client.send(produce_request("orders", batch_of(b"x" * 900_000)))
+
+
+def test_what_waits_behind_a_waiting_fetch_is_bounded() -> None:
+    """Nearly everything stays with the client: the broker reads on when the fetch is answered."""
+    with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
+        asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+        client.send(FetchRequest(max_wait_ms=600_000, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)]))
+        client.socket.settimeout(1)
+        with pytest.raises(TimeoutError):
+            send_many(client)
+        assert is_alive(broker)
+
+
+def test_nothing_is_answered_whose_sync_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedBroker(topics=["orders"], config={"flush.policy": "always"}) as broker, SocketClient(broker.bootstrap_servers) as client:
+
+        def fail() -> None:
+            raise StorageError("orders.log", "sync", "input/output error")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(broker._running.core, "sync", fail)
+            client.send(produce_request("orders", batch_of(b"a")))
+            with pytest.raises(ConnectionError):
+                client.receive()
+        assert is_alive(broker)
 
 
 def test_a_failure_of_the_broker_costs_one_connection(

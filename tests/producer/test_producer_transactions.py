@@ -171,7 +171,7 @@ class TestTransactions:
         producer = producer_of(broker, transactional_id="t")
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("orders", b"v").result(10)
+        producer.send("orders", b"v", partition=0).result(10)
         producer.close()
         assert values(broker, "orders") == []
         with producer_of(broker) as other:
