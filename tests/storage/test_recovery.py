@@ -5,30 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.identifiers import ProducerIdentity
 from chaffinch.records.batch import read_header, views
 from chaffinch.records.batch_header import write_crc
 from chaffinch.storage.file_system import CorruptLog, Interrupted, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
 from tests.storage.batches import batch
-
-ORDERS = TopicPartition("orders", 0)
-DIRECTORY = "orders-0"
-ONE = ProducerIdentity(1, 0)
-SIZE = len(batch())
-FIRST = f"{DIRECTORY}/{0:020d}"
-
-
-def opened(files: MemoryFileSystem, **config: int) -> PartitionLog:
-    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), 1000)  # type: ignore[arg-type]
-
-
-def filled(files: MemoryFileSystem, count: int = 6, **config: int) -> PartitionLog:
-    """`count` batches of one record; nothing closed."""
-    log = opened(files, **config)
-    for _ in range(count):
-        log.append(batch(), now_ms=0)
-    return log
+from tests.storage.orders_log import DIRECTORY, FIRST, ONE, SIZE, filled, opened
 
 
 def change(files: MemoryFileSystem, path: str, position: int, data: bytes) -> None:
@@ -314,97 +297,6 @@ def test_everything_derived_can_be_lost(suffix: str, how: str) -> None:
     again.close()
     files.kill()
     assert opened(files, **SMALL).log_end_offset == log.log_end_offset + 1
-
-
-class TestHowMuchIsRead:
-    def test_a_closed_log_is_verified_from_its_end_only(self) -> None:
-        files = MemoryFileSystem()
-        filled(files, 100, index_interval_bytes=1).close()
-        files.kill()
-        for wanted in (0, 10 * SIZE, 1000 * SIZE):
-            log = opened(files, verify_bytes_max=wanted)
-            assert log.recovery_bytes_read == min(wanted, 100 * SIZE)
-
-    def test_segments_are_verified_from_the_last_one_backwards(self) -> None:
-        files = MemoryFileSystem()
-        filled(files, 99, segment_bytes=10 * SIZE, index_interval_bytes=1).close()
-        for wanted in (0, 9 * SIZE, 15 * SIZE, 99 * SIZE):
-            files.kill()
-            assert opened(files, verify_bytes_max=wanted).recovery_bytes_read == wanted
-
-    def test_a_killed_process_costs_what_came_after_its_last_checkpoint(self) -> None:
-        files = MemoryFileSystem()
-        filled(files, 99, checkpoint_bytes=10 * SIZE)
-        files.kill()
-        log = opened(files, verify_bytes_max=0)
-        assert (log.recovery_bytes_read, log.log_end_offset) == (9 * SIZE, 99)
-
-    def test_lost_power_makes_unsynced_checkpoints_worthless(self) -> None:
-        files = MemoryFileSystem()
-        filled(files, 99, checkpoint_bytes=10 * SIZE).sync()
-        files.crash(lambda path, unsynced: unsynced)
-        log = opened(files, verify_bytes_max=0)
-        assert (log.recovery_bytes_read, log.log_end_offset) == (99 * SIZE, 99)
-
-    def test_sealed_segments_are_durable_and_not_read_after_lost_power(self) -> None:
-        files = MemoryFileSystem()
-        filled(files, 99, segment_bytes=10 * SIZE)
-        files.crash(lambda path, unsynced: unsynced)
-        log = opened(files, verify_bytes_max=0)
-        assert (log.recovery_bytes_read, log.log_end_offset) == (9 * SIZE, 99)
-
-    def test_what_was_sealed_is_not_read_after_lost_power_however_many_checkpoints_came_since(self) -> None:
-        files = MemoryFileSystem()
-        filled(files, 99, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE)
-        files.crash(lambda path, unsynced: unsynced)
-        log = opened(files, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE, verify_bytes_max=0)
-        assert (log.recovery_bytes_read, log.log_end_offset) == (39 * SIZE, 99)
-        for _ in range(20):
-            log.append(batch(), now_ms=0)
-        files.crash(lambda path, unsynced: unsynced)
-        log = opened(files, verify_bytes_max=0)
-        assert (log.recovery_bytes_read, log.log_end_offset) == (59 * SIZE, 119)
-
-    def test_of_durable_snapshots_only_the_newest_is_kept_beside_the_last_two(self) -> None:
-        files = MemoryFileSystem()
-        log = filled(files, 199, segment_bytes=60 * SIZE, checkpoint_bytes=10 * SIZE)
-        names = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")]
-        assert names == [f"{offset:020d}.snapshot" for offset in (180, 190)]
-        for _ in range(30):
-            log.append(batch(), now_ms=0)
-        names = [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")]
-        assert names == [f"{offset:020d}.snapshot" for offset in (180, 210, 220)]
-
-    def test_two_snapshots_are_kept(self) -> None:
-        files = MemoryFileSystem()
-        log = filled(files, 50, checkpoint_bytes=10 * SIZE)
-        assert [name for name in files.list(DIRECTORY) if name.endswith(".snapshot")] == [f"{40:020d}.snapshot", f"{50:020d}.snapshot"]
-        log.close()
-
-    def test_closing_an_unchanged_log_touches_nothing(self) -> None:
-        files = MemoryFileSystem()
-        filled(files).close()
-        files.kill()
-        log = opened(files)
-        seen = []
-        files.hook = lambda operation, path, size: seen.append((operation, path))
-        log.close()
-        assert seen == []
-
-    @pytest.mark.parametrize("count", [3, 30])
-    def test_many_logs_are_closed_with_one_sync(self, count: int) -> None:
-        files = MemoryFileSystem()
-        logs = [PartitionLog.open(files, f"orders-{number}", TopicPartition("orders", number)) for number in range(count)]
-        for log in logs:
-            log.append(batch(), now_ms=0)
-        syncs = []
-        files.hook = lambda operation, path, size: syncs.append(operation) if "sync" in operation else None
-        PartitionLog.close_all(files, logs)
-        files.hook = None
-        assert syncs == (["sync all"] if count == 30 else ["sync", "sync directory", "sync directory"] * 3)
-        files.crash(lambda path, unsynced: 0)
-        again = [PartitionLog.open(files, f"orders-{number}", TopicPartition("orders", number)) for number in range(count)]
-        assert [log.log_end_offset for log in again] == [1] * count
 
 
 def test_what_a_killed_process_left_is_synced_even_if_a_checkpoint_speaks_of_all_of_it() -> None:
