@@ -123,7 +123,6 @@ class MemoryFile:
         return len(self._contents.data)
 
     def append(self, buffers: Sequence[BytesLike]) -> int:
-        self._refuse_after_failed_sync("append to")
         contents = self._contents
         data = buffers[0] if len(buffers) == 1 else b"".join(buffers)
         position = len(contents.data)
@@ -144,17 +143,12 @@ class MemoryFile:
         self._contents.truncate(size)
 
     def sync(self) -> None:
-        self._refuse_after_failed_sync("sync")
         try:
             self._enter("sync", 0)
         except StorageError:
             self._has_failed_sync = True
             raise
         self._contents.sync()
-
-    def _refuse_after_failed_sync(self, operation: str) -> None:
-        if self._has_failed_sync:
-            raise StorageError(self.path, operation, "an earlier sync failed: what it covered may be lost")
 
     def write_back(self, position: int) -> None:
         """Promises nothing, so nothing counts as synced."""
@@ -165,6 +159,8 @@ class MemoryFile:
     def _enter(self, operation: str, size: int) -> None:
         if self._life != self._owner.life:
             raise StorageError(self.path, operation, "the file was opened by a process that has ended")
+        if self._has_failed_sync and operation in ("append", "sync"):
+            raise StorageError(self.path, operation, "an earlier sync failed: what it covered may be lost")
         self._owner.enter(operation, self.path, size)
 
 
