@@ -106,6 +106,7 @@ def test_batches_are_sliced_without_copying():
         (batch(length=-1), Fault.BATCH_LENGTH, 0),
         (batch(length=10), Fault.BATCH_LENGTH, 0),
         (batch(length=48), Fault.BATCH_LENGTH, 0),
+        (batch(magic=1, length=13), Fault.BATCH_LENGTH, 0),
         (batch(length=2**31 - 1), Fault.BATCH_CUT_SHORT, 0),
         (batch()[:-1], Fault.BATCH_CUT_SHORT, 0),
         (batch()[:11], Fault.BATCH_CUT_SHORT, 0),
