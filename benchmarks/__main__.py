@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-PARTS = ("records", "validation", "broker", "producer")
+PARTS = ("records", "validation", "broker", "producer", "spark_sink")
 
 
 def main() -> int:
