@@ -49,11 +49,8 @@ class GroupOffsets:
     def fetch_all(self, group: str) -> Mapping[TopicPartition, CommittedOffset]:
         return self._committed.get(group, {})
 
-    def is_unstable(self, group: str, partition: TopicPartition) -> bool:
-        """Whether an open transaction has written an offset for this partition."""
-        return any(pending_group == group and partition in offsets for (pending_group, _), offsets in self._pending.items())
-
     def unstable_partitions(self, group: str) -> frozenset[TopicPartition]:
+        """Partitions for which an open transaction has written an offset."""
         return frozenset(
             partition for (pending_group, _), offsets in self._pending.items() if pending_group == group for partition in offsets
         )

@@ -46,9 +46,6 @@ COMPLETED: Mapping[TransactionState, TransactionState] = {
 }
 """Where a decided transaction goes once every marker is written."""
 
-EXPIRABLE = LEGAL_PREDECESSORS[_S.DEAD]
-"""States in which an unused transactional id may be forgotten."""
-
 
 class Move(Enum):
     """What a request may do in a state, when it is not refused."""
