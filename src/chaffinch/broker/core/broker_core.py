@@ -10,13 +10,12 @@ Files are reached through the file system object given at construction; randomne
 from __future__ import annotations
 
 import base64
-import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaffinch.broker.core import options
+from chaffinch.broker.core import chores, options
 from chaffinch.broker.core.broker_state import BrokerState, Close, Result, Silence, Waiting
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.declared_replicas import DeclaredNodes, Node
@@ -30,7 +29,7 @@ from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.topics import Dice, Partition, Topic, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.broker.core.transaction_participants import TransactionParticipants
-from chaffinch.identifiers import TopicPartition
+from chaffinch.broker.core.waiting_answers import WaitingAnswers
 from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem
@@ -42,12 +41,10 @@ JOURNALS = "journals"
 
 @dataclass(slots=True)
 class _Connection:
-    """What the core knows of a connection: requests not begun, and the answer that is waited for."""
+    """What the core knows of a connection: requests not begun, and the one whose answer waits."""
 
     queue: deque[RequestReceived] = field(default_factory=deque)
     current: RequestReceived | None = None
-    waiting: Waiting | None = None
-    serial: int = 0  # Of `waiting`, so that an old deadline does not hit a new wait.
 
 
 class BrokerCore:
@@ -75,9 +72,7 @@ class BrokerCore:
             self._directory.close()
             raise
         self._connections: dict[int, _Connection] = {}
-        self._watchers: dict[TopicPartition, dict[int, None]] = {}
-        self._deadlines: list[tuple[int, int, int]] = []
-        self._serial = 0
+        self._waits = WaitingAnswers()
         self._effects: list[Effect] = []
         self._unsynced: dict[Partition, None] = {}
 
@@ -111,6 +106,7 @@ class BrokerCore:
             transactions=transactions,
             offsets=offsets,
             grown=grown,
+            chores=[transactions],
         )
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
@@ -142,7 +138,7 @@ class BrokerCore:
             self._time_passed(now_ms)
         else:
             self._lost(event)
-        if self.state.grown:
+        if self.state.grown or self.state.changed_keys:
             self._wake(now_ms)
         if self.state.refusals.lines:
             self._effects += self.state.refusals.take()
@@ -167,13 +163,9 @@ class BrokerCore:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `TimePassed` is due; None when nothing waits for time. May be early, never late."""
-        while self._deadlines and not self._is_waiting(*self._deadlines[0][1:]):
-            heapq.heappop(self._deadlines)
-        waits = self._deadlines[0][0] if self._deadlines else None
-        expiry = self.state.transactions.next_deadline_ms
-        if waits is None or (expiry is not None and expiry < waits):
-            return expiry
-        return waits
+        waits = self._waits.next_deadline_ms
+        due = chores.next_deadline_ms(self.state.chores)
+        return due if waits is None or (due is not None and due < waits) else waits
 
     def close(self) -> None:
         """Leave everything in order: synced, with snapshots, unlocked. Raises StorageError."""
@@ -248,7 +240,7 @@ class BrokerCore:
             result = self._result_with_fault(event, fault, now_ms)
         if isinstance(result, Waiting):
             connection.current = event
-            self._wait(event.connection_id, connection, result)
+            self._waits.add(event.connection_id, result)
         else:
             self._finish(event, result)
 
@@ -275,68 +267,53 @@ class BrokerCore:
             assert not isinstance(result, Waiting)
             self._effects.append(Respond(event.connection_id, event.request, result))
 
-    def _wait(self, connection_id: int, connection: _Connection, waiting: Waiting) -> None:
-        self._serial += 1
-        connection.waiting, connection.serial = waiting, self._serial
-        heapq.heappush(self._deadlines, (waiting.deadline_ms, self._serial, connection_id))
-        for partition in waiting.partitions:
-            self._watchers.setdefault(partition, {})[connection_id] = None
-
     # Answers that wait ----------------------------------------------------------------------------------------------------------------
 
     def _wake(self, now_ms: int) -> None:
-        """Try the answers that wait for partitions that grew; handling one may make others grow."""
-        grown = self.state.grown
-        if not self._watchers and not self._syncs:
+        """Try the answers that wait for what changed; handling one may change more."""
+        grown, changed = self.state.grown, self.state.changed_keys
+        if not self._waits and not self._syncs:
             grown.clear()
+            changed.clear()
             return
-        while grown:
-            partition = grown.pop()
-            if self._syncs and self.state.topics.partition(*partition.topic_partition) is partition:
-                self._unsynced[partition] = None
-            for connection_id in list(self._watchers.get(partition.topic_partition, ())):
+        while grown or changed:
+            if grown:
+                partition = grown.pop()
+                if self._syncs and self.state.topics.partition(*partition.topic_partition) is partition:
+                    self._unsynced[partition] = None
+                changed.append(partition.topic_partition)
+            for connection_id in self._waits.on(changed.pop()):
                 self._try_answer(connection_id, now_ms, is_last=False)
 
     def _time_passed(self, now_ms: int) -> None:
-        for line in self.state.transactions.expire(now_ms):
-            self.state.refusals.say(line)
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            _, serial, connection_id = heapq.heappop(self._deadlines)
-            if self._is_waiting(serial, connection_id):
-                self._try_answer(connection_id, now_ms, is_last=True)
-
-    def _is_waiting(self, serial: int, connection_id: int) -> bool:
-        """Whether this very wait is still on."""
-        connection = self._connections.get(connection_id)
-        return connection is not None and connection.waiting is not None and connection.serial == serial
+        for chore in self.state.chores:
+            deadline_ms = chore.next_deadline_ms
+            if deadline_ms is not None and deadline_ms <= now_ms:
+                for line in chore.expire(now_ms):
+                    self.state.refusals.say(line)
+        while (connection_id := self._waits.due(now_ms)) is not None:
+            self._try_answer(connection_id, now_ms, is_last=True)
 
     def _try_answer(self, connection_id: int, now_ms: int, *, is_last: bool) -> None:
         connection = self._connections.get(connection_id)
-        if connection is None or connection.waiting is None or connection.current is None:
+        waiting = self._waits.get(connection_id)
+        if connection is None or waiting is None or connection.current is None:
             return
-        message = connection.waiting.answer(now_ms, is_last)
-        if message is None:
+        result = waiting.answer(now_ms, is_last)
+        if result is None:
             return
-        event = connection.current
-        self._forget_wait(connection_id, connection)
-        self._finish(event, message)
+        event, connection.current = connection.current, None
+        self._waits.end(connection_id)
+        self._finish(event, result)
         while connection.queue and connection.current is None and connection_id in self._connections:
             self._begin(connection.queue.popleft(), connection, now_ms)
 
-    def _forget_wait(self, connection_id: int, connection: _Connection) -> None:
-        if connection.waiting is not None:
-            for partition in connection.waiting.partitions:
-                watchers = self._watchers.get(partition)
-                if watchers is not None:
-                    watchers.pop(connection_id, None)
-                    if not watchers:
-                        del self._watchers[partition]
-        connection.waiting = connection.current = None
-
     def _lost(self, event: ConnectionLost) -> None:
-        connection = self._connections.pop(event.connection_id, None)
-        if connection is not None:
-            self._forget_wait(event.connection_id, connection)
+        if self._connections.pop(event.connection_id, None) is None:
+            return
+        self._waits.end(event.connection_id)
+        for listener in self.state.connection_lost:
+            listener(event.connection_id)
 
 
 def _delayed(result: Result, deadline_ms: int) -> Result:
@@ -345,6 +322,6 @@ def _delayed(result: Result, deadline_ms: int) -> Result:
         return result
     if isinstance(result, Waiting):
         answer = result.answer
-        return Waiting(deadline_ms=deadline_ms, partitions=(), answer=lambda now_ms, is_last: answer(now_ms, True) if is_last else None)
+        return Waiting(deadline_ms=deadline_ms, keys=(), answer=lambda now_ms, is_last: answer(now_ms, True) if is_last else None)
     message = result
-    return Waiting(deadline_ms=deadline_ms, partitions=(), answer=lambda _now_ms, is_last: message if is_last else None)
+    return Waiting(deadline_ms=deadline_ms, keys=(), answer=lambda _now_ms, is_last: message if is_last else None)

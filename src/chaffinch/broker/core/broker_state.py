@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from chaffinch.broker.core.chores import Chore
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
@@ -17,13 +18,16 @@ from chaffinch.broker.core.topic_options import WITH_EFFECT
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.errors.codes import ErrorCode, Numbering
-from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.schema import Message
 
 
 @dataclass(slots=True, kw_only=True)
 class BrokerState:
-    """The parts of a broker. `grown` collects the partitions that got records while an event was handled."""
+    """The parts of a broker.
+
+    `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
+    `chores` are called when their time comes; `connection_lost` with the id of each connection that is gone.
+    """
 
     cluster_id: str
     settings: DynamicSettings
@@ -35,6 +39,13 @@ class BrokerState:
     faults: FaultScript = field(default_factory=FaultScript)
     refusals: RefusalLog = field(default_factory=RefusalLog)
     grown: list[Partition] = field(default_factory=list)
+    changed_keys: list[Hashable] = field(default_factory=list)
+    chores: list[Chore] = field(default_factory=list)
+    connection_lost: list[Callable[[int], None]] = field(default_factory=list)
+
+    def changed(self, key: Hashable) -> None:
+        """Answers that wait for `key` are tried again once the event at hand is done."""
+        self.changed_keys.append(key)
 
     @property
     def numbering(self) -> Numbering:
@@ -53,14 +64,15 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """An answer that has to wait: for records in one of `partitions`, or until `deadline_ms`.
+    """An answer that has to wait: for a change of one of `keys`, or until `deadline_ms`.
 
-    `answer(now_ms, is_last)` is called at each growth and at the deadline, then with `is_last`; None means wait on.
+    A TopicPartition changes when it gets records, everything else when `BrokerState.changed` says so. `answer(now_ms, is_last)` is called
+    at each change and at the deadline, then with `is_last`; None means wait on.
     """
 
     deadline_ms: int
-    partitions: Iterable[TopicPartition]
-    answer: Callable[[int, bool], Message | None]
+    keys: Collection[Hashable]
+    answer: Callable[[int, bool], Message | Close | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 
     return Waiting(
         deadline_ms=now_ms + min(request.max_wait_ms, WAIT_MS_MAX),
-        partitions=[TopicPartition(topic.topic, partition.partition) for topic in request.topics for partition in topic.partitions],
+        keys=[TopicPartition(topic.topic, partition.partition) for topic in request.topics for partition in topic.partitions],
         answer=answer,
     )
 

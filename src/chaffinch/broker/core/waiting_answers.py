@@ -1,0 +1,85 @@
+"""Answers that wait: at most one per connection, found by what it waits for and by its deadline.
+
+Pure bookkeeping; `BrokerCore` decides when an answer is tried. Ended waits leave their deadline in the heap until it comes up or until
+they are the larger part of it, so that clients which ask often and wait long do not fill the memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from chaffinch.broker.core.broker_state import Waiting
+
+STALE_MAX = 64
+"""Ended waits that may stay in the heap whatever its size."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    waiting: Waiting
+    serial: int  # Tells this wait from earlier ones of the same connection.
+
+
+class WaitingAnswers:
+    """See the module. Connections are told apart by their ids."""
+
+    def __init__(self) -> None:
+        self._waits: dict[int, _Wait] = {}
+        self._by_key: dict[Hashable, dict[int, None]] = {}
+        self._deadlines: list[tuple[int, int, int]] = []  # (deadline, serial, connection id)
+        self._serial = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._waits)
+
+    def add(self, connection_id: int, waiting: Waiting) -> None:
+        """The connection waits from now on; it must not wait already."""
+        assert connection_id not in self._waits, "a connection waits for one answer at a time"
+        self._serial += 1
+        self._waits[connection_id] = _Wait(waiting, self._serial)
+        for key in waiting.keys:
+            self._by_key.setdefault(key, {})[connection_id] = None
+        if len(self._deadlines) > STALE_MAX + 2 * len(self._waits):
+            self._deadlines = [entry for entry in self._deadlines if self._is_on(entry)]
+            heapq.heapify(self._deadlines)
+        heapq.heappush(self._deadlines, (waiting.deadline_ms, self._serial, connection_id))
+
+    def get(self, connection_id: int) -> Waiting | None:
+        wait = self._waits.get(connection_id)
+        return None if wait is None else wait.waiting
+
+    def end(self, connection_id: int) -> None:
+        """The connection waits no more; nothing happens if it did not."""
+        wait = self._waits.pop(connection_id, None)
+        if wait is None:
+            return
+        for key in wait.waiting.keys:
+            watchers = self._by_key.get(key)
+            if watchers is not None:
+                watchers.pop(connection_id, None)
+                if not watchers:
+                    del self._by_key[key]
+
+    def on(self, key: Hashable) -> list[int]:
+        """The connections that wait for this, longest first."""
+        return list(self._by_key.get(key, ()))
+
+    def due(self, now_ms: int) -> int | None:
+        """A connection whose deadline has come; its deadline is forgotten, the wait is not. None when there is none."""
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            entry = heapq.heappop(self._deadlines)
+            if self._is_on(entry):
+                return entry[2]
+        return None
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        while self._deadlines and not self._is_on(self._deadlines[0]):
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def _is_on(self, entry: tuple[int, int, int]) -> bool:
+        wait = self._waits.get(entry[2])
+        return wait is not None and wait.serial == entry[1]
