@@ -12,6 +12,9 @@ from chaffinch.protocol.schema import Message, wire
 
 RESOURCE_TOPIC: Final = 2
 RESOURCE_BROKER: Final = 4
+RESOURCE_BROKER_LOGGER: Final = 8
+RESOURCE_CLIENT_METRICS: Final = 16
+RESOURCE_GROUP: Final = 32
 
 SOURCE_UNKNOWN: Final = 0
 SOURCE_TOPIC: Final = 1
