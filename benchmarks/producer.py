@@ -7,21 +7,17 @@ acknowledgement. Every row is read back and must be there once. `linger.ms=5` fo
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.brokers import BrokerProcess, chaffinch_broker
 from chaffinch import Producer
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.identifiers import TopicPartition
@@ -34,34 +30,6 @@ KEY_BYTES = 12
 AIM = 3.0
 ROUNDS = 3
 FETCH_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """A running broker process."""
-
-    process: subprocess.Popen[str]
-    bootstrap_servers: str
-
-    @property
-    def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def served(data_dir: str, topics: list[str]) -> Iterator[Served]:
-    """`chaffinch broker` on a free port."""
-    command = [str(Path(sys.executable).with_name("chaffinch")), "broker", "--listen", "127.0.0.1:0", "--data-dir", data_dir]
-    for topic in topics:
-        command += ["--topic", f"{topic}:{PARTITIONS}"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield Served(process, process.stdout.readline().strip().partition("=")[2])
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def rows(count: int) -> pa.Table:
@@ -121,7 +89,7 @@ def read_back(bootstrap_servers: str, topic: str, count: int) -> None:
     assert (seen == 1).all(), f"{topic}: {int((seen == 0).sum())} rows missing, {int((seen > 1).sum())} more than once"
 
 
-def measured(name: str, run: Callable[[str, str, Any], None], broker: Served, topic: str, data: Any) -> float:
+def measured(name: str, run: Callable[[str, str, Any], None], broker: BrokerProcess, topic: str, data: Any) -> float:
     """Rows per second in millions; the rows are read back. Each side gets its rows in the form it takes, ready before the time runs."""
     client_cpu, broker_cpu, started = time.process_time(), broker.cpu_seconds, time.perf_counter()
     run(broker.bootstrap_servers, topic, data)
@@ -148,7 +116,10 @@ def main(arguments: list[str] | None = None) -> int:
     topics = [f"{who}-{number}" for who in contenders for number in range(options.rounds)]
     speeds: dict[str, list[float]] = {who: [] for who in contenders}
     print(f"producer: {options.rows} rows, key {KEY_BYTES} and value {VALUE_BYTES} bytes, {PARTITIONS} partitions, idempotent, acks=all")
-    with tempfile.TemporaryDirectory() as folder, served(folder, [*topics, "warm-up"]) as broker:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chaffinch_broker(folder, [f"{topic}:{PARTITIONS}" for topic in (*topics, "warm-up")]) as broker,
+    ):
         ours(broker.bootstrap_servers, "warm-up", table.slice(0, min(options.rows, 100_000)))
         for number in range(options.rounds):
             for who, (name, run, data) in contenders.items():

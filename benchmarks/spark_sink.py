@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from benchmarks.producer import served
+from benchmarks.brokers import chaffinch_broker
 from chaffinch.spark import session
 
 ROUNDS = 3
@@ -105,7 +105,7 @@ def main() -> int:
         folder = Path(name)
         (folder / "log4j2.properties").write_text("rootLogger.level = off\n")
         quiet = f"-Dlog4j2.configurationFile={folder}/log4j2.properties"
-        with served(str(folder / "broker"), ["rows", "small"]) as broker:
+        with chaffinch_broker(str(folder / "broker"), ["rows:4", "small:4"]) as broker:
             spark = session("benchmark", master="local[2]", config={"spark.driver.extraJavaOptions": quiet})
             is_complete = throughput(spark, broker.bootstrap_servers, folder, rows)
             micro_batches(spark, broker.bootstrap_servers, folder)

@@ -1,0 +1,57 @@
+"""Brokers under measurement: each a process of its own, with the processor time and memory that it took."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProcess:
+    """A running broker. `seconds_to_ready`: from its start until it said, or answered, that it accepts."""
+
+    name: str
+    pid: int
+    bootstrap_servers: str
+    seconds_to_ready: float
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.bootstrap_servers.split(",")[0].rpartition(":")
+        return host, int(port)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """User and system time of the process so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def resident_mb(self) -> float:
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+@contextmanager
+def chaffinch_broker(data_dir: str, topics: Sequence[str] = (), config: Sequence[str] = ()) -> Iterator[BrokerProcess]:
+    """`chaffinch broker` on a free port. `topics` and `config` as on its command line."""
+    command = [str(Path(sys.executable).with_name("chaffinch")), "broker", "--listen", "127.0.0.1:0", "--data-dir", data_dir]
+    for topic in topics:
+        command += ["--topic", topic]
+    for option in config:
+        command += ["--config", option]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        servers = process.stdout.readline().strip().partition("=")[2]
+        yield BrokerProcess("chaffinch", process.pid, servers, time.perf_counter() - started)
+    finally:
+        process.terminate()
+        process.wait()

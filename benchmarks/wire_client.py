@@ -1,0 +1,111 @@
+"""One connection that speaks the protocol without a client's machinery, so that what is measured is the broker."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+from benchmarks.brokers import BrokerProcess
+from chaffinch.protocol.client_connection import ClientConnection
+from chaffinch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from chaffinch.protocol.schema import Message
+from chaffinch.records import batch
+
+IN_FLIGHT_BYTES = 1 << 20
+REQUESTS_IN_FLIGHT_MIN = 5
+"""How much is sent ahead of the answers: enough that neither side waits for the other."""
+
+FETCH_BYTES = 16 << 20
+CREATE_TIMEOUT_MS = 120_000
+
+
+class WireClient:
+    """Blocking requests, and a pipeline of one ready-made frame. Versions are the highest that both sides know."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._socket = socket.create_connection(broker.address)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = ClientConnection("bench")
+        self.request(self._connection.api_versions_request())
+
+    def request(self, message: Message) -> Message:
+        self._socket.sendall(b"".join(self._connection.encode_request(message)[1]))
+        while True:
+            buffer = self._connection.get_buffer()
+            count = self._socket.recv_into(buffer)
+            if not count:
+                raise ConnectionError("the broker closed the connection")
+            responses = self._connection.buffer_updated(count)
+            if responses:
+                return responses[0].message
+
+    def frame(self, message: Message) -> tuple[bytes, int]:
+        """A request's bytes, and the size of its answer, learnt by asking once."""
+        _, parts = self._connection.encode_request(message)
+        frame = b"".join(parts)
+        self._socket.sendall(frame)
+        size = struct.unpack(">i", self._exactly(4))[0]
+        body = self._exactly(size)
+        self._connection.receive(struct.pack(">i", size) + body)
+        return frame, 4 + size
+
+    def pipeline(self, frame: bytes, answer_bytes: int, count: int) -> None:
+        """Send the frame `count` times, pipelined; every answer must be `answer_bytes` long: one with an error has another length."""
+        window = max(REQUESTS_IN_FLIGHT_MIN, IN_FLIGHT_BYTES // len(frame)) * answer_bytes
+        expected, received, sent = answer_bytes * count, 0, 0
+        while received < expected:
+            while sent < count and sent * answer_bytes - received < window:
+                self._socket.sendall(frame)
+                sent += 1
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError("the broker closed the connection")
+            received += len(data)
+        assert received == expected, f"{received} bytes of answers, expected {expected}"
+
+    def ask(self, frame: bytes, answer_bytes: int) -> None:
+        """Send one frame and wait for its answer."""
+        self._socket.sendall(frame)
+        self._exactly(answer_bytes)
+
+    def create_topic(self, name: str, partitions: int, **config: str) -> None:
+        configs = [CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in config.items()]
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
+        answer = self.request(CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS))
+        (result,) = answer.topics  # type: ignore[attr-defined]
+        assert result.error_code == 0, result
+
+    def read_back(self, topic: str, partition: int, offset: int) -> int:
+        """Records from `offset` to the end, counted in the headers of batches whose checksum is right."""
+        count = 0
+        while True:
+            asked = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
+            response = self.request(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic=topic, partitions=[asked])]))
+            answer = response.responses[0].partitions[0]  # type: ignore[attr-defined]
+            assert answer.error_code == 0, answer
+            views = list(batch.views(answer.records, may_be_cut_short=True))
+            if not views:
+                return count
+            assert all(view.crc_is_valid() for view in views)
+            count += sum(view.header.count for view in views)
+            offset = views[-1].header.last_offset + 1
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = self._socket.recv(size - len(data))
+            if not part:
+                raise ConnectionError("the broker closed the connection")
+            data += part
+        return data
+
+
+def produce_request(topic: str, partition: int, records: bytes) -> ProduceRequest:
+    """One batch for one partition, to be acknowledged by all."""
+    data = TopicProduceData(name=topic, partitions=[PartitionProduceData(index=partition, records=records)])
+    return ProduceRequest(acks=-1, timeout_ms=30_000, topics=[data])
