@@ -33,6 +33,7 @@ class Command:
 COMMANDS: Final[dict[str, Command]] = {
     "broker": Command("chaffinch.cli.broker:broker", "Run a broker that speaks Kafka's protocol."),
     "errors": Command("chaffinch.cli.errors:app", "Explain the error codes of Kafka and Chaffinch."),
+    "topics": Command("chaffinch.cli.topics:app", "List, describe, create, alter and delete topics of any Kafka."),
 }
 
 
@@ -52,13 +53,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         _end(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
     except Exception as error:
-        # Imported here, not above: help and start-up do not need the class tree.
-        from chaffinch.errors import ConfigException, KafkaException
-
-        if not isinstance(error, KafkaException):
-            raise
-        _end(str(error), EXIT_USAGE if isinstance(error, ConfigException) else EXIT_REFUSED)
+        _end(*_ending_of(error))
     sys.exit(0)
+
+
+def _ending_of(error: Exception) -> tuple[str, int]:
+    """The line and the status that an error ends the command with; one that nobody expects is raised again."""
+    # Imported here, not above: help and start-up do not need the class trees.
+    from chaffinch.errors import ConfigException, KafkaException
+    from chaffinch.records.faults import RecordsError
+
+    if isinstance(error, ConfigException):
+        return str(error), EXIT_USAGE
+    if isinstance(error, KafkaException | RecordsError):
+        return str(error), EXIT_REFUSED
+    if isinstance(error, OSError):
+        reason = error.strerror or str(error)
+        return (f"{error.filename}: {reason}" if error.filename else reason), EXIT_REFUSED
+    raise error
 
 
 def _end(message: str, status: int) -> None:

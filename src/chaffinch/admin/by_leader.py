@@ -1,0 +1,91 @@
+"""One question to the leaders of many partitions: one request per leader, and again for what moved meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import ErrorCode, RetriableException, codes, exception_for
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.schema import Message
+
+T = TypeVar("T")
+
+PAUSE_S: Final = 0.1
+
+
+class PartitionAnswer(NamedTuple):
+    """What a leader said of one partition: `code` as it travels, the broker's words for it, and the result where it is 0."""
+
+    topic_partition: TopicPartition
+    code: int
+    message: str | None
+    result: Any
+
+
+def ask_leaders(
+    client: SyncClient,
+    wanted: Collection[TopicPartition],
+    request_for: Callable[[list[TopicPartition]], Message],
+    read: Callable[[Any], Iterable[PartitionAnswer]],
+    *,
+    timeout_ms: int | None = None,
+) -> dict[TopicPartition, Any]:
+    """The result of each partition. Raises the exception of the first code that is final, TimeoutException when time is over."""
+    api = api_of(request_for([])).name
+    deadline = client.deadline(timeout_ms, f"{api} request to the leaders of {len(wanted)} partitions")
+    found: dict[TopicPartition, Any] = {}
+    missing = list(wanted)
+    while True:
+        for leader, partitions in group_by_leader(client, missing, timeout_ms=max(1, deadline.left_ms)).items():
+            try:
+                answer = client.request(request_for(partitions), leader, timeout_ms=max(1, deadline.left_ms), retries=False)
+            except RetriableException as error:
+                deadline.note(error)
+                continue
+            for given in read(answer):
+                if not given.code:
+                    found[given.topic_partition] = given.result
+                    continue
+                code = codes.by_number(given.code)
+                refusal = exception_for(code, message=given.message, topic_partition=given.topic_partition, api=api)
+                if not code.is_retriable or code is codes.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise refusal
+                deadline.note(refusal)
+        missing = [partition for partition in missing if partition not in found]
+        if not missing:
+            return found
+        if deadline.is_over:
+            raise deadline.error(f"the last error was {last_code(deadline.last_error)}")
+        time.sleep(PAUSE_S)
+        client.refresh_metadata({partition.topic for partition in missing}, timeout_ms=max(1, deadline.left_ms))
+
+
+def group_by_leader(
+    client: SyncClient, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+) -> dict[int, list[TopicPartition]]:
+    """Partitions by the node that leads them, waiting for leaders. Raises as `SyncClient.leader`."""
+    groups: dict[int, list[TopicPartition]] = {}
+    for partition in partitions:
+        leader = client.cluster.leader_of(partition)
+        if leader is None:
+            leader = client.leader(partition, timeout_ms=timeout_ms)
+        groups.setdefault(leader, []).append(partition)
+    return groups
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, in the order given."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        found.setdefault(topic, []).append(partition)
+    return found
+
+
+def last_code(error: BaseException | None) -> str:
+    """The name of an error's code, for a message."""
+    code = getattr(error, "code", None)
+    return code.name if isinstance(code, ErrorCode) else str(error)

@@ -1,0 +1,82 @@
+"""Configurations of topics and brokers: read, and change one by one (DescribeConfigs, IncrementalAlterConfigs)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from chaffinch.client import answers
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.protocol.messages import describe_configs as messages
+from chaffinch.protocol.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from chaffinch.protocol.messages.incremental_alter_configs import (
+    OPERATION_DELETE,
+    OPERATION_SET,
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+
+SOURCES: Final[Mapping[int, str]] = {
+    messages.SOURCE_TOPIC: "topic",
+    messages.SOURCE_DYNAMIC_BROKER: "broker, changed",
+    messages.SOURCE_DYNAMIC_DEFAULT_BROKER: "cluster, changed",
+    messages.SOURCE_STATIC_BROKER: "broker",
+    messages.SOURCE_DEFAULT: "default",
+}
+"""Where a value comes from, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigEntry:
+    """One configuration. `value` is None for a secret; `source` is one of `SOURCES`; `default` None where the broker does not tell."""
+
+    name: str
+    value: str | None
+    source: str
+    default: str | None
+    is_read_only: bool
+    is_sensitive: bool
+
+    @property
+    def differs_from_default(self) -> bool:
+        """Whether it was set for this resource, or set elsewhere to another value than the default."""
+        return self.source == SOURCES[messages.SOURCE_TOPIC] or (self.source != "default" and self.value != self.default)
+
+
+def describe_topic_configs(client: SyncClient, topics: Iterable[str]) -> dict[str, dict[str, ConfigEntry]]:
+    """Each topic's configurations by name. Raises the exception of the first topic that cannot be described."""
+    resources = [
+        DescribeConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=name, configuration_keys=None) for name in topics
+    ]
+    if not resources:
+        return {}
+    answer: DescribeConfigsResponse = client.request(DescribeConfigsRequest(resources=resources, include_synonyms=True))
+    answers.raise_for(answer)
+    return {result.resource_name: {config.name: _entry(config) for config in result.configs} for result in answer.results}
+
+
+def _entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
+    default = next((synonym.value for synonym in config.synonyms if synonym.source == messages.SOURCE_DEFAULT), None)
+    return ConfigEntry(
+        name=config.name,
+        value=config.value,
+        source=SOURCES.get(config.config_source, "unknown"),
+        default=default,
+        is_read_only=config.read_only,
+        is_sensitive=config.is_sensitive,
+    )
+
+
+def alter_topic_configs(client: SyncClient, topic: str, *, changed: Mapping[str, str], deleted: Iterable[str] = ()) -> None:
+    """Set some of a topic's configurations and give others back to their defaults, all or none. Raises what the broker refuses with."""
+    changes = [AlterableConfig(name=name, config_operation=OPERATION_SET, value=value) for name, value in changed.items()]
+    changes += [AlterableConfig(name=name, config_operation=OPERATION_DELETE, value=None) for name in deleted]
+    resource = AlterConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=topic, configs=changes)
+    answers.raise_for(client.request(IncrementalAlterConfigsRequest(resources=[resource]), "controller"))

@@ -1,0 +1,245 @@
+"""Topics: list, describe, create, add partitions, delete. What `kafka-topics` does, over one client, with typed results."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from chaffinch.admin import configs, offsets
+from chaffinch.admin.by_leader import PAUSE_S
+from chaffinch.admin.configs import ConfigEntry
+from chaffinch.client import answers
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import ApiException, UnknownTopicOrPartitionException, codes, exception_for
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from chaffinch.protocol.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse, MetadataResponseTopic
+
+NO_LEADER: Final = -1
+BY_BROKER: Final = -1
+"""A number that the broker is to choose."""
+MIN_IN_SYNC: Final = "min.insync.replicas"
+CHANGE_TIMEOUT_MS: Final = 30_000
+
+
+class UnknownTopic(UnknownTopicOrPartitionException):
+    """A topic that the cluster does not have, after its list was read: to be corrected, not tried again."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionDetails:
+    """One partition. `leader` is -1 without one; offsets are None where no leader told them."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    first_offset: int | None = None
+    end_offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """One topic as Metadata tells it."""
+
+    name: str
+    topic_id: UUID
+    is_internal: bool
+    partitions: tuple[PartitionDetails, ...]
+
+    @property
+    def replication_factor(self) -> int:
+        """That of the first partition, as Kafka's tools have it; 0 without partitions."""
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic with its offsets and configurations; `warnings` say what will go wrong with it, each with the remedy."""
+
+    topic: Topic
+    configs: Mapping[str, ConfigEntry]
+    warnings: tuple[str, ...]
+
+
+def list_topics(client: SyncClient) -> list[Topic]:
+    """Every topic, by name, internal ones too."""
+    return _metadata(client, None)
+
+
+def find_topics(client: SyncClient, names: Iterable[str]) -> list[Topic]:
+    """These topics, in the order given. UnknownTopic names the nearest for one that does not exist."""
+    wanted = list(dict.fromkeys(names))
+    found = {topic.name: topic for topic in _metadata(client, wanted)}
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise _unknown(missing[0], [topic.name for topic in list_topics(client)])
+    return [found[name] for name in wanted]
+
+
+def describe_topics(client: SyncClient, names: Iterable[str] | None = None) -> list[TopicDescription]:
+    """These topics (None: all but internal ones), with configurations and offsets. UnknownTopic as `find_topics`."""
+    found = [topic for topic in list_topics(client) if not topic.is_internal] if names is None else find_topics(client, names)
+    entries = configs.describe_topic_configs(client, [topic.name for topic in found])
+    with_offsets = _with_offsets(client, found)
+    return [
+        TopicDescription(topic=topic, configs=entries[topic.name], warnings=_warnings(topic, entries[topic.name])) for topic in with_offsets
+    ]
+
+
+def create_topic(
+    client: SyncClient,
+    name: str,
+    *,
+    partitions: int = BY_BROKER,
+    replication_factor: int = BY_BROKER,
+    config: Mapping[str, str] | None = None,
+    assignments: Sequence[Sequence[int]] = (),
+    validate_only: bool = False,
+) -> None:
+    """Create a topic. `assignments`: for each partition the nodes that hold it, the preferred leader first; then both numbers stay -1."""
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=replication_factor,
+        assignments=[CreatableReplicaAssignment(partition_index=index, broker_ids=list(ids)) for index, ids in enumerate(assignments)],
+        configs=[CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()],
+    )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS, validate_only=validate_only)
+    answer: CreateTopicsResponse = client.request(request, "controller")
+    answers.raise_for(answer)
+
+
+def wait_for_topic(client: SyncClient, name: str, *, timeout_ms: int | None = None) -> list[TopicDescription]:
+    """The description of a topic that was created a moment ago, once a broker has heard of it, with a leader for each partition."""
+    deadline = client.deadline(timeout_ms, f"waiting for topic {name!r}")
+    while True:
+        try:
+            found = describe_topics(client, [name])
+            if deadline.is_over or all(part.leader != NO_LEADER for part in found[0].topic.partitions):
+                return found
+        except UnknownTopic:
+            if deadline.is_over:
+                raise
+        time.sleep(PAUSE_S)
+
+
+def add_partitions(client: SyncClient, name: str, partitions: int) -> None:
+    """Let a topic have `partitions` in all. The broker refuses fewer than there are, and as many."""
+    topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
+    request = CreatePartitionsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS)
+    answers.raise_for(client.request(request, "controller"))
+
+
+def delete_topics(client: SyncClient, names: Iterable[str]) -> None:
+    """Delete topics. Raises for the first that is refused; others may be deleted then."""
+    wanted = list(names)
+    request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in wanted], topic_names=wanted, timeout_ms=CHANGE_TIMEOUT_MS)
+    answers.raise_for(client.request(request, "controller"))
+
+
+def partitions_of(topic: Topic) -> list[TopicPartition]:
+    """The topic's partitions by number."""
+    return [TopicPartition(topic.name, details.partition) for details in topic.partitions]
+
+
+# Inside -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _metadata(client: SyncClient, names: list[str] | None) -> list[Topic]:
+    """Topics that exist; unknown ones are left out, other codes raised."""
+    wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+    answer: MetadataResponse = client.request(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+    known = []
+    for topic in answer.topics:
+        code = codes.by_number(topic.error_code)
+        if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
+            continue
+        # Without a leader a topic is there all the same.
+        if code not in (codes.NONE, codes.LEADER_NOT_AVAILABLE):
+            raise exception_for(code, message=f"topic {topic.name!r}: {code.text}", api="Metadata")
+        known.append(_topic(topic))
+    return sorted(known, key=lambda topic: topic.name)
+
+
+def _topic(topic: MetadataResponseTopic) -> Topic:
+    partitions = [
+        PartitionDetails(
+            partition=found.partition_index,
+            leader=found.leader_id,
+            leader_epoch=found.leader_epoch,
+            replicas=tuple(found.replica_nodes),
+            in_sync=tuple(found.isr_nodes),
+        )
+        for found in topic.partitions
+    ]
+    return Topic(
+        name=topic.name or "",
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(sorted(partitions, key=lambda details: details.partition)),
+    )
+
+
+def _unknown(name: str, known: list[str]) -> UnknownTopic:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"the nearest is {near[0]!r}" if near else "no topic has a name like it" if known else "the cluster has no topics"
+    return UnknownTopic(f"topic {name!r} does not exist; {hint}", api="Metadata")
+
+
+def _with_offsets(client: SyncClient, found: list[Topic]) -> list[Topic]:
+    led = [TopicPartition(topic.name, part.partition) for topic in found for part in topic.partitions if part.leader != NO_LEADER]
+    if not led:
+        return found
+    try:
+        client.refresh_metadata({partition.topic for partition in led})
+        first, end = offsets.earliest(client, led), offsets.latest(client, led)
+    except ApiException:
+        # A leader lost meanwhile: the rest of the description is worth showing.
+        return found
+    return [
+        replace(
+            topic,
+            partitions=tuple(
+                replace(part, first_offset=first.get(place), end_offset=end.get(place))
+                for part in topic.partitions
+                for place in [TopicPartition(topic.name, part.partition)]
+            ),
+        )
+        for topic in found
+    ]
+
+
+def _warnings(topic: Topic, entries: Mapping[str, ConfigEntry]) -> tuple[str, ...]:
+    entry = entries.get(MIN_IN_SYNC)
+    if entry is None or entry.value is None or not topic.partitions:
+        return ()
+    replicas = min(len(part.replicas) for part in topic.partitions)
+    return mismatch_warning(topic.name, int(entry.value), replicas)
+
+
+def mismatch_warning(topic: str, min_in_sync: int, replicas: int) -> tuple[str, ...]:
+    """What KIP-579 asks to tell: one line, or nothing where the numbers agree."""
+    if min_in_sync <= replicas:
+        return ()
+    counted = "1 replica" if replicas == 1 else f"{replicas} replicas"
+    return (
+        f"{MIN_IN_SYNC} is {min_in_sync} and topic {topic!r} has {counted}: acks=all can never be answered by that many (KIP-579); "
+        f"set {MIN_IN_SYNC} to {replicas} or less, or give the topic {min_in_sync} replicas",
+    )

@@ -1,0 +1,105 @@
+"""What every sub-command that talks to a cluster has in common: where it is, the file of options, and how it prints.
+
+`--bootstrap-server` and `--command-config` are spelled as in Kafka's own tools. What stands on the command line wins over the file.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from chaffinch.admin import options
+from chaffinch.cli import properties
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import ConfigException
+from chaffinch.settings import OptionTable, Settings
+
+BOOTSTRAP_VARIABLE: Final = "CHAFFINCH_BOOTSTRAP_SERVER"
+# Without a terminal there is nobody to wrap lines for: into a pipe each row goes on one line.
+PIPE_COLUMNS: Final = 1000
+
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-server",
+        metavar="HOST:PORT[,...]",
+        envvar=BOOTSTRAP_VARIABLE,
+        help="One or more brokers to start from.",
+    ),
+]
+CommandConfig = Annotated[
+    str | None, typer.Option("--command-config", metavar="FILE", help="Client options as a Java properties file, named as in Kafka.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="For machines: JSON with the fields of docs/cli.md.")]
+
+
+def new_app(help_text: str) -> typer.Typer:
+    """A sub-command with sub-commands of its own."""
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=help_text)
+
+
+def settings_of(
+    table: OptionTable, bootstrap_server: str | None, command_config: str | None, given: Mapping[str, Any] | None = None
+) -> Settings:
+    """The options of a file, overlaid with those of the command line (None: not given). ConfigException for what is wrong with them."""
+    entries: dict[str, Any] = {} if command_config is None else dict(properties.load(command_config))
+    if bootstrap_server is not None:
+        entries["bootstrap.servers"] = bootstrap_server
+    if not entries.get("bootstrap.servers"):
+        raise ConfigException(
+            f"--bootstrap-server HOST:PORT is missing (or {BOOTSTRAP_VARIABLE}, or bootstrap.servers in --command-config)"
+        )
+    entries.update({name: value for name, value in (given or {}).items() if value is not None})
+    settings = table.parse(entries)
+    log = logging.getLogger("chaffinch.cli")
+    for name in sorted(settings.ignored):
+        log.warning("option %s is known to Apache Kafka and without effect here", name)
+    return settings
+
+
+def connect(bootstrap_server: str | None, command_config: str | None) -> SyncClient:
+    """A client for administration; use it with `with`."""
+    return options.open_client(settings_of(options.ADMIN_TABLE, bootstrap_server, command_config))
+
+
+def parse_pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """`name=value` texts. ConfigException for anything else, and for a name given twice."""
+    pairs: dict[str, str] = {}
+    for text in texts or ():
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            raise ConfigException(f"{option} {text!r}: expected name=value")
+        if name.strip() in pairs:
+            raise ConfigException(f"{option} {name.strip()} is given twice")
+        pairs[name.strip()] = value.strip()
+    return pairs
+
+
+def print_json(value: Any) -> None:
+    """One JSON text on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, indent: int = 0) -> None:
+    """Rows under their titles, columns aligned; None is a dash. Nothing in a cell is taken for markup."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table
+
+    table = Table(*titles, box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*("-" if cell is None else str(cell) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, markup=False, emoji=False, highlight=False)
+    with console.capture() as capture:
+        console.print(Padding(table, (0, 0, 0, indent)))
+    print("\n".join(line.rstrip() for line in capture.get().splitlines()))
+
+
+def warn(text: str) -> None:
+    """One line on stderr; the command goes on."""
+    print(f"chaffinch: warning: {text}", file=sys.stderr)

@@ -1,0 +1,229 @@
+"""`chaffinch topics`: list, describe, create, alter and delete topics of any Kafka. Options are spelled as those of kafka-topics."""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated, Any
+from uuid import UUID
+
+import typer
+
+from chaffinch.admin import configs, topics
+from chaffinch.admin.topics import BY_BROKER, Topic, TopicDescription
+from chaffinch.cli.connection import (
+    AsJson,
+    BootstrapServer,
+    CommandConfig,
+    connect,
+    new_app,
+    parse_pairs,
+    print_json,
+    print_table,
+    warn,
+)
+from chaffinch.errors import ConfigException, TopicExistsException
+
+app = new_app("List, describe, create, alter and delete topics.")
+
+TopicName = Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic.")]
+TopicNames = Annotated[list[str], typer.Option("--topic", metavar="NAME", help="A topic; may be repeated.")]
+Configs = Annotated[list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A topic option; may be repeated.")]
+
+
+@app.command("list")
+def list_command(
+    exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="Leave out topics that Kafka keeps for itself.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the names of all topics, one per line."""
+    with connect(bootstrap_server, command_config) as client:
+        found = [topic for topic in topics.list_topics(client) if not (exclude_internal and topic.is_internal)]
+    if as_json:
+        print_json([_summary(topic) for topic in found])
+    else:
+        for topic in found:
+            print(topic.name)
+
+
+@app.command()
+def describe(
+    topic: Annotated[list[str] | None, typer.Option("--topic", metavar="NAME", help="A topic; may be repeated. Without it: all.")] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show partitions, leaders, in-sync replicas, offsets, and the options that differ from their defaults."""
+    with connect(bootstrap_server, command_config) as client:
+        found = topics.describe_topics(client, topic or None)
+    if as_json:
+        print_json([_details(description) for description in found])
+        return
+    for index, description in enumerate(found):
+        if index:
+            print()
+        _print_description(description)
+
+
+@app.command()
+def create(
+    topic: TopicName,
+    partitions: Annotated[int | None, typer.Option("--partitions", min=1, help="How many; else the broker's default.")] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", min=1, max=32_767, help="How many replicas each has; else the broker's default.")
+    ] = None,
+    config: Configs = None,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Say nothing of a topic that is there already.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a topic."""
+    settings = parse_pairs("--config", config)
+    with connect(bootstrap_server, command_config) as client:
+        try:
+            topics.create_topic(
+                client, topic, partitions=partitions or BY_BROKER, replication_factor=replication_factor or BY_BROKER, config=settings
+            )
+        except TopicExistsException:
+            if not if_not_exists:
+                raise
+        (description,) = topics.wait_for_topic(client, topic)
+    _report_changed(description, as_json, "created")
+
+
+@app.command()
+def alter(
+    topic: TopicName,
+    partitions: Annotated[int | None, typer.Option("--partitions", min=1, help="How many there are to be; never fewer than now.")] = None,
+    config: Configs = None,
+    delete_config: Annotated[
+        list[str] | None, typer.Option("--delete-config", metavar="NAME", help="An option to give back to its default; may be repeated.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add partitions to a topic, or change its options."""
+    changed, deleted = parse_pairs("--config", config), delete_config or []
+    if not (partitions or changed or deleted):
+        raise ConfigException("nothing to alter: give --partitions, --config or --delete-config")
+    if both := sorted(set(changed) & set(deleted)):
+        raise ConfigException(f"{both[0]} is given to --config and to --delete-config")
+    with connect(bootstrap_server, command_config) as client:
+        topics.find_topics(client, [topic])
+        if changed or deleted:
+            configs.alter_topic_configs(client, topic, changed=changed, deleted=deleted)
+        if partitions:
+            topics.add_partitions(client, topic, partitions)
+        (description,) = topics.describe_topics(client, [topic])
+    _report_changed(description, as_json, "altered")
+
+
+@app.command()
+def delete(
+    topic: TopicNames,
+    if_exists: Annotated[bool, typer.Option("--if-exists", help="Say nothing of a topic that is not there.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete topics with all their records."""
+    with connect(bootstrap_server, command_config) as client:
+        names = list(dict.fromkeys(topic))
+        if if_exists:
+            known = {found.name for found in topics.list_topics(client)}
+            names = [name for name in names if name in known]
+        else:
+            topics.find_topics(client, names)
+        if names:
+            topics.delete_topics(client, names)
+    if as_json:
+        print_json({"deleted": names})
+    else:
+        for name in names:
+            print(f"deleted {name}")
+
+
+# Printing -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _report_changed(description: TopicDescription, as_json: bool, done: str) -> None:
+    topic = description.topic
+    if as_json:
+        print_json(_details(description))
+    else:
+        print(f"{done} {topic.name}: {_counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
+    for warning in description.warnings:
+        warn(warning)
+
+
+def _print_description(description: TopicDescription) -> None:
+    topic = description.topic
+    counts = f"{_counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
+    print(f"{topic.name}: {counts}, id {kafka_id(topic.topic_id)}{', internal' if topic.is_internal else ''}")
+    for warning in description.warnings:
+        print(f"  warning: {warning}")
+    for entry in description.configs.values():
+        if entry.differs_from_default:
+            print(
+                f"  {entry.name}={'(secret)' if entry.is_sensitive else entry.value}{'' if entry.source == 'topic' else f' ({entry.source})'}"
+            )
+    titles = ("partition", "leader", "epoch", "replicas", "in sync", "first offset", "end offset")
+    rows = [
+        (
+            part.partition,
+            "none" if part.leader == topics.NO_LEADER else part.leader,
+            part.leader_epoch,
+            ",".join(map(str, part.replicas)),
+            ",".join(map(str, part.in_sync)),
+            part.first_offset,
+            part.end_offset,
+        )
+        for part in topic.partitions
+    ]
+    print_table(titles, rows, indent=2)
+
+
+def _summary(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "id": kafka_id(topic.topic_id),
+        "is_internal": topic.is_internal,
+        "partition_count": len(topic.partitions),
+        "replication_factor": topic.replication_factor,
+    }
+
+
+def _details(description: TopicDescription) -> dict[str, Any]:
+    return {
+        **_summary(description.topic),
+        "partitions": [
+            {
+                "partition": part.partition,
+                "leader": None if part.leader == topics.NO_LEADER else part.leader,
+                "leader_epoch": part.leader_epoch,
+                "replicas": list(part.replicas),
+                "in_sync": list(part.in_sync),
+                "first_offset": part.first_offset,
+                "end_offset": part.end_offset,
+            }
+            for part in description.topic.partitions
+        ],
+        "configs": {
+            entry.name: {"value": entry.value, "source": entry.source}
+            for entry in description.configs.values()
+            if entry.differs_from_default
+        },
+        "warnings": list(description.warnings),
+    }
+
+
+def kafka_id(topic_id: UUID) -> str:
+    """A topic's id as Kafka writes it: 22 characters of base64."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,46 @@
+"""Files of options, as Java reads them."""
+
+from pathlib import Path
+
+import pytest
+
+from chaffinch.cli import properties
+from chaffinch.errors import ConfigException
+
+TEXTS = {
+    "": {},
+    "# a comment\n! another\n\n   \t\n": {},
+    "a=1": {"a": "1"},
+    "a = 1 \nb:2\nc 3\nd\n": {"a": "1", "b": "2", "c": "3", "d": ""},
+    "  a.b\t=\tx=y:z\r\nc=d": {"a.b": "x=y:z", "c": "d"},
+    "list=one,\\\n   two,\\\n   three\nnext=1": {"list": "one,two,three", "next": "1"},
+    "path=C\\:\\\\temp\\t1\n": {"path": "C:\\temp\t1"},
+    "a\\ b\\=c=d\\u00e9\n": {"a b=c": "dé"},
+    "a=1\\": {"a": "1"},
+    "a=1 # not a comment": {"a": "1 # not a comment"},
+    "=nameless": {"": "nameless"},
+}
+
+
+@pytest.mark.parametrize(("text", "entries"), TEXTS.items(), ids=repr)
+def test_entries(text, entries):
+    assert dict(properties.parse(text)) == entries
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [(b"a=1\na=2\n", "option a is given twice"), (b"\xff\xfe\x00", "UTF-8"), (b"a" * (properties.FILE_BYTES_MAX + 1), "larger than")],
+    ids=["twice", "bytes", "large"],
+)
+def test_what_is_wrong_with_a_file(tmp_path: Path, data, says):
+    path = tmp_path / "client.properties"
+    path.write_bytes(data)
+    with pytest.raises(ConfigException, match=says) as raised:
+        properties.load(str(path))
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "."])
+def test_a_file_that_cannot_be_read(tmp_path: Path, name):
+    with pytest.raises(ConfigException, match=str(tmp_path)):
+        properties.load(str(tmp_path / name))
