@@ -167,9 +167,8 @@ def _print_description(description: TopicDescription) -> None:
         print(f"  warning: {warning}")
     for entry in description.configs.values():
         if entry.differs_from_default:
-            print(
-                f"  {entry.name}={'(secret)' if entry.is_sensitive else entry.value}{'' if entry.source == 'topic' else f' ({entry.source})'}"
-            )
+            origin = "" if entry.source == "topic" else f" ({entry.source})"
+            print(f"  {entry.name}={'(secret)' if entry.is_sensitive else entry.value}{origin}")
     titles = ("partition", "leader", "epoch", "replicas", "in sync", "first offset", "end offset")
     rows = [
         (
