@@ -9,7 +9,7 @@ from typing import Any
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
-from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
+from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
@@ -56,6 +56,12 @@ class Cluster:
             self.now_ms = max(self.now_ms, deadline_ms)
             self.carry_out(self.core.handle(TimePassed(), self.now_ms))
         self.now_ms = until_ms
+
+    def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
+        self.carry_out(self.core.handle(NodeStopped(node_id=node_id, abruptly=abruptly), self.now_ms))
+
+    def start_node(self, node_id: int) -> None:
+        self.carry_out(self.core.handle(NodeStarted(node_id=node_id), self.now_ms))
 
     def restart(self, *, kill: bool = True) -> None:
         """A new core on the same files. With `kill` the old one gets no chance to write."""

@@ -44,7 +44,7 @@ def produce_code(
     partition = cluster.core.topics.partition("orders", 0)
     assert partition is not None
     for node in [node for node in partition.replicas.assigned if node != partition.replicas.leader][:stopped]:
-        cluster.core.stop_node(node)
+        cluster.stop_node(node)
     client = cluster.client(node=partition.replicas.leader)
     if acks == 0:
         return 0

@@ -134,7 +134,7 @@ class TestRefusals:
         cluster = Cluster(nodes=2)
         cluster.topic("orders", 1, 2)
         leader = cluster.core.topics.partition("orders", 0).replicas.leader
-        cluster.core.stop_node(leader)
+        cluster.stop_node(leader)
         assert first(cluster.client(node=1 - leader).ask(fetch(leader_epoch=0))).error_code == 74
 
 

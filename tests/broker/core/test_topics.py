@@ -268,7 +268,7 @@ class TestMetadata:
         cluster.topic("a", 1, 2)
         replicas = cluster.core.topics.get("a").partitions[0].replicas
         first, second = replicas.assigned
-        cluster.core.stop_node(first)
+        cluster.stop_node(first)
         answer = cluster.client(node=second).ask(MetadataRequest(topics=None))
         (partition,) = answer.topics[0].partitions
         assert (partition.leader_id, partition.leader_epoch, partition.isr_nodes, partition.offline_replicas) == (
@@ -278,12 +278,12 @@ class TestMetadata:
             [first],
         )
         assert first not in {broker.node_id for broker in answer.brokers}
-        cluster.core.stop_node(second)
+        cluster.stop_node(second)
         (partition,) = cluster.client(node=3 - first - second).ask(MetadataRequest(topics=None)).topics[0].partitions
         assert (partition.error_code, partition.leader_id) == (5, -1)
-        cluster.core.start_node(first)
+        cluster.start_node(first)
         assert replicas.leader == -1, "only the last in-sync replica may lead"
-        cluster.core.start_node(second)
+        cluster.start_node(second)
         assert (replicas.leader, replicas.in_sync) == (second, (first, second))
 
     def test_describe_cluster(self) -> None:

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import base64
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from chaffinch.broker.core import chores, options
 from chaffinch.broker.core.broker_state import BrokerState, Close, Result, Silence, Waiting
+from chaffinch.broker.core.cluster_membership import ClusterMembership, first_epoch
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.declared_replicas import DeclaredNodes, Node
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Respond
 from chaffinch.broker.core.error_answers import error_answer
-from chaffinch.broker.core.events import ConnectionLost, Event, RequestReceived, TimePassed
+from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
@@ -86,10 +87,12 @@ class BrokerCore:
                 journal.sync()
             self._directory.complete()
         dynamic = DynamicSettings(static, self._journals["cluster"])
-        declared = DeclaredNodes(nodes)
+        declared = DeclaredNodes(nodes, first_epoch=first_epoch(self._journals["cluster"]))
         topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, now_ms)
         offsets = GroupOffsets(self._journals["offsets"])
         grown: list[Partition] = []
+        changed_keys: list[Hashable] = []
+        membership = ClusterMembership(declared, topics, dynamic, self._journals["cluster"], changed_keys)
         transactions = TransactionCoordinator(
             self._journals["transactions"],
             TransactionParticipants(topics, offsets, grown),
@@ -105,8 +108,10 @@ class BrokerCore:
             topics=topics,
             transactions=transactions,
             offsets=offsets,
+            membership=membership,
             grown=grown,
-            chores=[transactions],
+            changed_keys=changed_keys,
+            chores=[transactions, membership],
         )
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
@@ -125,7 +130,10 @@ class BrokerCore:
     # What a shell calls ---------------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take note of an event; what comes back is to be done in order. With `flush.policy=always` everything it promises is synced."""
+        """Take note of an event; what comes back is to be done in order. With `flush.policy=always` everything it promises is synced.
+
+        Raises ConfigException and StorageError for a node's event that cannot be.
+        """
         effects = self.apply(event, now_ms)
         self.sync()
         return effects
@@ -136,8 +144,12 @@ class BrokerCore:
             self._received(event, now_ms)
         elif isinstance(event, TimePassed):
             self._time_passed(now_ms)
-        else:
+        elif isinstance(event, ConnectionLost):
             self._lost(event)
+        elif isinstance(event, NodeStopped):
+            self.state.membership.stop(event.node_id, now_ms, abruptly=event.abruptly)
+        else:
+            self.state.membership.start(event.node_id)
         if self.state.grown or self.state.changed_keys:
             self._wake(now_ms)
         if self.state.refusals.lines:
@@ -204,21 +216,6 @@ class BrokerCore:
         self.state.say_without_effect(name, created.topic.overrides)
         self.sync()
         return created.topic
-
-    def stop_node(self, node_id: int) -> None:
-        """The declared node leaves every in-sync set and hands its leaderships on."""
-        self.state.nodes.stopped.add(node_id)
-        self._follow_nodes()
-
-    def start_node(self, node_id: int) -> None:
-        """The declared node is in sync again."""
-        self.state.nodes.stopped.discard(node_id)
-        self._follow_nodes()
-
-    def _follow_nodes(self) -> None:
-        live = self.state.nodes.live_ids
-        for partition in self.state.topics.partitions():
-            partition.replicas.follow(live)
 
     # Requests -------------------------------------------------------------------------------------------------------------------------
 

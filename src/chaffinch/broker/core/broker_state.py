@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from chaffinch.broker.core.chores import Chore
+from chaffinch.broker.core.cluster_membership import ClusterMembership
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
@@ -35,6 +36,7 @@ class BrokerState:
     topics: TopicRegistry
     transactions: TransactionCoordinator
     offsets: GroupOffsets
+    membership: ClusterMembership
     counters: Counters = field(default_factory=Counters)
     faults: FaultScript = field(default_factory=FaultScript)
     refusals: RefusalLog = field(default_factory=RefusalLog)

@@ -1,8 +1,8 @@
 """Declared nodes and replicas: one process stands for a cluster of N nodes.
 
-Topics have replicas on declared nodes, a leader and an in-sync set; the bytes are stored once. A stopped node leaves every in-sync set
-and hands its leaderships on, so that NOT_ENOUGH_REPLICAS and NOT_LEADER_OR_FOLLOWER are real answers. Durability across
-machines is Apache Kafka's job, not this one's.
+Topics have replicas on declared nodes, a leader and an in-sync set; the bytes are stored once. A stopped node hands its leaderships on and
+leaves every in-sync set, at once or, when it stopped abruptly, after `replica.lag.time.max.ms`; so NOT_ENOUGH_REPLICAS and
+NOT_LEADER_OR_FOLLOWER are real answers. Durability across machines is Apache Kafka's job, not this one's.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Node:
 @dataclass(slots=True, kw_only=True)
 class Replicas:
     """Where a partition lives. `assigned` in order of preference; `in_sync` in the same order; `leader` is NO_LEADER while none is left.
+    `is_held`: a member of the in-sync set lags, so the high watermark stands still.
 
     Without any live replica the in-sync set keeps its last member, as in Kafka: whoever comes back first of it leads.
     """
@@ -33,29 +34,40 @@ class Replicas:
     in_sync: tuple[int, ...] = ()
     leader: int = NO_LEADER
     leader_epoch: int = 0
+    is_held: bool = False
 
     def __post_init__(self) -> None:
         self.in_sync = self.in_sync or self.assigned
         if self.leader == NO_LEADER:
             self.leader = self.in_sync[0]
 
-    def follow(self, live: Container[int]) -> None:
-        """Adjust leader and in-sync set to the nodes that are running. A new leader raises the epoch."""
+    def follow(self, live: Container[int], lagging: Container[int] = ()) -> None:
+        """Adjust leader and in-sync set to the nodes that are running. A new leader raises the epoch.
+
+        `lagging` nodes do not run either, but nobody has noticed yet: they stay in the set where they are in it.
+        """
         electable = [member for member in self.in_sync if member in live]
         leader = self.leader if self.leader in electable else electable[0] if electable else NO_LEADER
         if leader != self.leader:
             self.leader = leader
             self.leader_epoch += 1
         if electable:  # Bytes are stored once: whoever runs beside a leader has them all.
-            self.in_sync = tuple(member for member in self.assigned if member in live)
+            self.in_sync = tuple(member for member in self.assigned if member in live or (member in self.in_sync and member in lagging))
+        self.is_held = any(member in lagging for member in self.in_sync)
 
 
 @dataclass(slots=True)
 class DeclaredNodes:
-    """The nodes of the cluster and which of them are running. Node ids are 0, 1, 2, ..."""
+    """The nodes of the cluster and which of them are running. Node ids are 0, 1, 2, ...
+
+    `lagging`: those of the stopped ones that are in in-sync sets yet, and when (ms) they leave them. `first_epoch`: the leader epoch with
+    which partitions begin in this life of the broker, above all of earlier lives.
+    """
 
     nodes: Sequence[Node]
     stopped: set[int] = field(default_factory=set)
+    lagging: dict[int, int] = field(default_factory=dict)
+    first_epoch: int = 0
 
     @property
     def live_ids(self) -> set[int]:
@@ -73,9 +85,10 @@ class DeclaredNodes:
         return next((node for node in self.live if node.id == node_id), None)
 
     def coordinator_of(self, key: str) -> Node | None:
-        """The node that answers for a group or a transactional id. The same key, the same node, while the same nodes live."""
-        live = self.live
-        return live[sum(key.encode()) % len(live)] if live else None
+        """The node that answers for a group or a transactional id: always the same one of all; while it is stopped the next that runs."""
+        first = sum(key.encode())
+        ring = (self.nodes[(first + step) % len(self.nodes)] for step in range(len(self.nodes)))
+        return next((node for node in ring if node.id not in self.stopped), None)
 
     def assign(self, partition_count: int, replication_factor: int, first_node: int) -> list[tuple[int, ...]]:
         """Spread replicas and leaders over all nodes, one step further per partition, beginning at `first_node`.

@@ -34,4 +34,19 @@ class TimePassed:
     """Nothing came, but `BrokerCore.next_deadline_ms` has been reached."""
 
 
-Event: TypeAlias = RequestReceived | ConnectionLost | TimePassed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStopped:
+    """A declared node is to stop: in order, or `abruptly`, without a word to the others."""
+
+    node_id: int
+    abruptly: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStarted:
+    """A declared node is to run again."""
+
+    node_id: int
+
+
+Event: TypeAlias = RequestReceived | ConnectionLost | TimePassed | NodeStopped | NodeStarted

@@ -49,6 +49,13 @@ _KAFKA = (
     Option("num.partitions", "int", 1, "Partitions of topics created without a number.", minimum=1),
     Option("offset.metadata.max.bytes", "int", 4096, "Largest text beside a committed offset.", minimum=0),
     Option("queued.max.request.bytes", "int", 512 << 20, "Largest sum of requests, finished or not, that wait for the broker.", minimum=1),
+    Option(
+        "replica.lag.time.max.ms",
+        "int",
+        30_000,
+        "A declared node that stopped abruptly stays in the in-sync sets for this time.",
+        minimum=1,
+    ),
     Option("socket.request.max.bytes", "int", 100 << 20, "Largest request.", minimum=1, maximum=INT_MAX),
     Option("transaction.max.timeout.ms", "int", 900_000, "Longest transaction.timeout.ms a producer may ask for.", minimum=1),
     Option(
@@ -145,7 +152,6 @@ WITHOUT_EFFECT = frozenset(
         "replica.fetch.response.max.bytes",
         "replica.fetch.wait.max.ms",
         "replica.high.watermark.checkpoint.interval.ms",
-        "replica.lag.time.max.ms",
         "replica.selector.class",
         "replica.socket.receive.buffer.bytes",
         "replica.socket.timeout.ms",

@@ -284,7 +284,7 @@ class TopicRegistry:
             )
 
     def _live_replicas(self, assigned: tuple[int, ...]) -> Replicas:
-        replicas = Replicas(assigned=assigned)
+        replicas = Replicas(assigned=assigned, leader_epoch=self._nodes.first_epoch)
         replicas.follow(self._nodes.live_ids)
         return replicas
 

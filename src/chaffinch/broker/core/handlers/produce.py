@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
+from chaffinch.broker.core.acknowledgement import Unacknowledged
 from chaffinch.broker.core.append import AppendTerms, Outcome, Refusal, append
-from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, refuse
+from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, Waiting, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.replication_check import ACKS_ALL
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Numbering
@@ -84,7 +86,35 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
     if request.acks == 0:
         return Close("a Produce request with acks=0 was refused") if has_refusal else SILENCE
+    if request.acks == ACKS_ALL and broker.nodes.lagging:
+        return _when_on_all_replicas(broker, event, response, now_ms + max(request.timeout_ms, 0))
     return response
+
+
+def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response: ProduceResponse, deadline_ms: int) -> Result:
+    """The answer once every in-sync replica has the batches, or it is certain that they will not in time."""
+    waiting: list[Unacknowledged] = []
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            partition = broker.topics.partition(topic.name, answer.index)
+            if partition is not None and answer.error_code == codes.NONE.number:
+                waiting.append(Unacknowledged(partition, answer))
+    if all(stored.is_over(event.node_id) for stored in waiting):
+        return response
+
+    def answer_late(late_ms: int, is_last: bool) -> ProduceResponse | None:
+        if not is_last and not all(stored.is_over(event.node_id) for stored in waiting):
+            return None
+        for stored in waiting:
+            refusal = stored.refusal(broker, event.node_id)
+            if refusal is not None:
+                refused = _refusal_answer(broker, event, stored.partition.topic_partition, refusal, response, late_ms)
+                stored.answer.error_code, stored.answer.error_message = refused.error_code, refused.error_message
+                stored.answer.current_leader = refused.current_leader
+        return response
+
+    keys = {stored.partition.topic_partition for stored in waiting}
+    return Waiting(deadline_ms=deadline_ms, keys=keys, answer=answer_late)
 
 
 def _outcome(
@@ -157,6 +187,12 @@ def _refused(
 ) -> PartitionProduceResponse:
     """The answer for one refused partition, counted and logged."""
     _count(broker, place, refusal)
+    return _refusal_answer(broker, event, place, refusal, response, now_ms)
+
+
+def _refusal_answer(
+    broker: BrokerState, event: RequestReceived, place: TopicPartition, refusal: Refusal, response: ProduceResponse, now_ms: int
+) -> PartitionProduceResponse:
     version = event.request.version
     partition = broker.topics.partition(*place)
     if refusal.code is not codes.UNKNOWN_TOPIC_OR_PARTITION or place.topic:

@@ -1,0 +1,105 @@
+"""Declared nodes that stop and start while the broker runs: leaders move, in-sync sets shrink and grow, high watermarks wait.
+
+A node that is stopped in order leaves every in-sync set at once, as after Kafka's controlled shutdown. One that stops abruptly stays in
+them until `replica.lag.time.max.ms` is over, as a follower does that no longer fetches: meanwhile what is appended is not yet on every
+in-sync replica, so the high watermarks of its partitions stand still and writes with acks=all wait (`acknowledgement.py`).
+
+A partition's leader epoch must not go back when the process starts anew, or clients would take what they hear for old news. It rises by at
+most one with each change of the nodes, so the number of changes, kept in the journal, is above them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from chaffinch.broker.core.declared_replicas import DeclaredNodes
+from chaffinch.broker.core.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.topics import TopicRegistry
+from chaffinch.errors import ConfigException
+from chaffinch.storage.journal import Journal
+
+_CHANGES_KEY = b"node.changes"
+
+
+def first_epoch(journal: Journal) -> int:
+    """The leader epoch with which partitions begin in this life of the broker. Raises StorageError."""
+    changes = int(journal.items().get(_CHANGES_KEY, b"0"))
+    if changes:
+        journal.put({_CHANGES_KEY: b"%d" % (changes + 1)})
+        return changes + 1
+    return 0
+
+
+class ClusterMembership:
+    """See the module. A chore: nodes that lag for too long leave the in-sync sets. `changed_keys` gets the partitions
+    whose leader or high watermark moved."""
+
+    def __init__(
+        self, nodes: DeclaredNodes, topics: TopicRegistry, settings: DynamicSettings, journal: Journal, changed_keys: list[Hashable]
+    ) -> None:
+        self._nodes = nodes
+        self._topics = topics
+        self._settings = settings
+        self._journal = journal
+        self._changed_keys = changed_keys
+
+    def stop(self, node_id: int, now_ms: int, *, abruptly: bool = False) -> None:
+        """Stop a node; one that is stopped already leaves the in-sync sets at once unless `abruptly`.
+
+        Raises ConfigException for a node that does not exist, StorageError.
+        """
+        self.check(node_id)
+        is_change = node_id not in self._nodes.stopped
+        if is_change:
+            self._count_change()
+            self._nodes.stopped.add(node_id)
+        if not abruptly:
+            self._nodes.lagging.pop(node_id, None)
+        elif is_change:
+            self._nodes.lagging[node_id] = now_ms + self._settings["replica.lag.time.max.ms"]
+        self._follow()
+
+    def start(self, node_id: int) -> None:
+        """Start a node: it is in sync again. Nothing happens to one that runs. Raises as `stop`."""
+        self.check(node_id)
+        if node_id in self._nodes.stopped:
+            self._count_change()
+            self._nodes.stopped.discard(node_id)
+            self._nodes.lagging.pop(node_id, None)
+            self._follow()
+
+    def check(self, node_id: int) -> None:
+        """Raises ConfigException for a node that does not exist."""
+        if not 0 <= node_id < len(self._nodes.nodes):
+            last = len(self._nodes.nodes) - 1
+            raise ConfigException(f"node {node_id} does not exist: this broker has {'node 0 only' if last == 0 else f'nodes 0 to {last}'}")
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return min(self._nodes.lagging.values()) if self._nodes.lagging else None
+
+    def expire(self, now_ms: int) -> list[str]:
+        gone = [node_id for node_id, leaves_at_ms in self._nodes.lagging.items() if leaves_at_ms <= now_ms]
+        for node_id in gone:
+            del self._nodes.lagging[node_id]
+        if gone:
+            self._follow()
+        return [f"node {node_id} has been away for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
+
+    def _count_change(self) -> None:
+        changes = int(self._journal.items().get(_CHANGES_KEY, b"0"))
+        self._journal.put({_CHANGES_KEY: b"%d" % (changes + 1)})
+
+    def _follow(self) -> None:
+        """Adjust every partition to the nodes as they are now."""
+        live, lagging = self._nodes.live_ids, self._nodes.lagging
+        for partition in self._topics.partitions():
+            replicas = partition.replicas
+            before = (replicas.leader, replicas.is_held)
+            replicas.follow(live, lagging)
+            if replicas.is_held and not before[1]:
+                partition.log.high_watermark = partition.log.log_end_offset
+            elif before[1] and not replicas.is_held:
+                partition.log.high_watermark = None
+            if (replicas.leader, replicas.is_held) != before:
+                self._changed_keys.append(partition.topic_partition)

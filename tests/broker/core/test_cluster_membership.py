@@ -1,0 +1,288 @@
+"""Declared nodes that stop and start: leaders, in-sync sets, high watermarks, and what producers and readers hear of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.topics import Partition
+from chaffinch.errors import ConfigException
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from tests.broker.batches import batch_of
+from tests.broker.core_client import Client, Cluster, produce_request
+
+LAG_MS = 30_000
+
+
+def cluster_of_three(in_sync_min: int = 1, **config: str) -> tuple[Cluster, Partition, list[int]]:
+    """Topic `orders` with one partition on all three nodes; its partition, and its replicas with the leader first."""
+    cluster = Cluster(config, nodes=3)
+    cluster.topic("orders", 1, 3, min_insync_replicas=str(in_sync_min))
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    return cluster, partition, list(partition.replicas.assigned)
+
+
+def produce(client: Client, timeout_ms: int = 60_000, *, acks: int = -1, **options: Any) -> None:
+    request = produce_request("orders", batch_of(b"a", **options), acks=acks)
+    client.send(request.replace(timeout_ms=timeout_ms))
+
+
+def answer_of(client: Client) -> tuple[int, int, str | None]:
+    (response,) = client.answers
+    answer = response.responses[0].partition_responses[0]
+    client.answers.clear()
+    return answer.error_code, answer.base_offset, answer.error_message
+
+
+def fetch(client: Client, offset: int = 0, wait_ms: int = 0) -> None:
+    asked = [FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)]
+    client.send(
+        FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)]), 11
+    )
+
+
+def fetched(client: Client) -> tuple[int, int, bool]:
+    """Code, high watermark, whether there are records."""
+    (response,) = client.answers
+    client.answers.clear()
+    data = response.responses[0].partitions[0]
+    return data.error_code, data.high_watermark, bool(data.records)
+
+
+class TestLagging:
+    """A replica that stopped abruptly is in the in-sync set until `replica.lag.time.max.ms` is over."""
+
+    def test_the_answer_waits_until_the_node_is_back(self) -> None:
+        cluster, partition, (leader, follower, _) = cluster_of_three(2)
+        cluster.stop_node(follower, abruptly=True)
+        assert partition.replicas.in_sync == partition.replicas.assigned
+        client = cluster.client(node=leader)
+        produce(client)
+        cluster.advance(LAG_MS - 1)
+        assert (client.answers, partition.log.log_end_offset, partition.log.high_watermark) == ([], 1, 0)
+        cluster.start_node(follower)
+        assert answer_of(client) == (0, 0, None)
+        assert partition.log.high_watermark == 1
+
+    def test_it_leaves_the_set_and_enough_are_left(self) -> None:
+        cluster, partition, (leader, follower, other) = cluster_of_three(2)
+        cluster.stop_node(follower, abruptly=True)
+        client = cluster.client(node=leader)
+        produce(client)
+        cluster.advance(LAG_MS)
+        assert answer_of(client) == (0, 0, None)
+        assert set(partition.replicas.in_sync) == {leader, other}
+        assert any(f"node {follower}" in line for line in cluster.lines)
+
+    def test_they_leave_the_set_and_too_few_are_left(self) -> None:
+        cluster, partition, (leader, *followers) = cluster_of_three(2)
+        for follower in followers:
+            cluster.stop_node(follower, abruptly=True)
+        client = cluster.client(node=leader)
+        produce(client)
+        cluster.advance(LAG_MS)
+        code, offset, message = answer_of(client)
+        assert (code, offset) == (20, 0)
+        assert message is not None
+        assert "1 of 3 replicas" in message
+        assert (partition.log.log_end_offset, partition.log.high_watermark) == (1, 1)
+        assert any("NOT_ENOUGH_REPLICAS_AFTER_APPEND" in line for line in cluster.lines)
+        produce(client)
+        assert answer_of(client)[0] == 19, "now it is known before the append"
+        assert partition.log.log_end_offset == 1
+
+    def test_time_is_up_first_and_the_batch_again(self) -> None:
+        cluster, partition, (leader, follower, _) = cluster_of_three()
+        cluster.stop_node(follower, abruptly=True)
+        client = cluster.client(node=leader)
+        producer = {"identity": ProducerIdentity(7, 0), "sequence": 0}
+        produce(client, 1000, **producer)
+        cluster.advance(999)
+        assert client.answers == []
+        cluster.advance(1)
+        code, _, message = answer_of(client)
+        assert code == 7
+        assert message is not None
+        assert f"[{follower}]" in message
+        produce(client, 1000, **producer)
+        assert client.answers == [], "a repetition waits as the batch did"
+        cluster.start_node(follower)
+        assert answer_of(client) == (0, 0, None)
+        assert partition.log.log_end_offset == 1
+
+    @pytest.mark.parametrize("timeout_ms", [0, -5])
+    def test_no_time_at_all(self, timeout_ms: int) -> None:
+        cluster, _, (leader, follower, _) = cluster_of_three()
+        cluster.stop_node(follower, abruptly=True)
+        client = cluster.client(node=leader)
+        produce(client, timeout_ms)
+        cluster.advance(0)
+        assert answer_of(client)[0] == 7
+
+    def test_acks_one_answers_at_once_and_readers_see_it_later(self) -> None:
+        cluster, _, (leader, follower, _) = cluster_of_three()
+        writer, reader = cluster.client(node=leader), cluster.client(node=leader)
+        produce(writer, acks=1)
+        assert answer_of(writer)[0] == 0
+        cluster.stop_node(follower, abruptly=True)
+        produce(writer, acks=1)
+        assert answer_of(writer)[:2] == (0, 1)
+        fetch(reader)
+        assert fetched(reader) == (0, 1, True)
+        fetch(reader, 1, wait_ms=600_000)
+        assert reader.answers == []
+        cluster.start_node(follower)
+        assert fetched(reader) == (0, 2, True)
+
+    def test_the_leader_goes_and_the_answer_names_the_new_one(self) -> None:
+        cluster, partition, (leader, follower, other) = cluster_of_three()
+        cluster.stop_node(other, abruptly=True)
+        client = cluster.client(node=leader)
+        produce(client)
+        cluster.stop_node(leader)  # The shell cuts its connections; here the answer can be looked at.
+        response = client.answers.pop()
+        answer = response.responses[0].partition_responses[0]
+        assert (answer.error_code, answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (6, follower, 1)
+        assert [(node.node_id, node.port) for node in response.node_endpoints] == [(follower, 9092 + follower)]
+        assert partition.log.high_watermark == 0, "the lagging replica still lags"
+
+    def test_a_stopped_leader_hands_on_and_lags(self) -> None:
+        cluster, partition, (leader, follower, _) = cluster_of_three()
+        cluster.stop_node(leader, abruptly=True)
+        assert (partition.replicas.leader, partition.replicas.in_sync) == (follower, partition.replicas.assigned)
+        client = cluster.client(node=follower)
+        produce(client)
+        assert client.answers == []
+        cluster.stop_node(leader)  # In order after all: it need not be waited for.
+        assert answer_of(client)[0] == 0
+
+    def test_a_topic_deleted_meanwhile(self) -> None:
+        cluster, _, (leader, follower, _) = cluster_of_three()
+        cluster.stop_node(follower, abruptly=True)
+        client = cluster.client(node=leader)
+        produce(client, 1000)
+        cluster.core.topics.delete("orders")
+        cluster.advance(1000)
+        assert answer_of(client)[0] == 3
+
+    def test_a_connection_lost_while_waiting_leaves_nothing(self) -> None:
+        cluster, _, (leader, follower, _) = cluster_of_three()
+        cluster.stop_node(follower, abruptly=True)
+        client = cluster.client(node=leader)
+        produce(client)
+        client.lose()
+        assert not cluster.core._waits
+        cluster.start_node(follower)
+        assert client.answers == []
+
+    def test_stopping_twice_does_not_begin_anew(self) -> None:
+        cluster, partition, (_, follower, _) = cluster_of_three()
+        cluster.stop_node(follower, abruptly=True)
+        cluster.advance(LAG_MS - 1)
+        cluster.stop_node(follower, abruptly=True)
+        cluster.advance(1)
+        assert follower not in partition.replicas.in_sync
+        cluster.stop_node(follower, abruptly=True)
+        assert follower not in partition.replicas.in_sync
+
+
+class TestStopped:
+    def test_all_nodes_and_the_first_back(self) -> None:
+        cluster, partition, nodes = cluster_of_three()
+        for node in nodes:
+            cluster.stop_node(node)
+        assert (partition.replicas.leader, partition.replicas.in_sync) == (-1, (nodes[-1],))
+        answer = cluster.client(node=nodes[0]).ask(MetadataRequest(topics=None))
+        assert (answer.brokers, answer.controller_id, answer.topics[0].partitions[0].error_code) == ([], -1, 5)
+        cluster.start_node(nodes[0])
+        assert partition.replicas.leader == -1
+        cluster.start_node(nodes[-1])
+        assert partition.replicas.leader == nodes[-1]
+
+    def test_all_nodes_abruptly(self) -> None:
+        cluster, partition, nodes = cluster_of_three()
+        for node in nodes:
+            cluster.stop_node(node, abruptly=True)
+        cluster.advance(2 * LAG_MS)
+        assert partition.replicas.leader == -1
+        cluster.start_node(nodes[1])
+        assert (partition.replicas.leader, partition.replicas.in_sync) == (nodes[1], (nodes[1],))
+        client = cluster.client(node=nodes[1])
+        produce(client)
+        assert answer_of(client)[0] == 0
+
+    def test_fetches_that_wait_hear_of_it_at_once(self) -> None:
+        cluster, _, (leader, _, _) = cluster_of_three()
+        reader = cluster.client(node=leader)
+        fetch(reader, wait_ms=600_000)
+        assert reader.answers == []
+        cluster.stop_node(leader)
+        assert fetched(reader)[0] == 6
+
+    def test_a_topic_made_meanwhile_leads_elsewhere(self) -> None:
+        cluster = Cluster(nodes=3)
+        cluster.stop_node(1)
+        cluster.topic("orders", 6, 2)
+        for partition in cluster.core.topics.partitions():
+            assert partition.replicas.leader != 1
+            assert 1 not in partition.replicas.in_sync
+        cluster.start_node(1)
+        assert all(partition.replicas.in_sync == partition.replicas.assigned for partition in cluster.core.topics.partitions())
+
+    @pytest.mark.parametrize("node_id", [-1, 3])
+    @pytest.mark.parametrize("change", [Cluster.stop_node, Cluster.start_node])
+    def test_nodes_that_do_not_exist(self, change: Callable[[Cluster, int], None], node_id: int) -> None:
+        with pytest.raises(ConfigException, match=f"node {node_id} does not exist: this broker has nodes 0 to 2"):
+            change(Cluster(nodes=3), node_id)
+
+    def test_leader_epochs_do_not_go_back_when_the_process_starts_anew(self) -> None:
+        cluster, partition, (leader, follower, _) = cluster_of_three()
+        assert partition.replicas.leader_epoch == 0
+        epochs = []
+        for node in (leader, follower):
+            cluster.stop_node(node)
+            epochs.append(partition.replicas.leader_epoch)
+        cluster.restart()
+        again = cluster.core.topics.partition("orders", 0)
+        assert again is not None
+        epochs.append(again.replicas.leader_epoch)
+        assert epochs == sorted(set(epochs))
+        assert again.replicas.leader == leader, "another process, all nodes run"
+        cluster.restart(kill=False)
+        last = cluster.core.topics.partition("orders", 0)
+        assert last is not None
+        assert last.replicas.leader_epoch > epochs[-1]
+
+
+class TestCoordinators:
+    KEYS = tuple(f"group-{number}" for number in range(30))
+
+    def coordinators(self, cluster: Cluster) -> dict[str, int]:
+        node = next(iter(cluster.core.state.nodes.live_ids))
+        found = cluster.client(node=node).ask(FindCoordinatorRequest(coordinator_keys=list(self.KEYS)), 4).coordinators
+        return {coordinator.key: coordinator.node_id for coordinator in found}
+
+    def test_only_those_of_the_stopped_node_move(self) -> None:
+        cluster = Cluster(nodes=3)
+        before = self.coordinators(cluster)
+        assert set(before.values()) == {0, 1, 2}
+        cluster.stop_node(1)
+        during = self.coordinators(cluster)
+        assert {key for key in self.KEYS if before[key] != during[key]} == {key for key in self.KEYS if before[key] == 1}
+        assert 1 not in during.values()
+        cluster.start_node(1)
+        assert self.coordinators(cluster) == before
+
+    def test_the_wrong_node_says_so(self) -> None:
+        cluster = Cluster(nodes=2)
+        state: BrokerState = cluster.core.state
+        assert [state.is_coordinator(node, "a") for node in (0, 1)] == [False, True]
+        cluster.stop_node(1)
+        assert [state.is_coordinator(node, "a") for node in (0, 1)] == [True, False]
