@@ -24,10 +24,10 @@ from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceReq
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
+from chaffinch.records.committed_batches import committed
 from chaffinch.spark import snapshot
 from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
 from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
-from chaffinch.spark.committed_batches import committed
 from chaffinch.spark.dead_letters import Origin, dead_letter_records
 from chaffinch.spark.marker import CheckpointState
 from chaffinch.spark.operations import (

@@ -15,7 +15,7 @@ from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.records import batch
 from chaffinch.records.batch import BatchView
-from chaffinch.records.control_batch import read_control
+from chaffinch.records.committed_batches import committed
 from chaffinch.storage.files import BytesLike
 
 if TYPE_CHECKING:
@@ -78,16 +78,6 @@ def to_table(partitions: list[PartitionRecords]) -> pa.Table:
 
 
 def _visible(records: PartitionRecords) -> Iterator[BatchView]:
-    """Batches of data without those of aborted transactions, as Kafka's consumer leaves them out (`CompletedFetch`)."""
-    waiting = sorted(records.aborted, key=lambda entry: entry[1], reverse=True)
-    aborted_producers: set[int] = set()
-    for part in records.parts:
-        for view in batch.views(part):
-            header = view.header
-            while waiting and waiting[-1][1] <= header.last_offset:
-                aborted_producers.add(waiting.pop()[0])
-            if header.is_control:
-                if read_control(view)[0] is False:
-                    aborted_producers.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in aborted_producers):
-                yield view
+    """Batches of data without those of aborted transactions."""
+    views = (view for part in records.parts for view in batch.views(part))
+    return (view for view, is_visible in committed(views, records.aborted) if is_visible)

@@ -143,7 +143,7 @@ class TopicReader(DataSourceReader):
     def _records(self, client: SyncClient, where: TopicPartition, position: int, end: int) -> Iterator[tuple[RecordColumns, int]]:
         """Records of the range batch by batch, with the batch's timestamp type."""
         from chaffinch.records import batch as batches
-        from chaffinch.spark.committed_batches import committed
+        from chaffinch.records.committed_batches import committed
 
         while position < end:
             data = self._fetch(client, where, position)

@@ -5,8 +5,8 @@ import pytest
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
+from chaffinch.records.committed_batches import committed
 from chaffinch.records.control_batch import encode_control_batch
-from chaffinch.spark.committed_batches import committed
 from chaffinch.spark.operations import Step
 from chaffinch.spark.pause import pause_is_due
 
