@@ -77,6 +77,22 @@ def encode_with_attributes(
         _write_records(columns, base_timestamp, payload, 0)
         out = bytearray(HEADER_BYTES)
         out += compress(compression, payload.data, level)
+    times = (base_timestamp, int(columns.timestamps.max()))
+    write_header(out, attributes, columns.count, times, identity=identity, base_sequence=base_sequence, base_offset=base_offset)
+    return out
+
+
+def write_header(
+    out: bytearray,
+    attributes: int,
+    count: int,
+    times: tuple[int, int],
+    *,
+    identity: ProducerIdentity = NO_PRODUCER,
+    base_sequence: int = NO_SEQUENCE,
+    base_offset: int = 0,
+) -> None:
+    """Write the header and the checksum of a batch whose payload is there already. `times`: base and largest timestamp, ms."""
     HEADER.pack_into(
         out,
         0,
@@ -86,16 +102,14 @@ def encode_with_attributes(
         MAGIC,
         0,
         attributes,
-        columns.count - 1,
-        base_timestamp,
-        int(columns.timestamps.max()),
+        count - 1,
+        *times,
         identity.producer_id,
         identity.epoch,
         base_sequence,
-        columns.count,
+        count,
     )
     write_crc(out)
-    return out
 
 
 def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, position: int) -> None:

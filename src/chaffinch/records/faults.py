@@ -13,7 +13,10 @@ from typing import Any
 
 
 class Fault(IntEnum):
-    """Where the bytes of a batch contradict themselves. The order is the order in which a reader meets the fields."""
+    """Where the bytes of a batch contradict themselves. The order is the order in which a reader meets the fields.
+
+    Up to 18 in format 2; the messages of formats 0 and 1 have faults of their own where the layout differs.
+    """
 
     NONE = 0
     BATCH_LENGTH = 1
@@ -34,6 +37,11 @@ class Fault(IntEnum):
     RECORD_LENGTH_UNUSED = 16
     TRAILING_BYTES = 17
     CONTROL_RECORD = 18
+    MESSAGE_SIZE = 19
+    MESSAGE_CUT_SHORT = 20
+    MESSAGE_KEY_LENGTH = 21
+    MESSAGE_VALUE_LENGTH = 22
+    MESSAGE_TIMESTAMP = 23
 
 
 FAULT_TEXTS: dict[Fault, str] = {
@@ -56,6 +64,11 @@ FAULT_TEXTS: dict[Fault, str] = {
     Fault.RECORD_LENGTH_UNUSED: "the record's fields end before its length says",
     Fault.TRAILING_BYTES: "bytes follow the last record",
     Fault.CONTROL_RECORD: "the batch is not a control batch with one well-formed record",
+    Fault.MESSAGE_SIZE: "the message size is negative or below that of an empty message",
+    Fault.MESSAGE_CUT_SHORT: "the message size goes beyond the bytes at hand",
+    Fault.MESSAGE_KEY_LENGTH: "the key length goes beyond the message",
+    Fault.MESSAGE_VALUE_LENGTH: "the value length goes beyond the message",
+    Fault.MESSAGE_TIMESTAMP: "the message ends within its timestamp",
 }
 
 

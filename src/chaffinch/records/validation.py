@@ -10,10 +10,6 @@ only culprits cost Python objects.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from typing import TypeAlias
-
 import numpy as np
 
 from chaffinch.errors import codes
@@ -35,6 +31,7 @@ from chaffinch.records.byte_columns import Bytes, Int64s
 from chaffinch.records.columns import RecordColumns, measure
 from chaffinch.records.compression import Buffer, Compression, CompressionError, compress
 from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.findings import CULPRITS_SPELLED_MAX, Finding, culprits_of, rejected
 from chaffinch.records.kernels_reference import walk
 from chaffinch.records.validation_policy import Origin, ValidationPolicy
 from chaffinch.records.validation_rules import (
@@ -48,10 +45,9 @@ from chaffinch.records.validation_rules import (
     TOO_LARGE,
     RecordRule,
     batch_message,
-    record_message,
     size_text,
 )
-from chaffinch.records.verdicts import Accepted, Rejected, code_of, response_fields
+from chaffinch.records.verdicts import Accepted, Rejected, response_fields
 
 __all__ = [
     "CULPRITS_SPELLED_MAX",
@@ -66,20 +62,10 @@ __all__ = [
     "validate_columns",
 ]
 
-CULPRITS_SPELLED_MAX = 1000
-"""Culprits with a message of their own, with the value seen. Every further one is listed with its index, its code and the rule's short
-text: a batch can hold 150,000 culprits, and their sentences would be twenty times the batch."""
-
-CULPRITS_IN_SUMMARY_MAX = 3
-"""Culprits that the message about the whole batch repeats, as in Kafka."""
-
 _NO_INT64S = np.empty(0, np.int64)
 _NO_BYTES = np.empty(0, np.uint8)
 
 _COUNT_FAULTS = frozenset({Fault.RECORD_COUNT, Fault.TRAILING_BYTES})
-
-_Finding: TypeAlias = tuple[int, RecordRule, int]
-"""A culprit: its index, the rule it broke, and the value that broke it."""
 
 
 def validate(
@@ -120,7 +106,7 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
-        return _rejected(_find(view, records, policy, now_ms, culprit_count), header.count, policy, now_ms)
+        return rejected(_find(view, records, policy, now_ms, culprit_count), header.count, policy, now_ms)
     return _accepted(view, payload, policy, now_ms, max_timestamp)
 
 
@@ -146,7 +132,7 @@ def validate_columns(
             broken[index], seen[index] = rules.index(RECORD_SIZE_RULE), size
     indices = np.flatnonzero(broken)
     found = zip(indices.tolist(), broken[indices].tolist(), seen[indices].tolist(), strict=True)
-    return _culprits([(index, rule, value) for index, at, value in found if (rule := rules[at])], columns.count, policy, now_ms)
+    return culprits_of([(index, rule, value) for index, at, value in found if (rule := rules[at])], columns.count, policy, now_ms)
 
 
 # --- the records of a batch ------------------------------------------------------------------------------------------------
@@ -181,7 +167,7 @@ def _walk(
     return fault, record_index, position, culprit_count, max_timestamp
 
 
-def _find(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int) -> list[_Finding]:
+def _find(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int) -> list[Finding]:
     """The culprits themselves, whose number an earlier walk has found."""
     indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
     reasons = np.empty(culprit_count, np.uint8)
@@ -201,31 +187,6 @@ def _size_alone(record: RecordColumns, compression: Compression, level: int | No
     if compression is Compression.NONE or size > BATCH_BYTES_MAX:
         return size
     return len(encode(record, compression=compression, level=level))
-
-
-# --- the answer -----------------------------------------------------------------------------------------------------------
-
-
-def _culprits(found: Sequence[_Finding], count: int, policy: ValidationPolicy, now_ms: int) -> tuple[Culprit, ...]:
-    """One culprit per (index, rule, value seen)."""
-    spelled = [
-        Culprit(index, rule.code, record_message(policy.topic_partition, index, count, rule.text(seen, policy, now_ms)))
-        for index, rule, seen in found[:CULPRITS_SPELLED_MAX]
-    ]
-    return (*spelled, *(Culprit(index, rule.code, rule.short) for index, rule, _ in found[CULPRITS_SPELLED_MAX:]))
-
-
-def _rejected(found: Sequence[_Finding], count: int, policy: ValidationPolicy, now_ms: int) -> Rejected:
-    culprits = _culprits(found, count, policy, now_ms)
-    if len(found) == 1:
-        message = culprits[0].message
-    else:
-        named = [f"record {index}: {rule.text(seen, policy, now_ms)}" for index, rule, seen in found[:CULPRITS_IN_SUMMARY_MAX]]
-        if len(found) > len(named):
-            named.append(f"and {len(found) - len(named)} more")
-        message = f"{len(found)} of {count} records for {policy.topic_partition} rejected: {'; '.join(named)}"
-    counts = Counter(rule.counter for _, rule, _ in found)
-    return Rejected(code=code_of(culprits), message=message, culprits=culprits, counts=tuple(counts.items()))
 
 
 def _accepted(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms: int, max_timestamp: int) -> Accepted | Rejected:

@@ -1,20 +1,23 @@
 """The rules a batch and its records must keep, each with its error code and its counter, in order of precedence.
 
-Pure: a rule looks at one batch (or says why one record broke it) and never raises. `validation.py` applies them; the loop that
-finds the records is `kernels/walk.py`. A rule more is a function and a row here, and a row in `tests/kips/test_kip_467_records.py`.
+Pure: a rule looks at one batch (or says why one record broke it) and never raises. `validation.py` applies those of format 2,
+`message_set_validation.py` those of formats 0 and 1; the loops that find the records are `kernels/walk.py` and `kernels/messages.py`.
+A rule more is a function and a row here, and a row in `tests/kips/rule_table.py`, which a test asks for.
 
 Sources: KIP-467 section 2 and its list of checks, KIP-135, and Kafka's `LogValidator.validateBatch`, `validateRecord` and
 `UnifiedLog.analyzeAndValidateRecords`. Counters are the KIP's four, and ours for timestamps, sizes and sequences.
 
 Where these differ from Apache Kafka: inner offset deltas are checked (the KIP says so); a batch whose client claims
 LogAppendTime is refused whatever the topic's type (the KIP again: Kafka lets it pass on CreateTime topics and stores its
-records under timestamps nobody checked); codecs that do not exist are INVALID_RECORD instead of a server error.
+records under timestamps nobody checked); codecs that do not exist are INVALID_RECORD instead of a server error; all culprits of a
+message set are named, by their index, where Kafka stops at the first and calls it 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from chaffinch.errors import codes
@@ -22,7 +25,9 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.batch_header import MAGIC, BatchView
 from chaffinch.records.compression import Compression
+from chaffinch.records.kernels_reference import messages
 from chaffinch.records.kernels_reference.walk import KEY_MISSING, OFFSET_DELTA_WRONG, TIMESTAMP_WRONG
+from chaffinch.records.message_set import CODECS_OF_OLD_FORMATS, OLD_FORMATS, MessageSet
 from chaffinch.records.validation_policy import Origin, ValidationPolicy
 
 NO_KEY: Final = "NoKeyCompactedTopicRecordsPerSec"
@@ -39,6 +44,22 @@ _CLIENT = frozenset({Origin.CLIENT})
 
 _COMPRESSION_IDS = frozenset(map(int, Compression))
 
+CODECS: Final = {0: CODECS_OF_OLD_FORMATS, 1: CODECS_OF_OLD_FORMATS, MAGIC: tuple(Compression)}
+"""Record format -> the codecs it knows."""
+
+
+class Where(Enum):
+    """Of the batches of a format, those that a rule can refuse."""
+
+    ALL = "all"
+    PLAIN = "plain"
+    COMPRESSED = "compressed"
+
+    def codecs(self, record_format: int) -> tuple[Compression, ...]:
+        """The codecs of the format that this stands for."""
+        by_where = {Where.PLAIN: (Compression.NONE,), Where.COMPRESSED: CODECS[record_format][1:]}
+        return by_where.get(self, CODECS[record_format])
+
 
 # --- rules about a batch: the first one broken is the answer -------------------------------------------------------------
 
@@ -51,6 +72,16 @@ class BatchRule:
     code: ErrorCode
     counter: str | None
     origins: frozenset[Origin]
+    formats: tuple[int, ...] = (MAGIC,)
+    where: Where = Where.ALL
+
+    @property
+    def name(self) -> str:
+        return _rule_name(self.broken)
+
+
+def _rule_name(broken: Callable[..., str | None]) -> str:
+    return broken.__name__.replace("_", " ")
 
 
 def magic_is_unknown(view: BatchView, policy: ValidationPolicy) -> str | None:
@@ -111,7 +142,7 @@ CRC_RULE: Final = BatchRule(crc_is_wrong, codes.CORRUPT_MESSAGE, INVALID_CRC, _A
 
 BATCH_RULES: Final = (
     BatchRule(magic_is_unknown, codes.CORRUPT_MESSAGE, INVALID_MAGIC, _ALL),
-    BatchRule(magic_is_old, codes.INVALID_RECORD, INVALID_MAGIC, _ALL),
+    BatchRule(magic_is_old, codes.INVALID_RECORD, INVALID_MAGIC, _ALL, OLD_FORMATS),
     CRC_RULE,
     BatchRule(is_too_large, codes.MESSAGE_TOO_LARGE, TOO_LARGE, _LEADER),
     BatchRule(base_offset_is_not_zero, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
@@ -120,11 +151,82 @@ BATCH_RULES: Final = (
     BatchRule(count_contradicts_offsets, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
     BatchRule(is_control, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
     BatchRule(sequence_is_missing, codes.INVALID_RECORD, INVALID_SEQUENCE, _CLIENT),
-    BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER),
+    BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER, where=Where.PLAIN),
 )
-"""In order. A count that contradicts the offsets comes before anything that trusts the count."""
+"""In order. A count that contradicts the offsets comes before anything that trusts the count. A codec that does not exist is none of a
+format's: such a batch goes as a plain one here."""
 
 BATCH_RULES_BY_ORIGIN: Final = {origin: tuple(rule for rule in BATCH_RULES if origin in rule.origins) for origin in Origin}
+
+
+# --- rules about a wrapper: the message of format 0 or 1 that holds the others, compressed ------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WrapperRule:
+    """As BatchRule. `count` is how many messages came out, which only the rules about contents know."""
+
+    broken: Callable[[MessageSet, ValidationPolicy, int], str | None]
+    code: ErrorCode
+    counter: str | None
+    formats: tuple[int, ...] = OLD_FORMATS
+    where: Where = Where.COMPRESSED
+
+    @property
+    def name(self) -> str:
+        return _rule_name(self.broken)
+
+
+def wrapper_crc_is_wrong(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
+    return None if message_set.crc_is_valid() else f"the checksum {message_set.crc:08x} of the compressed message does not match its bytes"
+
+
+def wrapper_is_too_large(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
+    size = message_set.message_size
+    return None if size <= policy.batch_bytes_max else size_text(size, policy)
+
+
+def wrapper_is_not_alone(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
+    after = len(message_set.data) - message_set.message_size
+    return None if not after else f"{after} bytes follow the compressed message, which must come alone"
+
+
+def wrapper_codec_is_unknown(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
+    codec = message_set.codec_id
+    if codec in CODECS_OF_OLD_FORMATS:
+        return None
+    return f"compression codec {codec}, format {message_set.magic} knows codecs 0 to {max(CODECS_OF_OLD_FORMATS)}"
+
+
+def wrapper_lacks_a_value(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
+    return None if message_set.wrapped is not None else "the compressed message has no value, or lengths that do not fill it"
+
+
+def wrapper_is_empty(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
+    return None if count else "0 messages came out of the compressed one, expected at least 1"
+
+
+def wrapper_offset_is_wrong(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
+    """The compressed message has its last message's offset; some clients leave it 0, which Kafka lets pass too."""
+    if message_set.offset == 0 or message_set.offset >= count - 1:
+        return None
+    return f"offset {message_set.offset} of a compressed message that holds {count}, expected {count - 1}"
+
+
+WRAPPER_RULES: Final = (
+    WrapperRule(wrapper_crc_is_wrong, codes.CORRUPT_MESSAGE, INVALID_CRC),
+    WrapperRule(wrapper_is_too_large, codes.MESSAGE_TOO_LARGE, TOO_LARGE),
+    WrapperRule(wrapper_is_not_alone, codes.INVALID_RECORD, None),
+    WrapperRule(wrapper_codec_is_unknown, codes.INVALID_RECORD, None, where=Where.PLAIN),
+    WrapperRule(wrapper_lacks_a_value, codes.INVALID_RECORD, None),
+)
+"""In order, before anything is unpacked."""
+
+CONTENT_RULES: Final = (
+    WrapperRule(wrapper_is_empty, codes.INVALID_RECORD, NON_INCREASING_OFFSET),
+    WrapperRule(wrapper_offset_is_wrong, codes.INVALID_RECORD, NON_INCREASING_OFFSET, formats=(1,)),
+)
+"""In order, after the messages have been walked without a fault. Offsets of format 0 mean nothing before a broker sets them."""
 
 
 # --- rules about a record: every record that breaks one is a culprit, under the first it breaks ---------------------------
@@ -135,9 +237,15 @@ class RecordRule:
     """`text(seen, policy, now_ms)` spells what is wrong with a record whose value `seen` broke the rule; `short` names no values."""
 
     code: ErrorCode
-    counter: str
+    counter: str | None
     text: Callable[[int, ValidationPolicy, int], str]
     short: str
+    formats: tuple[int, ...] = (0, 1, MAGIC)
+    where: Where = Where.ALL
+
+    @property
+    def name(self) -> str:
+        return self.short
 
 
 def size_text(size: int, policy: ValidationPolicy) -> str:
@@ -146,6 +254,23 @@ def size_text(size: int, policy: ValidationPolicy) -> str:
 
 def _offset_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
     return f"offset delta {seen}, expected its index within the batch"
+
+
+def _inner_compression_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    return f"it is compressed (codec {seen}) among others, and only a message that comes alone may be"
+
+
+def _magic_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    """`seen` holds both: the expected magic above the lowest byte, in it the one that came."""
+    return f"magic {seen & 0xFF}, expected {seen >> 8} as in the set's first message"
+
+
+def _crc_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    return f"the checksum {seen:08x} does not match its bytes"
+
+
+def _message_size_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
+    return f"{seen} bytes, max.message.bytes allows {policy.batch_bytes_max} bytes"
 
 
 def _key_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
@@ -171,16 +296,39 @@ def _too_large_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
 _NO_KEY_SHORT = "null key, the topic is compacted and needs one"
 _TIMESTAMP_TYPE_SHORT = "timestamp type LogAppendTime, expected CreateTime from a client"
 
-OFFSET_RULE: Final = RecordRule(codes.INVALID_RECORD, NON_INCREASING_OFFSET, _offset_text, "wrong offset delta")
+COMPRESSION_RULE: Final = RecordRule(codes.INVALID_RECORD, None, _inner_compression_text, "compressed among others", OLD_FORMATS)
+MAGIC_RULE: Final = RecordRule(codes.INVALID_RECORD, INVALID_MAGIC, _magic_text, "another magic", OLD_FORMATS)
+MESSAGE_CRC_RULE: Final = RecordRule(codes.CORRUPT_MESSAGE, INVALID_CRC, _crc_text, "wrong checksum", OLD_FORMATS)
+MESSAGE_SIZE_RULE: Final = RecordRule(codes.MESSAGE_TOO_LARGE, TOO_LARGE, _message_size_text, "message too large", OLD_FORMATS, Where.PLAIN)
+OFFSET_RULE: Final = RecordRule(codes.INVALID_RECORD, NON_INCREASING_OFFSET, _offset_text, "wrong offset delta", (MAGIC,))
+INNER_OFFSET_RULE: Final = RecordRule(
+    codes.INVALID_RECORD, NON_INCREASING_OFFSET, _offset_text, "wrong relative offset", (1,), Where.COMPRESSED
+)
 KEY_RULE: Final = RecordRule(codes.INVALID_COMPACTION_KEY, NO_KEY, _key_text, _NO_KEY_SHORT)
-TIMESTAMP_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_text, "timestamp out of range")
-TIMESTAMP_TYPE_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_type_text, _TIMESTAMP_TYPE_SHORT)
+TIMESTAMP_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_text, "timestamp out of range", (1, MAGIC))
+TIMESTAMP_TYPE_RULE: Final = RecordRule(codes.INVALID_TIMESTAMP, INVALID_TIMESTAMP, _timestamp_type_text, _TIMESTAMP_TYPE_SHORT, (1, MAGIC))
 RECORD_SIZE_RULE: Final = RecordRule(codes.MESSAGE_TOO_LARGE, TOO_LARGE, _too_large_text, "too large for any batch")
 """For a record that has not been sent yet: a broker sees only batches."""
 
 RULE_BY_REASON: Final = {OFFSET_DELTA_WRONG: OFFSET_RULE, KEY_MISSING: KEY_RULE, TIMESTAMP_WRONG: TIMESTAMP_RULE}
 """What `walk` reports -> the rule. Its numbers ascend in order of precedence; inner compression, inner magic and inner CRC, which come
 before them, exist in formats 0 and 1 only."""
+
+RULE_BY_MESSAGE_REASON: Final = {
+    messages.INNER_COMPRESSION: COMPRESSION_RULE,
+    messages.MAGIC_DIFFERS: MAGIC_RULE,
+    messages.CRC_WRONG: MESSAGE_CRC_RULE,
+    messages.MESSAGE_TOO_LARGE: MESSAGE_SIZE_RULE,
+    messages.OFFSET_WRONG: INNER_OFFSET_RULE,
+    messages.NO_KEY: KEY_RULE,
+    messages.TIMESTAMP_TYPE_WRONG: TIMESTAMP_TYPE_RULE,
+    messages.TIMESTAMP_OUTSIDE: TIMESTAMP_RULE,
+}
+"""What `walk_messages` reports -> the rule, in order of precedence."""
+
+RECORD_RULES: Final = (*dict.fromkeys((*RULE_BY_MESSAGE_REASON.values(), OFFSET_RULE, *RULE_BY_REASON.values())),)
+ALL_RULES: Final = (*BATCH_RULES, *WRAPPER_RULES, *CONTENT_RULES, *RECORD_RULES)
+"""Every rule that a broker applies."""
 
 
 def batch_message(topic_partition: TopicPartition, wrong: str) -> str:

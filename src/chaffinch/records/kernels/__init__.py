@@ -27,6 +27,8 @@ LOOPS: dict[str, str] = {
     "gather": "gather",
     "murmur2_partitions": "murmur2",
     "walk": "walk",
+    "walk_messages": "messages",
+    "convert_messages": "messages",
 }
 """Name of each loop -> the file, in this package and in `kernels_reference`, that defines it."""
 
@@ -43,6 +45,8 @@ class Loops:
     gather: Callable[..., int]
     murmur2_partitions: Callable[..., int]
     walk: Callable[..., int]
+    walk_messages: Callable[..., int]
+    convert_messages: Callable[..., int]
 
 
 class _State:

@@ -1,0 +1,45 @@
+"""What a walk over records found, turned into a refusal: culprits with their sentences, one message, and what is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from chaffinch.errors.exceptions import Culprit
+from chaffinch.records.validation_policy import ValidationPolicy
+from chaffinch.records.validation_rules import RecordRule, record_message
+from chaffinch.records.verdicts import Rejected, code_of
+
+CULPRITS_SPELLED_MAX = 1000
+"""Culprits with a message of their own, with the value seen. Every further one is listed with its index, its code and the rule's short
+text: a batch can hold 150,000 culprits, and their sentences would be twenty times the batch."""
+
+CULPRITS_IN_SUMMARY_MAX = 3
+"""Culprits that the message about the whole batch repeats, as in Kafka."""
+
+Finding: TypeAlias = tuple[int, RecordRule, int]
+"""A culprit: its index, the rule it broke, and the value that broke it."""
+
+
+def culprits_of(found: Sequence[Finding], count: int, policy: ValidationPolicy, now_ms: int) -> tuple[Culprit, ...]:
+    """One culprit per finding, in the same order, out of `count` records."""
+    spelled = [
+        Culprit(index, rule.code, record_message(policy.topic_partition, index, count, rule.text(seen, policy, now_ms)))
+        for index, rule, seen in found[:CULPRITS_SPELLED_MAX]
+    ]
+    return (*spelled, *(Culprit(index, rule.code, rule.short) for index, rule, _ in found[CULPRITS_SPELLED_MAX:]))
+
+
+def rejected(found: Sequence[Finding], count: int, policy: ValidationPolicy, now_ms: int) -> Rejected:
+    """The refusal of a batch of `count` records in which these (at least one) are at fault. A record rule counts one per culprit."""
+    culprits = culprits_of(found, count, policy, now_ms)
+    if len(found) == 1:
+        message = culprits[0].message
+    else:
+        named = [f"record {index}: {rule.text(seen, policy, now_ms)}" for index, rule, seen in found[:CULPRITS_IN_SUMMARY_MAX]]
+        if len(found) > len(named):
+            named.append(f"and {len(found) - len(named)} more")
+        message = f"{len(found)} of {count} records for {policy.topic_partition} rejected: {'; '.join(named)}"
+    counts = Counter(rule.counter for _, rule, _ in found if rule.counter is not None)
+    return Rejected(code=code_of(culprits), message=message, culprits=culprits, counts=tuple(counts.items()))

@@ -1,0 +1,116 @@
+"""Message sets of formats 0 and 1, as Produce versions 0 to 2 carry them: plain messages, or one that holds the others compressed.
+
+Reading only, and no further than the first message: what the layout is, and what a wrapper unpacks to. Messages are walked by
+`kernels/messages.py`, rules are in `validation_rules.py`, and `message_set_validation.py` applies them and converts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from struct import Struct
+from zlib import crc32
+
+from chaffinch.records.compression import Compression, decompress
+from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.kernels_reference.messages import (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    FIELDS_POSITION,
+    LOG_OVERHEAD,
+    MESSAGE_BYTES_MIN,
+    SIZE_MIN,
+    TIMESTAMP_BYTES,
+)
+from chaffinch.records.lz4_frames import with_right_checksum
+
+OLD_FORMATS = (0, 1)
+CODECS_OF_OLD_FORMATS = (Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4)
+"""zstd came with format 2 (KIP-110)."""
+
+_HEAD = Struct(">qiIbb")
+_LENGTH = Struct(">i")
+_CHECKED_POSITION = 16
+
+
+# Not slotted: `cached_property` needs a place.
+@dataclass(frozen=True, kw_only=True)
+class MessageSet:
+    """A set and the head of its first message; nothing of it has been checked but that this message is there."""
+
+    data: memoryview
+    offset: int
+    message_size: int
+    """Bytes of the first message, its offset and size included: all of `data` when it is a wrapper."""
+    crc: int
+    magic: int
+    attributes: int
+
+    @property
+    def codec_id(self) -> int:
+        return self.attributes & ATTRIBUTE_CODEC
+
+    @property
+    def is_wrapper(self) -> bool:
+        """Whether the first message holds others, compressed."""
+        return self.codec_id != 0
+
+    @property
+    def codec(self) -> Compression:
+        """The codec; ValueError where no rule has looked at `codec_id`."""
+        return Compression(self.codec_id)
+
+    @property
+    def claims_append_time(self) -> bool:
+        return self.magic > 0 and bool(self.attributes & ATTRIBUTE_LOG_APPEND_TIME)
+
+    @property
+    def first(self) -> memoryview:
+        return self.data[: self.message_size]
+
+    def crc_is_valid(self) -> bool:
+        """Whether the first message's checksum matches it."""
+        return crc32(self.first[_CHECKED_POSITION:]) == self.crc
+
+    @cached_property
+    def wrapped(self) -> memoryview | None:
+        """The first message's value, not unpacked yet; None where its lengths do not fill it exactly, or the value is null."""
+        position = FIELDS_POSITION + (TIMESTAMP_BYTES if self.magic else 0)
+        for is_value in (False, True):
+            if self.message_size - position < _LENGTH.size:
+                return None
+            (length,) = _LENGTH.unpack_from(self.data, position)
+            position += _LENGTH.size
+            if is_value:
+                return self.data[position : self.message_size] if 0 <= length == self.message_size - position else None
+            position += max(length, 0)
+        return None
+
+
+def read_message_set(data: bytes | bytearray | memoryview) -> MessageSet:
+    """The set that begins with a message of format 0 or 1.
+
+    Raises CorruptBatch (BATCH_LENGTH, BATCH_CUT_SHORT, BATCH_MAGIC) when no whole message of these formats is at its beginning.
+    """
+    view = memoryview(data)
+    if len(view) < MESSAGE_BYTES_MIN:
+        raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=0, detail=f"{len(view)} bytes, a message has at least {MESSAGE_BYTES_MIN}")
+    offset, size, crc, magic, attributes = _HEAD.unpack_from(view)
+    if size < SIZE_MIN:
+        raise CorruptBatch(Fault.BATCH_LENGTH, position=0, detail=f"size {size}, a message has at least {SIZE_MIN}")
+    if size > len(view) - LOG_OVERHEAD:
+        raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=0, detail=f"{len(view)} bytes of {size + LOG_OVERHEAD}")
+    if magic not in OLD_FORMATS:
+        raise CorruptBatch(Fault.BATCH_MAGIC, position=0, detail=f"magic {magic}, expected 0 or 1")
+    return MessageSet(data=view, offset=offset, message_size=size + LOG_OVERHEAD, crc=crc, magic=magic, attributes=attributes)
+
+
+def unwrapped(message_set: MessageSet, bytes_max: int) -> memoryview:
+    """The messages themselves, at most `bytes_max` bytes of them. Raises CompressionError."""
+    if not message_set.is_wrapper:
+        return message_set.data
+    wrapped = message_set.wrapped
+    assert wrapped is not None, "the rules about wrappers come first"
+    if message_set.codec is Compression.LZ4 and message_set.magic == 0:
+        return decompress(Compression.LZ4, with_right_checksum(wrapped), bytes_max)
+    return decompress(message_set.codec, wrapped, bytes_max)

@@ -1,0 +1,138 @@
+"""Message sets of formats 0 and 1 checked against every rule that they have, and written anew as one batch of format 2.
+
+Pure, as `validation.py`. One compiled pass decides and measures, another writes; only a set with culprits is walked a second time.
+Every culprit is named by its index in the set, or in what the compressed message held.
+
+Converting keeps keys, values, timestamps (-1 in format 0) and the codec, unless the topic's configuration wants another one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chaffinch.errors import codes
+from chaffinch.records import kernels
+from chaffinch.records.batch_codec import write_header
+from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, BATCH_BYTES_MAX, HEADER_BYTES, TimestampType
+from chaffinch.records.byte_columns import Bytes, Int64s
+from chaffinch.records.compression import Compression, CompressionError, compress
+from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.findings import Finding, rejected
+from chaffinch.records.kernels_reference import messages
+from chaffinch.records.message_set import MessageSet, unwrapped
+from chaffinch.records.validation_policy import ValidationPolicy
+from chaffinch.records.validation_rules import (
+    CONTENT_RULES,
+    RULE_BY_MESSAGE_REASON,
+    TOO_LARGE,
+    WRAPPER_RULES,
+    WrapperRule,
+    batch_message,
+    size_text,
+)
+from chaffinch.records.verdicts import Accepted, Rejected
+
+_NO_INT64S = np.empty(0, np.int64)
+_NO_BYTES = np.empty(0, np.uint8)
+
+_UNSLICED = frozenset({Fault.MESSAGE_SIZE, Fault.BATCH_MAGIC})
+"""Faults of plain messages that are CORRUPT_MESSAGE, as for batches that cannot be sliced; inside a wrapper bytes cannot lose their way."""
+
+
+def check_set(message_set: MessageSet, policy: ValidationPolicy) -> Rejected | None:
+    """The rules about a compressed message as a whole; plain ones have none. Cheap but for the CRC."""
+    return _first_broken(WRAPPER_RULES, message_set, policy, 0) if message_set.is_wrapper else None
+
+
+def convert(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> Accepted | Rejected:
+    """The rules about messages, for a set that `check_set` let pass, and the batch of format 2 that holds them. `now_ms`: the broker's."""
+    try:
+        data = np.frombuffer(unwrapped(message_set, policy.decompressed_bytes_max), np.uint8)
+    except CompressionError as error:
+        return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
+    summary = np.empty(messages.SUMMARY_LENGTH, np.int64)
+    fault = Fault(_walk(message_set, data, policy, now_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S, summary))
+    count, position, culprit_count = summary[: messages.CULPRITS + 1].tolist()
+    if fault:
+        code = codes.CORRUPT_MESSAGE if fault in _UNSLICED and not message_set.is_wrapper else codes.INVALID_RECORD
+        return Rejected(code=code, message=batch_message(policy.topic_partition, str(CorruptBatch(fault, count, position))))
+    if culprit_count:
+        return rejected(_find(message_set, data, policy, now_ms, culprit_count), count, policy, now_ms)
+    wrong = _first_broken(CONTENT_RULES, message_set, policy, count) if message_set.is_wrapper else None
+    return wrong or _converted(message_set, data, policy, now_ms, summary)
+
+
+def validate_set(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> Accepted | Rejected:
+    """Every rule about the set; `Accepted.batch` is the batch of format 2 to store."""
+    return check_set(message_set, policy) or convert(message_set, policy, now_ms)
+
+
+def _first_broken(rules: tuple[WrapperRule, ...], message_set: MessageSet, policy: ValidationPolicy, count: int) -> Rejected | None:
+    for rule in rules:
+        wrong = rule.broken(message_set, policy, count) if message_set.magic in rule.formats else None
+        if wrong is not None:
+            counts = () if rule.counter is None else ((rule.counter, 1),)
+            return Rejected(code=rule.code, message=batch_message(policy.topic_partition, wrong), counts=counts)
+    return None
+
+
+def _walk(
+    message_set: MessageSet,
+    data: Bytes,
+    policy: ValidationPolicy,
+    now_ms: int,
+    indices: Int64s,
+    reasons: Bytes,
+    seen: Int64s,
+    summary: Int64s,
+) -> int:
+    """The fault of `kernels_reference.messages.walk_messages`, whose summary says the rest."""
+    return kernels.choose(len(data) // messages.MESSAGE_BYTES_MIN).walk_messages(
+        data,
+        message_set.magic,
+        message_set.is_wrapper,
+        message_set.is_wrapper and message_set.claims_append_time,
+        *policy.timestamp_bounds(now_ms),
+        policy.is_compacted,
+        policy.batch_bytes_max,
+        indices,
+        reasons,
+        seen,
+        summary,
+    )
+
+
+def _find(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int) -> list[Finding]:
+    """The culprits themselves, whose number an earlier walk has found."""
+    indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
+    reasons = np.empty(culprit_count, np.uint8)
+    _walk(message_set, data, policy, now_ms, indices, reasons, seen, np.empty(messages.SUMMARY_LENGTH, np.int64))
+    seen[reasons == messages.MAGIC_DIFFERS] |= message_set.magic << 8
+    found = zip(indices.tolist(), reasons.tolist(), seen.tolist(), strict=True)
+    return [(index, RULE_BY_MESSAGE_REASON[reason], value) for index, reason, value in found]
+
+
+def _converted(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, now_ms: int, summary: Int64s) -> Accepted | Rejected:
+    count, max_timestamp = int(summary[messages.COUNT]), int(summary[messages.MAX_TIMESTAMP])
+    base_timestamp, size = int(summary[messages.BASE_TIMESTAMP]), int(summary[messages.CONVERTED_BYTES])
+    codec = message_set.codec if policy.compression is None else policy.compression
+    attributes = int(codec)
+    if policy.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        attributes |= ATTRIBUTE_LOG_APPEND_TIME
+        max_timestamp = now_ms
+    if codec is Compression.NONE and HEADER_BYTES + size > min(policy.batch_bytes_max, BATCH_BYTES_MAX):
+        return _too_large(HEADER_BYTES + size, policy)
+    payload = np.empty(size, np.uint8)
+    end = kernels.choose(count).convert_messages(data, message_set.magic, base_timestamp, payload, 0)
+    assert end == size, f"{end} bytes written, {size} measured"
+    out = bytearray(HEADER_BYTES)
+    out += compress(codec, payload.data, policy.compression_level)
+    if len(out) > policy.batch_bytes_max:
+        return _too_large(len(out), policy)
+    write_header(out, attributes, count, (base_timestamp, max_timestamp))
+    return Accepted(batch=out, max_timestamp=max_timestamp, count=count, is_rewritten=True)
+
+
+def _too_large(size: int, policy: ValidationPolicy) -> Rejected:
+    wrong = f"converted to format 2, {size_text(size, policy)}"
+    return Rejected(code=codes.MESSAGE_TOO_LARGE, message=batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))
