@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -97,10 +98,8 @@ class Server:
         """SIGTERM, and after `STOP_SECONDS` SIGKILL, for the process and its children."""
         if self.process.poll() is None:
             self.process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                pass
         _kill(self.process)
         self.process.wait()
         self._listener.join()
@@ -122,7 +121,7 @@ def _start(
 ) -> subprocess.Popen[str]:
     # With setpriv (of every Linux) the child also dies when this process is killed: a forgotten Java machine holds a gigabyte.
     survivor_guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
-    return subprocess.Popen(
+    process: subprocess.Popen[str] = subprocess.Popen(
         [*survivor_guard, *map(str, command)],
         text=True,
         errors="replace",
@@ -131,11 +130,10 @@ def _start(
         start_new_session=True,
         **streams,  # type: ignore[call-overload]
     )
+    return process
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
     """Kill what is left of the process' group."""
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
