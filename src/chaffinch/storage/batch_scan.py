@@ -17,16 +17,16 @@ class BatchScan:
     """One pass over `file` from `position`, where the batch of offset `offset` is expected, to `end` (default: the file's end).
 
     Iterating yields (position, batch); the view is void after the next step. Afterwards `position` and `offset` say where the pass stopped,
-    `damage` why it stopped before the end (None: it did not). `allows_gaps`: offsets may be missing, as compaction leaves them.
+    `damage` why it stopped before the end (None: it did not). Offsets below `gaps_below` may be missing, as compaction leaves them.
     """
 
-    def __init__(self, file: File, position: int, offset: int, *, end: int | None = None, allows_gaps: bool = False) -> None:
+    def __init__(self, file: File, position: int, offset: int, *, end: int | None = None, gaps_below: int = 0) -> None:
         self.position = position
         self.offset = offset
         self.damage: str | None = None
         self._file = file
         self._end = file.size if end is None else end
-        self._allows_gaps = allows_gaps
+        self._gaps_below = gaps_below
 
     def __iter__(self) -> Iterator[tuple[int, BatchView]]:
         chunk, start = memoryview(b""), self.position
@@ -60,7 +60,7 @@ class BatchScan:
             return f"magic {header.magic} where a batch of format {MAGIC} must begin"
         if header.length + LENGTH_END < HEADER_BYTES or header.last_offset_delta < 0:
             return f"a batch of length {header.length} with {header.last_offset_delta + 1} offsets"
-        if header.base_offset == self.offset or (self._allows_gaps and header.base_offset > self.offset):
+        if header.base_offset == self.offset or self.offset < header.base_offset < self._gaps_below:
             return None
         return f"the batch of offset {header.base_offset} stands where offset {self.offset} must be"
 

@@ -1,28 +1,53 @@
 """What a partition's log needs to know of its topic's and broker's configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from chaffinch.storage.offset_index import SPAN_MAX
 
+NEVER = 2**63 - 1
+"""A time (ms) or number that is never reached, as in Kafka's defaults."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Sizes in bytes.
+    """Sizes in bytes, times in ms; -1 for no limit where it says so. Named after the topic options where there is one.
 
-    segment_bytes: `segment.bytes`, a segment that would grow beyond it is sealed (a single larger batch gets a segment of its own).
-    index_interval_bytes: `index.interval.bytes`, distance of two index entries.
+    segment_bytes: a segment that would grow beyond it is sealed (a single larger batch gets a segment of its own).
+    segment_ms: distance of timestamps from which on a new segment begins; `segment_jitter_ms` is the largest share taken off it.
+    index_interval_bytes: distance of two index entries.
+    retention_ms, retention_bytes: age and size beyond which sealed segments go, -1 for no limit; only while `deletes`.
+    deletes, compacts: `cleanup.policy`.
+    delete_retention_ms: how long compaction keeps tombstones and markers of transactions.
+    compaction_lag_min_ms, compaction_lag_max_ms: how long records stay uncompacted at least and at most.
+    dirty_ratio_min: `min.cleanable.dirty.ratio`.
     flush_policy: whether the log is synced before an answer (`always`, by the caller of `append`) or when the system likes (`os`).
     checkpoint_bytes: so much is read again at most after a SIGKILL.
     verify_bytes_max: so much of what should be intact has its CRCs checked when the log is opened, from the end backwards.
+    decompressed_bytes_max: `max.decompressed.bytes`, largest size a batch may unpack to.
+    roll_ms: `segment_ms`, shorter where a compacted log must roll for `compaction_lag_max_ms` (Kafka's `maxSegmentMs`).
     """
 
     segment_bytes: int = 1 << 30
+    segment_ms: int = NEVER
+    segment_jitter_ms: int = 0
     index_interval_bytes: int = 4096
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    deletes: bool = True
+    compacts: bool = False
+    delete_retention_ms: int = 86_400_000
+    compaction_lag_min_ms: int = 0
+    compaction_lag_max_ms: int = NEVER
+    dirty_ratio_min: float = 0.5
     flush_policy: Literal["os", "always"] = "os"
     checkpoint_bytes: int = 64 << 20
     verify_bytes_max: int = 16 << 20
+    decompressed_bytes_max: int = 128 << 20
+    roll_ms: int = field(init=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.segment_bytes <= SPAN_MAX:
             raise ValueError(f"segment_bytes is {self.segment_bytes}, allowed: 1 to {SPAN_MAX}")
+        roll_ms = min(self.segment_ms, self.compaction_lag_max_ms) if self.compacts else self.segment_ms
+        object.__setattr__(self, "roll_ms", roll_ms)

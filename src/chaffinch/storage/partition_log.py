@@ -9,27 +9,27 @@ and follows on disk at checkpoints. An append that fails leaves the log as it wa
 """
 
 import logging
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
 from chaffinch.records.batch import BatchHeader, BatchView, TimestampType, decode, patch_offset, read_header
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.validation_policy import Origin
-from chaffinch.storage import snapshot
+from chaffinch.storage import retention
 from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
+from chaffinch.storage.log_files import LogFiles
 from chaffinch.storage.offset_index import SPAN_MAX
 from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerRefusal, ProducerSequences
 from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
 from chaffinch.storage.segment import Segment
 from chaffinch.storage.snapshot import Snapshot
 
-__all__ = ["AppendResult", "LogConfig", "OffsetOutOfRange", "PartitionLog", "ProducerRefusal"]
+__all__ = ["AppendResult", "LogConfig", "LogPosition", "OffsetOutOfRange", "PartitionLog", "ProducerRefusal"]
 
 LOGGER = logging.getLogger(__name__)
-SNAPSHOTS_KEPT = 2
 SYNCS_MAX = 8
 """With more logs to close than this, the whole file system is synced once: a sync of one file costs milliseconds."""
 NO_LEADER_EPOCH = -1
@@ -42,6 +42,13 @@ class AppendResult(NamedTuple):
     last_offset: int
     log_append_time_ms: int
     log_start_offset: int
+
+
+class LogPosition(NamedTuple):
+    """A place in a log's files: the base offset of a segment, and a byte in it. Bytes are counted within one segment only."""
+
+    segment: int
+    position: int
 
 
 class OffsetOutOfRange(Exception):
@@ -61,26 +68,26 @@ class OffsetOutOfRange(Exception):
 class PartitionLog:
     """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read.
 
-    `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read.
+    `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `maintenance_wanted` is called
+    with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do.
     """
 
     __slots__ = (
-        "_base_offsets",
         "_bytes_since_checkpoint",
-        "_durable_snapshot_offset",
         "_file_system",
+        "_files",
         "_has_unsynced_bytes",
         "_has_unsynced_names",
         "_high_watermark",
         "_producers",
         "_segments",
-        "_snapshot_names",
         "_undecided",
         "config",
         "cuts",
         "directory",
         "log_end_offset",
         "log_start_offset",
+        "maintenance_wanted",
         "recovery_bytes_read",
         "topic_partition",
     )
@@ -96,11 +103,10 @@ class PartitionLog:
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.log_end_offset
         self._file_system = file_system
-        self._segments = recovered.segments
-        self._base_offsets = [segment.base_offset for segment in recovered.segments]
+        self._files = LogFiles(file_system, directory, recovered)
+        self._segments = self._files.segments  # The very list.
         self._producers = recovered.producers
-        self._snapshot_names = recovered.snapshot_names
-        self._durable_snapshot_offset = recovered.durable_snapshot_offset
+        self.maintenance_wanted: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
         is_durable = recovered.durable_snapshot_offset == recovered.log_end_offset and not recovered.cuts
         self._has_unsynced_names = not is_durable
@@ -158,7 +164,7 @@ class PartitionLog:
         if header.is_control:
             raise ValueError(f"a control batch from {origin.value} for {self.topic_partition}: markers go through append_marker")
         base_offset = self.log_end_offset
-        self._store(data, header, base_offset, leader_epoch)
+        self._store(data, header, base_offset, leader_epoch, now_ms)
         if header.producer_id >= 0:
             self._producers.append(header, base_offset, now_ms)
         self._checkpoint_if_due(len(data))
@@ -171,7 +177,7 @@ class PartitionLog:
         """End the transaction of `identity` here; see `check_marker`. One offset is used. Raises StorageError."""
         offset = self.log_end_offset
         data = encode_control_batch(is_commit, identity, coordinator_epoch, now_ms)
-        self._store(memoryview(data), read_header(data), offset, leader_epoch)
+        self._store(memoryview(data), read_header(data), offset, leader_epoch, now_ms)
         completed = self._producers.complete(
             identity, is_commit=is_commit, coordinator_epoch=coordinator_epoch, offset=offset, now_ms=now_ms
         )
@@ -181,31 +187,33 @@ class PartitionLog:
         self._checkpoint_if_due(len(data))
         return AppendResult(offset, offset, NO_TIMESTAMP, self.log_start_offset)
 
-    def _store(self, data: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int) -> None:
+    def _store(self, data: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int) -> None:
         if data.readonly:
             data = memoryview(bytearray(data))
         patch_offset(data, 0, base_offset, leader_epoch)
-        segment = self._segments[-1] if self._segments else self._new_segment()
+        segment = self._segments[-1] if self._segments else self._new_segment(now_ms)
         if segment.size and (
-            segment.size + len(data) > self.config.segment_bytes or base_offset + header.last_offset_delta - segment.base_offset > SPAN_MAX
+            segment.size + len(data) > self.config.segment_bytes
+            or base_offset + header.last_offset_delta - segment.base_offset > SPAN_MAX
+            or retention.is_time_to_roll(segment, self.config, header.max_timestamp, now_ms)
         ):
-            segment = self._roll()
+            segment = self._roll(now_ms)
         self._has_unsynced_bytes = True
         segment.append(data, header, base_offset)
         self.log_end_offset = segment.end_offset
 
-    def _new_segment(self) -> Segment:
-        segment = Segment(self._file_system, self.directory, self.log_end_offset, self.config)
+    def _new_segment(self, now_ms: int) -> Segment:
+        segment = self._files.begin_segment(self.log_end_offset, self.config, now_ms)
         self._has_unsynced_names = True
-        self._segments.append(segment)
-        self._base_offsets.append(segment.base_offset)
+        if self.maintenance_wanted is not None:
+            self.maintenance_wanted(self.topic_partition)
         return segment
 
-    def _roll(self) -> Segment:
+    def _roll(self, now_ms: int) -> Segment:
         """Seal the last segment. It is synced first, so that of all segments only the last can have a torn end."""
         self.sync()
         self._checkpoint()
-        return self._new_segment()
+        return self._new_segment(now_ms)
 
     # Reading.
 
@@ -219,8 +227,19 @@ class PartitionLog:
         end = self.log_end_offset if upper_bound_offset is None else min(upper_bound_offset, self.log_end_offset)
         if offset >= end:
             return []
-        index = max(0, bisect_right(self._base_offsets, offset) - 1)
-        return self._segments[index].read(offset, bytes_max, end, at_least_one=at_least_one)
+        for segment in self._files.from_offset(offset):
+            found = segment.read(offset, bytes_max, end, at_least_one=at_least_one)
+            if found or not at_least_one or segment.end_offset >= end:
+                return found
+        return []
+
+    def position_of(self, offset: int) -> LogPosition:
+        """Where a read at `offset` begins; without a look at the file when that is the log's end. Raises StorageError."""
+        if offset >= self.log_end_offset:
+            last = self._segments[-1] if self._segments else None
+            return LogPosition(self.log_end_offset, 0) if last is None else LogPosition(last.base_offset, last.size)
+        segment = self._files.from_offset(offset)[0]
+        return LogPosition(segment.base_offset, segment.position_of(offset))
 
     @property
     def max_timestamp(self) -> int:
@@ -239,7 +258,8 @@ class PartitionLog:
         return None
 
     def _first_in_batch(self, segment: Segment, position: int, header: BatchHeader, timestamp: int) -> tuple[int, int] | None:
-        columns = decode(BatchView(memoryview(segment.log.read(position, header.size)), header))
+        view = BatchView(memoryview(segment.log.read(position, header.size)), header)
+        columns = decode(view, decompressed_bytes_max=self.config.decompressed_bytes_max)
         assert columns.offsets is not None, "decode gives every record its offset"
         for offset, found in zip(columns.offsets.tolist(), columns.timestamps.tolist(), strict=True):
             if found >= timestamp and offset >= self.log_start_offset:
@@ -272,12 +292,12 @@ class PartitionLog:
             stable = first_ongoing
         for completed in self._undecided:
             stable = min(stable, completed.first_offset)
-        return stable
+        return max(stable, self.log_start_offset)
 
     def aborted_transactions(self, fetch_offset: int, upper_bound_offset: int) -> list[tuple[int, int]]:
         """(producer id, first offset) of aborted transactions with records in `[fetch_offset, upper_bound_offset)`, for a Fetch answer."""
         found: list[tuple[int, int]] = []
-        for segment in self._segments[max(0, bisect_right(self._base_offsets, fetch_offset) - 1) :]:
+        for segment in self._files.from_offset(fetch_offset):
             for entry in segment.aborted.ending_from(fetch_offset):
                 if entry.first_offset < upper_bound_offset:
                     found.append((entry.producer_id, entry.first_offset))
@@ -304,6 +324,53 @@ class PartitionLog:
     @property
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
+
+    # What goes again.
+
+    @property
+    def files(self) -> LogFiles:
+        """What the log consists of on disk: for compaction."""
+        return self._files
+
+    def roll(self, now_ms: int) -> None:
+        """Seal the last segment, if there is something in it. Raises StorageError."""
+        if self._segments and self._segments[-1].size:
+            self._roll(now_ms)
+
+    def delete_records_before(self, offset: int, now_ms: int) -> int:
+        """Let the log start at `offset`, for good; returns where it starts now, which may be later. Durable on return.
+
+        Raises OffsetOutOfRange above the high watermark, StorageError. The bytes go at the next `expire`.
+        """
+        if offset > self.high_watermark:
+            raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.high_watermark)
+        self._start_at(offset)
+        if self.maintenance_wanted is not None:
+            self.maintenance_wanted(self.topic_partition)
+        return self.log_start_offset
+
+    def expire(self, now_ms: int) -> int:
+        """Delete the segments that are too old, too many, or below the log's start; returns how many. Raises StorageError.
+
+        When all records are too old, the last segment goes too, and the next append begins one.
+        """
+        count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, now_ms)
+        if not count:
+            return 0
+        if count == len(self._segments):
+            self.sync()
+            self._checkpoint()  # What the producers were stands nowhere else afterwards.
+        end_offset = self._segments[count - 1].end_offset
+        self._start_at(end_offset)
+        LOGGER.info("%s: %d segments up to offset %d are deleted", self.topic_partition, count, end_offset)
+        for segment in self._files.take_out(0, count):
+            segment.remove()
+        return count
+
+    def _start_at(self, offset: int) -> None:
+        if offset > self.log_start_offset:
+            self._files.write_state(replace(self._files.state, log_start_offset=offset))
+            self.log_start_offset = offset
 
     # Durability.
 
@@ -342,31 +409,21 @@ class PartitionLog:
             LOGGER.warning("no checkpoint of %s at offset %d: %s", self.topic_partition, self.log_end_offset, error)
 
     def _save_snapshot(self) -> None:
-        is_durable = not self._has_unsynced_bytes and not self._has_unsynced_names
         taken = Snapshot(
             incarnation=self._file_system.incarnation,
-            is_durable=is_durable,
+            is_durable=not self._has_unsynced_bytes and not self._has_unsynced_names,
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
             segments=[segment.save() for segment in self._segments],  # An older one too: its last save may have failed.
             producers=self._producers.to_rows(),
         )
-        name = snapshot.write(self._file_system, self.directory, taken)
-        if is_durable:
-            self._durable_snapshot_offset = self.log_end_offset
-        if name not in self._snapshot_names:
-            self._snapshot_names.append(name)
-        # The newest durable one stays whatever came since: of all, it alone says something once power was lost.
-        durable_name = snapshot.name_of(self._durable_snapshot_offset)
-        for old in [old for old in self._snapshot_names[:-SNAPSHOTS_KEPT] if old != durable_name]:
-            self._file_system.remove(f"{self.directory}/{old}")
-            self._snapshot_names.remove(old)
+        self._files.add_snapshot(taken)
 
     def close(self) -> None:
         """Sync, leave a snapshot so that the next start reads nothing, and let go of the files."""
         if self._segments:
             self.sync()
-            if self._durable_snapshot_offset != self.log_end_offset:
+            if self._files.snapshots.durable_offset != self.log_end_offset:
                 self._checkpoint()
         for segment in self._segments:
             segment.close()

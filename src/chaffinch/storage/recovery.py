@@ -1,12 +1,13 @@
 """Opening a partition's log after whatever ended the last process.
 
+0. Carry out what `log.state` says was decided: files below the log's start go, a compacted segment takes its place (`settle`).
 1. Take the newest snapshot that may be trusted. What it vouches for must still be there: a file missing or short is an error.
 2. Check the CRCs of the last stretch it vouches for (`verify_bytes_max`): damage there is an error too.
 3. Read what was written since, batch by batch: CRC, offsets in order, producers, aborted transactions. Without a snapshot that is all.
 4. Where that stops before the end, it was either a torn write, which nothing whole can follow: it is cut off, and said so in the log.
    Or something whole does follow: then acknowledged records are damaged, and an error names file and byte. Nothing is dropped for it.
 
-Offsets must follow each other without a gap, over all segments.
+Offsets must follow each other without a gap, over all segments; below `LogState.gaps_below` compaction may have left some.
 """
 
 import logging
@@ -17,13 +18,23 @@ from chaffinch.identifiers import NO_OFFSET
 from chaffinch.records.batch_header import BatchView
 from chaffinch.records.control_batch import read_control
 from chaffinch.records.faults import CorruptBatch
-from chaffinch.storage import snapshot
+from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.aborted_transactions import AbortedTransaction
 from chaffinch.storage.batch_scan import BatchScan, whole_batch_from
 from chaffinch.storage.files import CorruptLog, FileSystem
 from chaffinch.storage.log_config import LogConfig
+from chaffinch.storage.log_state import LogState
 from chaffinch.storage.producer_sequences import CompletedTransaction, ProducerSequences
-from chaffinch.storage.segment import LOG_SUFFIX, NAME_DIGITS, Segment, SegmentMark
+from chaffinch.storage.segment import (
+    CLEANED_SUFFIX,
+    LOG_SUFFIX,
+    NAME_DIGITS,
+    Segment,
+    SegmentMark,
+    remove_files,
+    rename_cleaned,
+    stem_of,
+)
 from chaffinch.storage.snapshot import Snapshot
 
 LOGGER = logging.getLogger(__name__)
@@ -57,6 +68,7 @@ class RecoveredLog:
     bytes_read: int
     snapshot_names: list[str]
     durable_snapshot_offset: int
+    state: LogState
 
 
 def note_completed(segment: Segment, completed: CompletedTransaction | None, producers: ProducerSequences) -> None:
@@ -74,18 +86,60 @@ def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: 
     for name in names:
         if name.endswith(snapshot.NEW_SUFFIX):
             file_system.remove(f"{directory}/{name}")
-    bases = [int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG_SUFFIX) and name[:NAME_DIGITS].isdigit()]
-    return _Recovery(file_system, directory, config, now_ms, bases, names).run()
+    state = log_state.read(file_system, directory) if log_state.NAME in names else LogState()
+    if state.swap is not None or any(name.endswith(CLEANED_SUFFIX) for name in names):
+        settle(file_system, directory, state)
+        names = file_system.list(directory)
+    bases = bases_of(names)
+    while len(bases) > 1 and bases[1] <= state.log_start_offset:
+        remove_files(file_system, stem_of(directory, bases.pop(0)))
+    return _Recovery(file_system, directory, config, now_ms, bases, names, state).run()
+
+
+def bases_of(names: Iterable[str]) -> list[int]:
+    """Base offsets of the segments in a directory, ascending."""
+    return sorted(int(name[:NAME_DIGITS]) for name in names if name.endswith(LOG_SUFFIX) and name[:NAME_DIGITS].isdigit())
+
+
+def settle(file_system: FileSystem, directory: str, state: LogState) -> None:
+    """Carry out on disk the swap that `state` speaks of; does what is left of it when called again. Compacted files that no swap speaks
+    of are of no use: they go. Raises CorruptLog where the compacted segment is not there, and has touched nothing then."""
+    swap = state.swap
+    if swap is not None and swap.end_offset > state.log_start_offset:
+        stem = stem_of(directory, swap.base_offset)
+        has_name = not file_system.exists(stem + LOG_SUFFIX + CLEANED_SUFFIX)
+        log = file_system.open(stem + LOG_SUFFIX + ("" if has_name else CLEANED_SUFFIX), create=False)
+        size, path = log.size, log.path
+        log.close()
+        if size != swap.size:
+            raise CorruptLog(path, min(size, swap.size), f"the compacted segment has {size} bytes; it had {swap.size}")
+        rename_cleaned(file_system, stem)
+        for base in bases_of(file_system.list(directory)):
+            if swap.base_offset < base < swap.end_offset:
+                remove_files(file_system, stem_of(directory, base))
+    for name in file_system.list(directory):
+        if name.endswith(CLEANED_SUFFIX):
+            file_system.remove(f"{directory}/{name}")
 
 
 class _Recovery:
-    def __init__(self, file_system: FileSystem, directory: str, config: LogConfig, now_ms: int, bases: list[int], names: list[str]) -> None:
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        bases: list[int],
+        names: list[str],
+        state: LogState,
+    ) -> None:
         self._file_system = file_system
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
         self._bases = bases
         self._snapshot_names = [name for name in names if name.endswith(snapshot.SUFFIX)]
+        self._state = state
         self._segments: list[Segment] = []
         self._producers = ProducerSequences()
         self._cuts: list[Cut] = []
@@ -100,7 +154,13 @@ class _Recovery:
             self._verify_end(taken.segments)
             self._producers = ProducerSequences.from_rows(taken.producers)
         self._read_on()
-        start = taken.log_start_offset if taken else self._segments[0].base_offset if self._segments else 0
+        start = max(
+            taken.log_start_offset if taken else self._segments[0].base_offset if self._segments else 0, self._state.log_start_offset
+        )
+        if self._segments and self._segments[-1].end_offset < start:  # Lost with the power after they were deleted: they stay deleted.
+            for segment in self._segments:
+                segment.remove()
+            self._segments = []
         end = self._segments[-1].end_offset if self._segments else start
         return RecoveredLog(
             segments=self._segments,
@@ -111,12 +171,16 @@ class _Recovery:
             bytes_read=self._bytes_read,
             snapshot_names=self._snapshot_names,
             durable_snapshot_offset=self._newest_durable(),
+            state=self._state,
         )
 
     def _take_snapshot(self) -> Snapshot | None:
         for name in reversed(self._snapshot_names):
             found = snapshot.read(self._file_system, f"{self._directory}/{name}")
-            if found is not None and found.is_trusted(self._file_system.incarnation) and self._restore(found.segments):
+            if found is None or not found.is_trusted(self._file_system.incarnation):
+                continue
+            found = snapshot.corrected(found, self._state)
+            if found is not None and self._restore(found.segments):
                 return found
         return None
 
@@ -132,10 +196,10 @@ class _Recovery:
         marks = list(marks)
         segments = []
         for mark in marks:
-            path = f"{self._directory}/{mark.base_offset:0{NAME_DIGITS}d}{LOG_SUFFIX}"
+            path = stem_of(self._directory, mark.base_offset) + LOG_SUFFIX
             if mark.base_offset not in self._bases:
                 raise CorruptLog(self._file_system.describe(path), 0, f"the file is missing; it held {mark.size} bytes of records")
-            segment = Segment(self._file_system, self._directory, mark.base_offset, self._config, create=False)
+            segment = self._opened(mark.base_offset)
             segments.append(segment)
             if segment.size < mark.size or (segment.size > mark.size and mark is not marks[-1]):
                 reason = f"the file ends here; it held {mark.size} bytes of records"
@@ -147,13 +211,16 @@ class _Recovery:
         self._segments = segments
         return True
 
+    def _opened(self, base: int) -> Segment:
+        return Segment(self._file_system, self._directory, base, self._config, create=False, created_ms=self._now_ms)
+
     def _verify_end(self, marks: list[SegmentMark]) -> None:
         left = self._config.verify_bytes_max
         for segment, mark in zip(reversed(self._segments), reversed(marks), strict=True):
             if left <= 0:
                 return
             offset, position = segment.index.floor_entry(max(0, mark.size - left))
-            scan = BatchScan(segment.log, position, offset, end=mark.size)
+            scan = BatchScan(segment.log, position, offset, end=mark.size, gaps_below=self._state.gaps_below)
             for _ in scan:
                 pass
             if scan.damage is not None:
@@ -171,7 +238,7 @@ class _Recovery:
         else:
             bases = self._bases
         for number, base in enumerate(bases):
-            segment = Segment(self._file_system, self._directory, base, self._config, create=False)
+            segment = self._opened(base)
             if self._segments and base != self._segments[-1].end_offset:
                 end = self._segments[-1]
                 self._cut(end, end.size, f"offset {end.end_offset} comes next, but the next file begins at {base}", bases[number:])
@@ -183,7 +250,7 @@ class _Recovery:
     def _read_segment(self, segment: Segment, later: list[int]) -> bool:
         """Read `segment` from where it is known; False when the log ends here, whatever files there were."""
         start = segment.known_size
-        scan = BatchScan(segment.log, start, segment.end_offset)
+        scan = BatchScan(segment.log, start, segment.end_offset, gaps_below=self._state.gaps_below)
         for position, view in scan:
             segment.extend(view.header, view.header.base_offset, position)
             if view.header.has_producer_id:
@@ -215,7 +282,7 @@ class _Recovery:
 
     def _cut(self, segment: Segment, position: int, damage: str, later: list[int]) -> None:
         """End the log at `position` of `segment`, if nothing whole comes after that."""
-        followers = [Segment(self._file_system, self._directory, base, self._config, create=False) for base in later]
+        followers = [self._opened(base) for base in later]
         found = whole_batch_from(segment.log, position + 1, segment.end_offset + 1)
         if found is not None:
             raise CorruptLog(segment.log.path, position, f"{damage}, and a whole batch follows at byte {found}")

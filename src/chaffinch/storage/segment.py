@@ -17,6 +17,9 @@ from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.offset_index import OffsetIndex
 
 LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX = ".log", ".index", ".txnindex"
+SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX)
+CLEANED_SUFFIX = ".cleaned"
+"""Behind the other one, while a compacted segment is written beside those whose place it will take."""
 NAME_DIGITS = 20
 WALK_BYTES = 8192
 """How much is read at once while walking headers: the distance of two index entries fits."""
@@ -37,14 +40,17 @@ class SegmentMark:
 
 
 class Segment:
-    """Offsets from `base_offset` up to, not including, `end_offset`."""
+    """Offsets from `base_offset` up to, not including, `end_offset`. `created_ms` is when this process made or opened it."""
 
     __slots__ = (
         "_file_system",
+        "_first_timestamp",
         "_saved_aborted",
         "_saved_index",
+        "_suffix",
         "aborted",
         "base_offset",
+        "created_ms",
         "end_offset",
         "index",
         "known_size",
@@ -53,13 +59,26 @@ class Segment:
         "stem",
     )
 
-    def __init__(self, file_system: FileSystem, directory: str, base_offset: int, config: LogConfig, *, create: bool = True) -> None:
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        create: bool = True,
+        created_ms: int = 0,
+        suffix: str = "",
+    ) -> None:
         self.base_offset = base_offset
         self.end_offset = base_offset
+        self.created_ms = created_ms
         self.max_timestamp = NO_TIMESTAMP
-        self.stem = f"{directory}/{base_offset:0{NAME_DIGITS}d}"
+        self.stem = stem_of(directory, base_offset)
         self.known_size = 0  # How much of the log file the fields here take account of; equal to its size but during recovery.
-        self.log: File = file_system.open(self.stem + LOG_SUFFIX, create=create)
+        self.log: File = file_system.open(self.stem + LOG_SUFFIX + suffix, create=create)
+        self._suffix = suffix
+        self._first_timestamp: int | None = None
         self.index = OffsetIndex(base_offset, config.index_interval_bytes)
         self.aborted = AbortedTransactions()
         self._file_system = file_system
@@ -70,6 +89,20 @@ class Segment:
     def size(self) -> int:
         return self.log.size
 
+    @property
+    def first_timestamp(self) -> int:
+        """The largest timestamp (ms) of the first batch; -1 where it has none, or while there is no batch. Raises StorageError."""
+        if self._first_timestamp is None:
+            if not self.size:
+                return NO_TIMESTAMP
+            self._first_timestamp = self._header_at(0).max_timestamp
+        return self._first_timestamp
+
+    @property
+    def newest_ms(self) -> int:
+        """The largest timestamp, or where no record has one, when this process first saw the segment."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.created_ms
+
     def append(self, batch: BytesLike, header: BatchHeader, base_offset: int) -> None:
         """Write a batch that was given `base_offset`; on StorageError nothing has changed."""
         self.extend(header, base_offset, self.log.append((batch,)))
@@ -79,13 +112,13 @@ class Segment:
         self.index.add(base_offset, position, self.max_timestamp)
         self.known_size = position + header.length + LENGTH_END
         self.end_offset = base_offset + header.last_offset_delta + 1
-        if header.max_timestamp > self.max_timestamp:
+        if header.max_timestamp > self.max_timestamp and header.count:  # Compaction leaves headers without records.
             self.max_timestamp = header.max_timestamp
 
     def read(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> list[BytesLike]:
         """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `PartitionLog.read`."""
-        end = self.size if end_offset >= self.end_offset else self._position_of(end_offset)
-        start = self._position_of(offset)
+        end = self.size if end_offset >= self.end_offset else self.position_of(end_offset)
+        start = self.position_of(offset)
         if start >= end:
             return []
         data = self.log.read(start, min(bytes_max, end - start))
@@ -109,7 +142,7 @@ class Segment:
             yield position, header
             position += header.size
 
-    def _position_of(self, offset: int) -> int:
+    def position_of(self, offset: int) -> int:
         """Where the batch that holds `offset` begins, or the first after it; the end of the file if there is none."""
         indexed, position = self.index.floor(offset)
         if indexed == offset:
@@ -149,7 +182,7 @@ class Segment:
         count, crc = saved
         if len(entries) == count:
             return saved
-        file = self._file_system.open(self.stem + suffix)
+        file = self._file_system.open(self.stem + suffix + self._suffix)
         try:
             if file.size != count * entry_bytes:
                 file.truncate(count * entry_bytes)  # Entries saved before a crash that no snapshot speaks of.
@@ -207,12 +240,48 @@ class Segment:
         for position, header in self.headers(0, mark.size):
             self.extend(header, header.base_offset, position)
 
+    def sync_all(self) -> None:
+        """Sync the log and what `save` wrote."""
+        self.log.sync()
+        for suffix, (entries, _) in ((INDEX_SUFFIX, self._saved_index), (ABORTED_SUFFIX, self._saved_aborted)):
+            if entries:
+                file = self._file_system.open(self.stem + suffix + self._suffix, create=False)
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+
+    def take_name(self) -> None:
+        """Of a compacted segment: go on under the names of the one whose place it takes. May be called again after a failure."""
+        if self._suffix:
+            self.log.close()
+            rename_cleaned(self._file_system, self.stem)
+            self.log = self._file_system.open(self.stem + LOG_SUFFIX, create=False)
+            self._suffix = ""
+
     def close(self) -> None:
         self.log.close()
 
     def remove(self) -> None:
         """Delete all its files."""
         self.log.close()
-        for suffix in (LOG_SUFFIX, INDEX_SUFFIX, ABORTED_SUFFIX):
-            if self._file_system.exists(self.stem + suffix):
-                self._file_system.remove(self.stem + suffix)
+        remove_files(self._file_system, self.stem, self._suffix)
+
+
+def stem_of(directory: str, base_offset: int) -> str:
+    """What the paths of a segment's files begin with."""
+    return f"{directory}/{base_offset:0{NAME_DIGITS}d}"
+
+
+def rename_cleaned(file_system: FileSystem, stem: str) -> None:
+    """Give a compacted segment's files their final names, as far as they have not got them; the log last: it says that all is done."""
+    for suffix in reversed(SUFFIXES):
+        if file_system.exists(stem + suffix + CLEANED_SUFFIX):
+            file_system.rename(stem + suffix + CLEANED_SUFFIX, stem + suffix)
+
+
+def remove_files(file_system: FileSystem, stem: str, suffix: str = "") -> None:
+    """Delete a segment's files, as far as they are there."""
+    for kind in SUFFIXES:
+        if file_system.exists(stem + kind + suffix):
+            file_system.remove(stem + kind + suffix)

@@ -6,16 +6,20 @@ File `<log end offset>.snapshot`: a line with the CRC-32C of what follows, then 
 """
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from chaffinch.identifiers import NO_OFFSET
 from chaffinch.records.checksum import crc32c
 from chaffinch.storage.files import FileSystem
+from chaffinch.storage.log_state import LogState
 from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
 SUFFIX = ".snapshot"
 NEW_SUFFIX = ".new"
 FORMAT = 1
+SNAPSHOTS_KEPT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +41,23 @@ def name_of(log_end_offset: int) -> str:
     return f"{log_end_offset:0{NAME_DIGITS}d}{SUFFIX}"
 
 
-def write(file_system: FileSystem, directory: str, snapshot: Snapshot) -> str:
-    """Write it and return its name. Not synced: a snapshot lost with the power is one that was not taken."""
+def corrected(snapshot: Snapshot, state: LogState) -> Snapshot | None:
+    """What a snapshot says after segments were deleted, and after a compacted one has taken the place of others.
+
+    None when it ends inside that one: it cannot say where to read on.
+    """
+    marks = [mark for mark in snapshot.segments if mark.end_offset > state.log_start_offset]
+    swap = state.swap
+    if swap is not None and snapshot.log_end_offset > swap.base_offset and swap.end_offset > state.log_start_offset:
+        if snapshot.log_end_offset < swap.end_offset:
+            return None
+        before = [mark for mark in marks if mark.end_offset <= swap.base_offset]
+        marks = [*before, swap, *(mark for mark in marks if mark.base_offset >= swap.end_offset)]
+    return replace(snapshot, segments=marks, log_start_offset=max(snapshot.log_start_offset, state.log_start_offset))
+
+
+def write(file_system: FileSystem, directory: str, snapshot: Snapshot, *, syncs: bool = False) -> str:
+    """Write it and return its name. Not synced unless asked for: a snapshot lost with the power is one that was not taken."""
     name = name_of(snapshot.log_end_offset)
     body = json.dumps({"format": FORMAT, **asdict(snapshot)}, separators=(",", ":")).encode()
     path = f"{directory}/{name}"
@@ -47,6 +66,8 @@ def write(file_system: FileSystem, directory: str, snapshot: Snapshot) -> str:
     file = file_system.open(path + NEW_SUFFIX)
     try:
         file.append((f"{crc32c(body):08x}\n".encode(), body))
+        if syncs:
+            file.sync()
     finally:
         file.close()
     file_system.rename(path + NEW_SUFFIX, path)
@@ -66,3 +87,43 @@ def read(file_system: FileSystem, path: str) -> Snapshot | None:
     if fields.pop("format") != FORMAT:
         return None
     return Snapshot(**{**fields, "segments": [SegmentMark(**mark) for mark in fields["segments"]]})
+
+
+class SnapshotFiles:
+    """The snapshots that one log keeps: the newest two, and the newest durable one, which alone says something once power was lost."""
+
+    def __init__(self, file_system: FileSystem, directory: str, names: Sequence[str], durable_offset: int) -> None:
+        self.durable_offset = durable_offset
+        """Up to where the newest durable one says all; -1 where there is none."""
+        self._names = list(names)  # Oldest first.
+        self._file_system = file_system
+        self._directory = directory
+
+    def add(self, taken: Snapshot) -> None:
+        """Write one more and let go of those that nobody needs. Raises StorageError."""
+        name = write(self._file_system, self._directory, taken)
+        if taken.is_durable:
+            self.durable_offset = taken.log_end_offset
+        if name not in self._names:
+            self._names.append(name)
+        durable_name = name_of(self.durable_offset)
+        for old in [old for old in self._names[:-SNAPSHOTS_KEPT] if old != durable_name]:
+            self._remove(old)
+
+    def correct(self, state: LogState) -> None:
+        """Make all of them say what is right once a swap is carried out; durable on return. Raises StorageError."""
+        for name in list(self._names):
+            path = f"{self._directory}/{name}"
+            found = read(self._file_system, path)
+            right = None if found is None else corrected(found, state)
+            if right is None:
+                self._remove(name)
+            elif right != found:
+                write(self._file_system, self._directory, right, syncs=True)
+        self._file_system.sync_directory(self._directory)
+
+    def _remove(self, name: str) -> None:
+        self._file_system.remove(f"{self._directory}/{name}")
+        self._names.remove(name)
+        if name == name_of(self.durable_offset):
+            self.durable_offset = NO_OFFSET

@@ -1,0 +1,93 @@
+"""The files of one log: its segments in order, its snapshots, and `log.state`, which says what of them counts.
+
+Every change that takes more than one operation on the disk is decided by writing `log.state`, at one instant, and carried out afterwards;
+what a crash or an error leaves undone is done by the next start, or by `settle`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+
+from chaffinch.storage import log_state, recovery
+from chaffinch.storage.files import FileSystem
+from chaffinch.storage.log_config import LogConfig
+from chaffinch.storage.log_state import LogState
+from chaffinch.storage.recovery import RecoveredLog
+from chaffinch.storage.segment import Segment
+from chaffinch.storage.snapshot import Snapshot, SnapshotFiles
+
+
+class LogFiles:
+    """See the module. `segments`: oldest first, the last one being written to; `state`: what is durable, or will be after `settle`."""
+
+    __slots__ = ("_base_offsets", "_is_state_certain", "directory", "file_system", "segments", "snapshots", "state")
+
+    def __init__(self, file_system: FileSystem, directory: str, recovered: RecoveredLog) -> None:
+        self.file_system = file_system
+        self.directory = directory
+        self.segments = recovered.segments
+        self.snapshots = SnapshotFiles(file_system, directory, recovered.snapshot_names, recovered.durable_snapshot_offset)
+        self.state = recovered.state
+        self._base_offsets = [segment.base_offset for segment in recovered.segments]
+        self._is_state_certain = True
+
+    def from_offset(self, offset: int) -> Sequence[Segment]:
+        """The segment that `offset` belongs to, and the later ones."""
+        return self.segments[max(0, bisect_right(self._base_offsets, offset) - 1) :]
+
+    def begin_segment(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
+        segment = Segment(self.file_system, self.directory, base_offset, config, created_ms=now_ms)
+        self.segments.append(segment)
+        self._base_offsets.append(base_offset)
+        return segment
+
+    def take_out(self, start: int, stop: int, *instead: Segment) -> list[Segment]:
+        """Replace segments number `start` to `stop` - 1, in memory only."""
+        taken = self.segments[start:stop]
+        self.segments[start:stop] = instead
+        self._base_offsets[start:stop] = [segment.base_offset for segment in instead]
+        return taken
+
+    def write_state(self, state: LogState) -> None:
+        """Durable on return. After StorageError nobody knows which of the two is on disk, until `settle`."""
+        self._is_state_certain = False
+        log_state.write(self.file_system, self.directory, state)
+        self._is_state_certain = True
+        self.state = state
+
+    def settle(self) -> None:
+        """Carry out what an error left undone: afterwards no swap is pending, and no compacted file lies about. Raises StorageError."""
+        if not self._is_state_certain:
+            self.write_state(self.state)
+        if self.state.swap is not None:
+            self._carry_out_swap()
+        else:
+            recovery.settle(self.file_system, self.directory, self.state)
+
+    def swap(self, cleaned: Segment, first: int, stop: int, first_dirty_offset: int) -> None:
+        """Put `cleaned`, whose files are synced, in the place of segments number `first` to `stop` - 1, at one instant: that in which
+        `log.state` gets its name. Raises StorageError, after which the log is as it was, or as it should be; see `settle`."""
+        mark = cleaned.mark()
+        gaps_below = max(self.state.gaps_below, mark.end_offset)
+        self.write_state(replace(self.state, swap=mark, gaps_below=gaps_below, first_dirty_offset=first_dirty_offset))
+        for segment in self.take_out(first, stop, cleaned):
+            segment.close()
+        self._carry_out_swap()
+
+    def _carry_out_swap(self) -> None:
+        """The names follow, then the snapshots; with them nothing is left that speaks of the old files."""
+        swap = self.state.swap
+        assert swap is not None
+        for segment in self.segments:
+            if segment.base_offset == swap.base_offset:
+                segment.take_name()
+        recovery.settle(self.file_system, self.directory, self.state)
+        self.file_system.sync_directory(self.directory)
+        self.snapshots.correct(self.state)
+        self.write_state(replace(self.state, swap=None))
+
+    def add_snapshot(self, taken: Snapshot) -> None:
+        """Raises StorageError."""
+        if self.state.swap is not None:  # It would speak of names that the files have not got.
+            self._carry_out_swap()
+        self.snapshots.add(taken)

@@ -1,0 +1,278 @@
+"""Rolling by time, deleting by time, by size and on demand; what was deleted stays deleted whatever ends the process."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.records.batch import read_header
+from chaffinch.storage.file_system import Interrupted, MemoryFileSystem, StorageError
+from chaffinch.storage.partition_log import LogConfig, OffsetOutOfRange, PartitionLog
+from tests.storage.batches import batch
+from tests.storage.orders_log import DIRECTORY, ONE, ORDERS, SIZE
+
+HOUR = 3_600_000
+
+
+def opened(files: MemoryFileSystem, now_ms: int = 0, **config: int | bool) -> PartitionLog:
+    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config), now_ms)  # type: ignore[arg-type]
+
+
+def append(log: PartitionLog, *timestamps: int, now_ms: int = 0) -> None:
+    for timestamp in timestamps:
+        log.append(batch(timestamps=[timestamp]), now_ms=now_ms)
+
+
+def bases(files: MemoryFileSystem) -> list[int]:
+    return [int(name[:20]) for name in files.list(DIRECTORY) if name.endswith(".log")]
+
+
+class TestRolling:
+    def test_a_segment_ends_when_its_first_timestamp_is_too_far_back(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, segment_ms=100)
+        append(log, 1000, 900, 1100, 1101, 1200, 1202)
+        assert bases(files) == [0, 3, 5]
+
+    def test_the_first_batch_counts_after_a_restart_too(self) -> None:
+        files = MemoryFileSystem()
+        append(opened(files, segment_ms=100), 1000, 1050)
+        files.kill()
+        append(opened(files, segment_ms=100), 1100, 1101)
+        assert bases(files) == [0, 3]
+
+    def test_without_timestamps_the_clock_counts(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, segment_ms=100)
+        for now_ms in (5000, 5100, 5101):
+            append(log, -1, now_ms=now_ms)
+        assert bases(files) == [0, 2]
+
+    def test_jitter_makes_segments_of_different_logs_end_at_different_times(self) -> None:
+        ends = set()
+        for number in range(20):
+            files = MemoryFileSystem()
+            config = LogConfig(segment_ms=1000, segment_jitter_ms=500)
+            log = PartitionLog.open(files, f"log-{number}", ORDERS, config, 0)
+            append(log, *range(0, 1002))
+            ends.add(log.files.segments[0].end_offset)
+        assert len(ends) > 10
+        assert min(ends) > 500
+        assert max(ends) <= 1001
+
+    @pytest.mark.parametrize(("compacts", "expected"), [(True, [0, 1]), (False, [0])])
+    def test_a_compacted_log_rolls_before_its_records_wait_too_long(self, compacts: bool, expected: list[int]) -> None:
+        files = MemoryFileSystem()
+        append(opened(files, compaction_lag_max_ms=10, compacts=compacts), 0, 11)
+        assert bases(files) == expected
+
+    def test_a_new_config_counts_at_once(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        append(log, 0, 500)
+        log.config = LogConfig(segment_ms=100)
+        append(log, 501)
+        assert bases(files) == [0, 2]
+
+
+class TestByTime:
+    def test_whole_segments_go_once_their_newest_record_is_too_old(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=2 * SIZE, retention_ms=100)
+        append(log, 0, 50, 20, 30, 200, 210)
+        assert log.expire(150) == 0
+        assert log.expire(151) == 2  # The second is younger than the first, and too old as well.
+        assert (log.log_start_offset, bases(files)) == (4, [4])
+        assert [header.base_offset for header in map(read_header, log.read(4, 1000))] == [4]
+        with pytest.raises(OffsetOutOfRange):
+            log.read(3, 1000)
+
+    def test_a_young_segment_keeps_older_ones_behind_it_from_going(self) -> None:
+        log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_ms=100)
+        append(log, 1000, 0, 0)
+        assert log.expire(1100) == 0
+        assert log.expire(1101) == 3
+
+    def test_a_log_all_of_which_is_old_goes_on_at_its_end(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, retention_ms=100)
+        log.append(batch(3, identity=ONE, base_sequence=0), now_ms=0)
+        assert log.expire(500) == 1
+        assert (log.log_start_offset, log.log_end_offset, log.size_bytes, bases(files)) == (3, 3, 0, [])
+        assert log.read(3, 1000) == []
+        log.sync()
+        files.kill()
+        log = opened(files, retention_ms=100)
+        assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+        assert log.find_duplicate(read_header(batch(3, identity=ONE, base_sequence=0))) is not None
+        assert log.append(batch(identity=ONE, base_sequence=3), now_ms=0).base_offset == 3
+        log.close()
+        assert bases(files) == [3]
+
+    def test_an_empty_last_segment_stays(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, retention_ms=100)
+        append(log, 0)
+        log.roll(0)
+        log.roll(0)
+        assert bases(files) == [0, 1]
+        assert log.expire(500) == 1
+        assert log.expire(500) == 0
+        assert bases(files) == [1]
+
+    def test_records_without_timestamps_count_from_when_they_were_seen(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, retention_ms=100)
+        append(log, -1, now_ms=1000)
+        assert log.expire(1100) == 0
+        files.kill()
+        log = opened(files, 5000, retention_ms=100)
+        assert log.expire(5100) == 0
+        assert log.expire(5101) == 1
+
+    def test_nothing_at_the_high_watermark_goes(self) -> None:
+        log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_ms=100)
+        append(log, 0, 0, 0)
+        log.high_watermark = 2
+        assert log.expire(500) == 2
+        assert log.log_start_offset == 2
+
+    @pytest.mark.parametrize("config", [{"retention_ms": -1}, {"retention_ms": 0, "deletes": False}])
+    def test_or_not_at_all(self, config: dict[str, int]) -> None:
+        log = opened(MemoryFileSystem(), segment_bytes=SIZE, **config)
+        append(log, 0, 0, 0)
+        assert log.expire(10**15) == 0
+
+
+@pytest.mark.parametrize(
+    ("retention_bytes", "left"), [(-1, 5), (5 * SIZE, 5), (4 * SIZE + 1, 5), (4 * SIZE, 4), (2 * SIZE, 2), (1, 1), (0, 0)]
+)
+def test_by_size(retention_bytes: int, left: int) -> None:
+    log = opened(MemoryFileSystem(), segment_bytes=SIZE, retention_bytes=retention_bytes)
+    append(log, 0, 0, 0, 0, 0)
+    assert log.expire(0) == 5 - left
+    assert (log.log_start_offset, log.size_bytes) == (5 - left, left * SIZE)
+
+
+class TestOnDemand:
+    def test_the_log_starts_where_it_is_told_to(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=2 * SIZE, deletes=False)
+        append(log, 5, 4, 3, 2, 1)
+        assert log.delete_records_before(3, 0) == 3
+        assert log.delete_records_before(1, 0) == 3
+        assert log.offset_for_timestamp(2) == (3, 2)
+        with pytest.raises(OffsetOutOfRange):
+            log.delete_records_before(6, 0)
+        log.high_watermark = 4
+        with pytest.raises(OffsetOutOfRange):
+            log.delete_records_before(5, 0)
+        assert bases(files) == [0, 2, 4]
+        assert log.expire(0) == 1
+        assert bases(files) == [2, 4]
+
+    def test_up_to_the_end(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        append(log, 0, 0)
+        assert log.delete_records_before(2, 0) == 2
+        assert (log.read(2, 100), log.log_start_offset, log.log_end_offset) == ([], 2, 2)
+        append(log, 0)
+        assert read_header(log.read(2, 1000)[0]).base_offset == 2
+
+    def test_the_last_stable_offset_is_never_below(self) -> None:
+        log = opened(MemoryFileSystem())
+        log.append(batch(identity=ONE, base_sequence=0, is_transactional=True), now_ms=0)
+        append(log, 0)
+        assert log.last_stable_offset == 0
+        log.delete_records_before(2, 0)
+        assert log.last_stable_offset == 2
+        assert log.has_ongoing_transaction(1)
+
+    @pytest.mark.parametrize("seed", range(30))
+    def test_it_survives_a_loss_of_power(self, seed: int) -> None:
+        """Even of the records themselves, when they were never synced."""
+        dice = random.Random(seed)
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=2 * SIZE)
+        append(log, 0)
+        log.sync()
+        append(log, *[0] * dice.randrange(6))
+        start = log.delete_records_before(dice.randint(1, log.log_end_offset), 0)
+        if dice.random() < 0.5:
+            log.expire(0)
+        files.crash(lambda path, unsynced: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
+        log = opened(files, segment_bytes=2 * SIZE)
+        assert log.log_start_offset == start
+        assert log.append(batch(), now_ms=0).base_offset >= start
+
+    def test_a_full_disk_deletes_nothing(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=SIZE, retention_ms=0)
+        append(log, 0, 0, 0)
+        files.bytes_free = 10
+        with pytest.raises(StorageError):
+            log.delete_records_before(1, 0)
+        with pytest.raises(StorageError):
+            log.expire(10)
+        assert (log.log_start_offset, len(log.files.segments)) == (0, 3)
+        files.bytes_free = None
+        assert log.expire(10) == 3
+
+    def test_a_damaged_state_is_an_error(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        append(log, 0, 0)
+        log.delete_records_before(1, 0)
+        files.kill()
+        state = files.open(f"{DIRECTORY}/log.state")
+        data = bytearray(state.read(0, 1000))
+        data[-3] ^= 1
+        state.truncate(0)
+        state.append((data,))
+        with pytest.raises(StorageError, match=r"log\.state: at byte 0: the CRC"):
+            opened(files)
+
+
+@pytest.mark.parametrize("operations", range(25))
+@pytest.mark.parametrize("ends_by_power", [False, True])
+def test_a_death_in_any_step_of_deleting(operations: int, ends_by_power: bool) -> None:
+    """The log starts where it did or where it should, and holds everything from there on."""
+    files = MemoryFileSystem()
+    log = opened(files, segment_bytes=2 * SIZE, index_interval_bytes=1)
+    for sequence in range(9):
+        log.append(batch(identity=ProducerIdentity(7, 0), base_sequence=sequence), now_ms=0)
+    log.sync()
+    left = operations
+
+    def hook(operation: str, path: str, size: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0 and operation != "read":
+            raise Interrupted(size // 2)
+
+    files.hook = hook
+    try:
+        log.delete_records_before(5, 0)
+        log.expire(0)
+        log.delete_records_before(9, 0)
+        is_done = True
+    except Interrupted:
+        is_done = False
+    files.hook = None
+    dice = random.Random(operations)
+    if ends_by_power:
+        files.crash(lambda path, unsynced: dice.randint(0, unsynced))
+    else:
+        files.kill()
+    log = opened(files, segment_bytes=2 * SIZE, index_interval_bytes=1)
+    assert log.log_start_offset in ((9,) if is_done else (0, 5, 9))
+    assert log.log_end_offset == 9
+    offset = log.log_start_offset
+    while offset < 9:
+        header = read_header(log.read(offset, 1)[0])
+        assert header.base_offset == offset
+        offset += 1
+    assert log.find_duplicate(read_header(batch(identity=ProducerIdentity(7, 0), base_sequence=8))) is not None
