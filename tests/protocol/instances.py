@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from chaffinch.protocol.apis import APIS
 from chaffinch.protocol.primitives import Array, Bool, Fixed, Float64, Int16, RecordsType, String, Struct, Uuid, Variable
 from chaffinch.protocol.schema import Field, Message
+from tests.protocol import consumer_group_schemas
 
 CASES = [
     (cls, version)
@@ -67,7 +68,7 @@ def _sample_value(kind: Any, version: int, counter: Counter) -> Any:
         return f"té{number}"
     if isinstance(kind, Variable):
         return b"records %d" % number
-    return -number if kind.width > 1 else number
+    return -number if kind.width > 1 else number % 128
 
 
 def is_standard(field: Field, version: int) -> bool:
@@ -86,7 +87,8 @@ def messages(cls: type[Message], version: int) -> st.SearchStrategy[Message]:
 
 def _values(field: Field, version: int) -> st.SearchStrategy[Any]:
     strategy = _kind_values(field.kind, version)
-    if field.is_nullable_in(version) or (field.default is None and field.kind is not RecordsType):
+    is_required = field.kind is RecordsType or (isinstance(field.kind, Struct) and not field.is_tagged_in(version))
+    if field.is_nullable_in(version) or (field.default is None and not is_required):
         return st.none() | strategy
     return strategy
 
@@ -123,15 +125,18 @@ _KAFKA_PYTHON_NAMES = {
     ("MetadataResponse", "cluster_authorized_operations"): "authorized_operations",
     ("MetadataResponseTopic", "topic_authorized_operations"): "authorized_operations",
     ("DescribeClusterResponse", "cluster_authorized_operations"): "authorized_operations",
+    ("DescribedConsumerGroup", "authorized_operations"): "operations",
 }
-"""The first two names are Chaffinch's own, the other three kafka-python's."""
+"""The first two names are Chaffinch's own, the next three kafka-python's, the last is of `consumer_group_schemas`."""
 
 _OPERATIONS = {31}
 """How kafka-python sees authorized operations: as a set of bits, or None for this one."""
 
 
 def kafka_python_class(cls: type[Message]) -> Any:
-    """The class of the same name in kafka-python."""
+    """The class of the same name in kafka-python, or made by it for messages that it does not have."""
+    if cls.__name__ in consumer_group_schemas.CLASSES:
+        return consumer_group_schemas.CLASSES[cls.__name__]
     for module in ("producer", "consumer", "metadata", "admin"):
         found = getattr(importlib.import_module(f"kafka.protocol.{module}"), cls.__name__, None)
         if found is not None:
@@ -173,14 +178,14 @@ def from_kafka_python(cls: type[Message], twin: Any, version: int) -> Message:
     for field in cls.FIELDS:
         if not is_standard(field, version):
             continue
-        value = getattr(twin, kafka_python_name(cls, field.name))
-        values[field.name] = _from_twin(field, value, version)
+        name = kafka_python_name(cls, field.name)
+        values[field.name] = _from_twin(field, getattr(twin, name), version, name)
     return cls(**values)
 
 
-def _from_twin(field: Field, value: Any, version: int) -> Any:
+def _from_twin(field: Field, value: Any, version: int, name: str) -> Any:
     kind = field.kind
-    if field.name in ("cluster_authorized_operations", "topic_authorized_operations"):
+    if name == "authorized_operations":
         number = sum(1 << bit for bit in (_OPERATIONS if value is None else value))
         return number - (1 << 32) if number >> 31 else number
     if value is None:

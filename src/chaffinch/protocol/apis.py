@@ -7,20 +7,30 @@ from dataclasses import dataclass
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from chaffinch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from chaffinch.protocol.messages.create_topics import CreateTopicsRequest, CreateTopicsResponse
+from chaffinch.protocol.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse
 from chaffinch.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from chaffinch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
+from chaffinch.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from chaffinch.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from chaffinch.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
+from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from chaffinch.protocol.schema import Message
 
@@ -61,6 +71,12 @@ APIS: dict[int, Api] = {
         _row(OffsetCommitRequest, OffsetCommitResponse, served=(2, 9), used=(2, 9)),
         _row(OffsetFetchRequest, OffsetFetchResponse, served=(1, 9), used=(1, 9)),
         _row(FindCoordinatorRequest, FindCoordinatorResponse, served=(0, 6), used=(1, 6)),
+        _row(JoinGroupRequest, JoinGroupResponse, served=(2, 9), used=(2, 9)),
+        _row(HeartbeatRequest, HeartbeatResponse, served=(0, 4), used=(0, 4)),
+        _row(LeaveGroupRequest, LeaveGroupResponse, served=(0, 5), used=(0, 5)),
+        _row(SyncGroupRequest, SyncGroupResponse, served=(0, 5), used=(0, 5)),
+        _row(DescribeGroupsRequest, DescribeGroupsResponse, served=(0, 6), used=(0, 6)),
+        _row(ListGroupsRequest, ListGroupsResponse, served=(0, 5), used=(0, 5)),
         _row(ApiVersionsRequest, ApiVersionsResponse, served=(0, 4), used=(0, 4)),
         _row(CreateTopicsRequest, CreateTopicsResponse, served=(2, 7), used=(2, 7)),
         _row(DeleteTopicsRequest, DeleteTopicsResponse, served=(1, 6), used=(1, 6)),
@@ -70,8 +86,12 @@ APIS: dict[int, Api] = {
         _row(EndTxnRequest, EndTxnResponse, served=(0, 4), used=(0, 4)),
         _row(TxnOffsetCommitRequest, TxnOffsetCommitResponse, served=(0, 4), used=(0, 4)),
         _row(DescribeConfigsRequest, DescribeConfigsResponse, served=(1, 4), used=(1, 4)),
+        _row(DeleteGroupsRequest, DeleteGroupsResponse, served=(0, 2), used=(0, 2)),
         _row(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, served=(0, 1), used=(0, 1)),
+        _row(OffsetDeleteRequest, OffsetDeleteResponse, served=(0, 0), used=(0, 0)),
         _row(DescribeClusterRequest, DescribeClusterResponse, served=(0, 2), used=(0, 2)),
+        _row(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, served=(0, 1), used=(0, 1)),
+        _row(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, served=(0, 1), used=(0, 1)),
     )
 }
 """Every API by its key."""

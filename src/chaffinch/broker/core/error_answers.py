@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chaffinch.broker.core.groups import error_answers as groups_error_answers
 from chaffinch.protocol.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -163,4 +164,5 @@ _ANSWERS: Mapping[str, Callable[[Any, int], Message]] = {
     "DescribeConfigs": _describe_configs,
     "IncrementalAlterConfigs": _alter_configs,
     "DescribeCluster": lambda _, number: describe_cluster.DescribeClusterResponse(error_code=number),
+    **groups_error_answers.ANSWERS,
 }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from chaffinch.broker.core.broker_state import Handler
+from chaffinch.broker.core.broker_state import BrokerState, Handler, Result
+from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.handlers import (
     add_offsets_to_txn,
     add_partitions_to_txn,
@@ -25,6 +28,12 @@ from chaffinch.broker.core.handlers import (
     produce,
     txn_offset_commit,
 )
+from chaffinch.errors import codes
+
+
+def _not_yet(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    return error_answer(event.request, codes.COORDINATOR_NOT_AVAILABLE.number)
+
 
 HANDLERS: Mapping[int, Handler] = {
     0: produce.handle,
@@ -34,6 +43,12 @@ HANDLERS: Mapping[int, Handler] = {
     8: offset_commit.handle,
     9: offset_fetch.handle,
     10: find_coordinator.handle,
+    11: _not_yet,
+    12: _not_yet,
+    13: _not_yet,
+    14: _not_yet,
+    15: _not_yet,
+    16: _not_yet,
     18: api_versions.handle,
     19: create_topics.handle,
     20: delete_topics.handle,
@@ -43,8 +58,12 @@ HANDLERS: Mapping[int, Handler] = {
     26: end_txn.handle,
     28: txn_offset_commit.handle,
     32: describe_configs.handle,
+    42: _not_yet,
     44: incremental_alter_configs.handle,
+    47: _not_yet,
     60: describe_cluster.handle,
+    68: _not_yet,
+    69: _not_yet,
 }
 """By API key; exactly the APIs that `protocol/apis.py` says are served."""
 

@@ -1,0 +1,1 @@
+"""Groups of consumers: both protocols, committed offsets, and who owns which partition."""
