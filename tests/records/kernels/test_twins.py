@@ -176,3 +176,26 @@ def test_a_varint_takes_the_size_that_is_said(value):
     out = bytearray()
     write_varint(out, value)
     assert len(out) == varint_size(value)
+
+
+def kept_by(loops, payload, keeps, shift, size):
+    out = np.full(size, 0xEE, np.uint8)
+    written = loops.retain(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), shift, out)
+    return written, out[: max(written, 0)].tobytes()
+
+
+shifts = st.sampled_from([0, 1, -1, INT64_MIN, INT64_MAX]) | st.integers(-(10**13), 10**13)
+
+
+@given(columns_and_rows(), st.data(), shifts, st.integers(-20, 40))
+def test_retain(compiled, drawn, data, shift, spare):
+    columns, _ = drawn
+    payload = payload_of(columns)
+    keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
+    size = max(0, len(payload) + spare)
+    assert kept_by(compiled, payload, keeps, shift, size) == kept_by(TWIN, payload, keeps, shift, size)
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), shifts)
+def test_retain_of_any_bytes(compiled, payload, keeps, shift):
+    assert kept_by(compiled, payload, keeps, shift, 200) == kept_by(TWIN, payload, keeps, shift, 200)

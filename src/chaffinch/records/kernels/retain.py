@@ -1,0 +1,78 @@
+"""Compiled twin of `kernels_reference/retain.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from chaffinch.records.kernels.compiled import BYTES, BYTES_OUT, INT64, compiled, copy_bytes, inlined
+from chaffinch.records.kernels_reference.byte_lists import Bytes
+from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX
+
+
+@inlined
+def _read(data: Bytes, position: int, end: int, bytes_max: int) -> tuple[Any, int]:
+    """A varint that must end by `end`; position -1 when it does not, or when it has more than `bytes_max` bytes."""
+    raw = np.int64(0)
+    for index in range(bytes_max):
+        if position + index >= end:
+            return np.int64(0), -1
+        byte = np.int64(data[position + index])
+        raw |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if bytes_max == INT32_BYTES_MAX:
+                raw &= 0xFFFFFFFF
+            return ((raw >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(raw & 1), position + index + 1
+    return np.int64(0), -1
+
+
+@inlined
+def _varint_size(value: int) -> int:
+    zigzag = np.uint64((value << 1) ^ (value >> 63))
+    size = 1
+    while zigzag > 0x7F:
+        zigzag >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@inlined
+def _write_varint(out: Bytes, position: int, value: int) -> int:
+    zigzag = np.uint64((value << 1) ^ (value >> 63))
+    while zigzag > 0x7F:
+        out[position] = np.uint8(zigzag & np.uint64(0x7F) | np.uint64(0x80))
+        zigzag >>= np.uint64(7)
+        position += 1
+    out[position] = np.uint8(zigzag)
+    return position + 1
+
+
+@compiled(BYTES, BYTES, INT64, BYTES_OUT)
+def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> int:
+    position, written = 0, 0
+    for index in range(keeps.size):
+        length, body = _read(payload, position, payload.size, INT32_BYTES_MAX)
+        if body < 0 or length < 1 or length > payload.size - body:
+            return -1
+        end = body + length
+        if keeps[index] and timestamp_shift == 0:
+            if out.size - written < end - position:
+                return -1
+            copy_bytes(out, written, payload, position, end - position)
+            written += end - position
+        elif keeps[index]:
+            delta, rest = _read(payload, body + 1, end, INT64_BYTES_MAX)
+            if rest < 0:
+                return -1
+            delta = delta + timestamp_shift
+            size = 1 + _varint_size(delta) + end - rest
+            if out.size - written < _varint_size(size) + size:
+                return -1
+            written = _write_varint(out, written, size)
+            out[written] = payload[body]
+            written = _write_varint(out, written + 1, delta)
+            copy_bytes(out, written, payload, rest, end - rest)
+            written += end - rest
+        position = end
+    return written

@@ -1,0 +1,42 @@
+"""Copying some of a payload's records: what compaction does with every batch that it thins out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from chaffinch.records.kernels_reference.byte_lists import Bytes
+from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64, write_varint
+
+GROWTH_BYTES_MAX = 14
+"""What a record may grow by when its timestamp delta changes: 9 bytes of the delta, 4 of the length, and one to spare."""
+
+
+def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> int:
+    """Copy record i of `payload` to `out` where `keeps[i]` is not 0; returns the bytes written, -1 when `out` is too small or the payload
+    does not hold so many records. `timestamp_shift` (ms) is added to each timestamp delta, modulo 2^64; records are copied as they are
+    where it is 0. Only lengths and deltas are looked at: whoever calls has scanned the payload.
+    """
+    data = payload.tobytes()
+    written = bytearray()
+    position = 0
+    for keep in keeps.tolist():
+        length, body = read_varint(data, position, len(data), INT32_BYTES_MAX)
+        if body < 0 or length < 1 or length > len(data) - body:
+            return -1
+        end = body + length
+        if keep and timestamp_shift == 0:
+            written += data[position:end]
+        elif keep:
+            delta, rest = read_varint(data, body + 1, end, INT64_BYTES_MAX)
+            if rest < 0:
+                return -1
+            record = bytearray(data[body : body + 1])
+            write_varint(record, wrap_int64(delta + timestamp_shift))
+            record += data[rest:end]
+            write_varint(written, len(record))
+            written += record
+        position = end
+    if len(written) > len(out):
+        return -1
+    out[: len(written)] = np.frombuffer(bytes(written), np.uint8)
+    return len(written)
