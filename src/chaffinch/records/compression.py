@@ -22,7 +22,9 @@ from typing import Final
 import cramjam
 import numpy as np
 
+from chaffinch.records import kernels
 from chaffinch.records.faults import RecordsError
+from chaffinch.records.kernels_reference import snappy
 
 Buffer = bytes | bytearray | memoryview
 
@@ -169,9 +171,8 @@ def _zstd_compress(data: Buffer, level: int | None) -> Buffer:
 
 # --- snappy: every block begins with its own decompressed size -----------------------------------------------------------
 
-XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
+XERIAL_MAGIC: Final = snappy.MAGIC
 """First bytes of the framing (xerial's `SnappyCodec.MAGIC_HEADER_BYTES`); two int32 follow, the version and the oldest reader's."""
-XERIAL_HEADER_BYTES: Final = 16
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 """Uncompressed bytes per block, the default of xerial's `SnappyOutputStream`."""
 
@@ -194,6 +195,8 @@ def _snappy_decompress(data: Buffer, bytes_max: int) -> memoryview:
     """Two passes over the blocks: the first adds up what they say they hold, the second fills one buffer of exactly that size."""
     view = memoryview(data)
     blocks = _xerial_blocks(view) if _is_framed(view, 0) else [view]
+    if blocks is None:
+        return _many_snappy_blocks(view, bytes_max)
     sizes = [_snappy_block_size(block) for block in blocks]
     size = sum(sizes)
     if size > bytes_max:
@@ -212,20 +215,47 @@ def _snappy_decompress(data: Buffer, bytes_max: int) -> memoryview:
     return output
 
 
+_BLOCKS_MAX_PER_KIB: Final = 1
+_BLOCKS_MAX_ANYWAY: Final = 64
+"""Streams with more blocks than these go through one loop over all of them: honest writers' blocks are 32 KiB."""
+
+
+def _many_snappy_blocks(view: memoryview, bytes_max: int) -> memoryview:
+    output = np.empty(min(bytes_max, snappy.EXPANSION_MAX * len(view)), np.uint8)
+    written = kernels.choose(len(view) // snappy.SIZE_BYTES).unframe_snappy(np.frombuffer(view, np.uint8), output)
+    if written == snappy.OUTPUT_FULL and len(output) == bytes_max:
+        raise PayloadTooLarge(Compression.SNAPPY, bytes_max)
+    if written < 0:
+        raise PayloadUnreadable(Compression.SNAPPY, _SNAPPY_REASONS[written])
+    return output[:written].data
+
+
+_SNAPPY_REASONS: Final = {
+    snappy.HEADER_CUT_SHORT: "a frame header is cut short",
+    snappy.TRAILING_BYTES: "bytes follow the last block",
+    snappy.BLOCK_SIZE_WRONG: "a block is empty, or larger than the bytes that are there",
+    snappy.NO_SIZE: "a block does not begin with its size",
+    snappy.DAMAGED: "a block is damaged, or does not hold what it claims",
+    snappy.OUTPUT_FULL: "a block claims more than its bytes can hold",
+}
+
+
 def _is_framed(view: memoryview, position: int) -> bool:
     return view[position : position + len(XERIAL_MAGIC)].tobytes() == XERIAL_MAGIC
 
 
-def _xerial_blocks(view: memoryview) -> list[memoryview]:
-    """The raw snappy blocks of a framed stream. The frame header may come again in between: streams put end to end.
+def _xerial_blocks(view: memoryview) -> list[memoryview] | None:
+    """The raw snappy blocks of a framed stream; None where they are very many. The frame header may come again in between: streams put
+    end to end.
 
     Version numbers are not looked at: some writers put them in the other byte order, and Java reads those too.
     """
-    blocks = []
+    blocks: list[memoryview] = []
+    blocks_max = _BLOCKS_MAX_ANYWAY + _BLOCKS_MAX_PER_KIB * len(view) // 1024
     position = 0
     while position < len(view):
         if _is_framed(view, position):
-            position += XERIAL_HEADER_BYTES
+            position += snappy.HEADER_BYTES
             if position > len(view):
                 raise PayloadUnreadable(Compression.SNAPPY, "the frame header is cut short")
             continue
@@ -235,6 +265,8 @@ def _xerial_blocks(view: memoryview) -> list[memoryview]:
         position += _BLOCK_SIZE.size
         if not 0 < size <= len(view) - position:
             raise PayloadUnreadable(Compression.SNAPPY, f"a block of {size} bytes, {len(view) - position} are there")
+        if len(blocks) == blocks_max:
+            return None
         blocks.append(view[position : position + size])
         position += size
     return blocks

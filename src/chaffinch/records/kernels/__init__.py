@@ -27,9 +27,9 @@ LOOPS: dict[str, str] = {
     "gather": "gather",
     "murmur2_partitions": "murmur2",
     "walk": "walk",
-    "retain": "retain",
     "walk_messages": "messages",
     "convert_messages": "messages",
+    "unframe_snappy": "snappy",
 }
 """Name of each loop -> the file, in this package and in `kernels_reference`, that defines it."""
 
@@ -46,9 +46,9 @@ class Loops:
     gather: Callable[..., int]
     murmur2_partitions: Callable[..., int]
     walk: Callable[..., int]
-    retain: Callable[..., int]
     walk_messages: Callable[..., int]
     convert_messages: Callable[..., int]
+    unframe_snappy: Callable[..., int]
 
 
 class _State:
