@@ -27,6 +27,7 @@ LOOPS: dict[str, str] = {
     "gather": "gather",
     "murmur2_partitions": "murmur2",
     "walk": "walk",
+    "retain": "retain",
     "walk_messages": "messages",
     "convert_messages": "messages",
     "unframe_snappy": "snappy",
@@ -46,6 +47,7 @@ class Loops:
     gather: Callable[..., int]
     murmur2_partitions: Callable[..., int]
     walk: Callable[..., int]
+    retain: Callable[..., int]
     walk_messages: Callable[..., int]
     convert_messages: Callable[..., int]
     unframe_snappy: Callable[..., int]
