@@ -65,7 +65,7 @@ APIS: dict[int, Api] = {
     api.key: api
     for api in (
         _row(ProduceRequest, ProduceResponse, served=(3, 12), used=(3, 11)),
-        _row(FetchRequest, FetchResponse, served=(4, 12), used=(4, 12)),
+        _row(FetchRequest, FetchResponse, served=(4, 18), used=(4, 12)),
         _row(ListOffsetsRequest, ListOffsetsResponse, served=(1, 10), used=(1, 8)),
         _row(MetadataRequest, MetadataResponse, served=(0, 13), used=(4, 13)),
         _row(OffsetCommitRequest, OffsetCommitResponse, served=(2, 9), used=(2, 9)),

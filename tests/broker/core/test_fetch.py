@@ -1,58 +1,17 @@
-"""Fetch and ListOffsets: what is given, how much, when, and what is refused."""
+"""Fetch: what is given, how much, when, and what is refused."""
 
 from __future__ import annotations
 
-from typing import Any
+from uuid import UUID
 
 import pytest
 
-from chaffinch.identifiers import ProducerIdentity
-from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from chaffinch.protocol.messages.end_txn import EndTxnRequest
-from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
-from chaffinch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from chaffinch.records import batch
-from tests.broker.batches import NOW_MS, batch_of
-from tests.broker.core_client import Client, Cluster
-
-
-def fetch(
-    offset: int = 0,
-    *,
-    topic: str = "orders",
-    partitions: tuple[int, ...] = (0,),
-    wait_ms: int = 0,
-    min_bytes: int = 1,
-    max_bytes: int = 1 << 20,
-    partition_bytes: int = 1 << 20,
-    committed: bool = False,
-    leader_epoch: int = -1,
-    session_id: int = 0,
-) -> FetchRequest:
-    asked = [
-        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=partition_bytes, current_leader_epoch=leader_epoch)
-        for index in partitions
-    ]
-    return FetchRequest(
-        max_wait_ms=wait_ms,
-        min_bytes=min_bytes,
-        max_bytes=max_bytes,
-        isolation_level=int(committed),
-        session_id=session_id,
-        topics=[FetchTopic(topic=topic, partitions=asked)],
-    )
-
-
-def first(answer: Any) -> PartitionData:
-    result: PartitionData = answer.responses[0].partitions[0]
-    return result
-
-
-def offsets(data: PartitionData) -> list[int]:
-    """Base offsets of the batches."""
-    assert isinstance(data.records, memoryview)
-    return [view.header.base_offset for view in batch.views(data.records)]
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, ReplicaState
+from chaffinch.storage.file_system import StorageError
+from tests.broker.batches import batch_of
+from tests.broker.core.fetch_requests import fetch, first, offsets, told
+from tests.broker.core.transactional_writer import Writer
+from tests.broker.core_client import Cluster
 
 
 @pytest.fixture
@@ -90,16 +49,37 @@ class TestData:
         answer = client.ask(fetch(partitions=(0, 1), max_bytes=10))
         assert [len(offsets(data)) for data in answer.responses[0].partitions] == [1, 0]
 
-    def test_full_fetches_only(self, cluster: Cluster) -> None:
-        client = cluster.client()
-        assert client.ask(fetch()).session_id == 0
-        assert client.ask(fetch(session_id=5)).error_code == 70
-
-    @pytest.mark.parametrize("version", range(4, 13))
+    @pytest.mark.parametrize("version", range(4, 19))
     def test_every_version(self, cluster: Cluster, version: int) -> None:
         client = cluster.client()
         client.produce("orders", batch_of(b"a"))
-        assert offsets(first(client.ask(fetch(), version))) == [0]
+        topic_id = cluster.core.topics.get("orders").topic_id
+        (topic,) = client.ask(fetch(topic_id=topic_id), version).responses
+        assert offsets(topic.partitions[0]) == [0]
+        assert (topic.topic == "orders", topic.topic_id == topic_id) == (version < 13, version >= 13)
+
+    def test_a_partition_named_twice_is_read_once_as_the_last_says(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        for _ in range(2):
+            client.produce("orders", batch_of(b"a"))
+        request = fetch(0, partitions=(0, 1))
+        request.topics[0].partitions.append(FetchPartition(partition=0, fetch_offset=1, partition_max_bytes=1 << 20))
+        answer = client.ask(request)
+        assert (told(answer), offsets(first(answer))) == ([0, 1], [1])
+
+    def test_what_lies_above_the_high_watermark_is_not_given(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        for _ in range(3):
+            client.produce("orders", batch_of(b"a"))
+        cluster.core.topics.partition("orders", 0).log.high_watermark = 1
+        for offset, given in ((0, [0]), (1, []), (2, []), (3, [])):
+            data = first(client.ask(fetch(offset)))
+            assert (data.error_code, offsets(data), data.high_watermark) == (0, given, 1)
+
+    @pytest.mark.parametrize(("version", "code"), [(9, 76), (10, 0)])
+    def test_topics_kept_in_zstd_need_a_client_that_knows_it(self, cluster: Cluster, version: int, code: int) -> None:
+        cluster.topic("small", compression_type="zstd")
+        assert first(cluster.client().ask(fetch(topic="small"), version)).error_code == code
 
 
 class TestRefusals:
@@ -121,14 +101,44 @@ class TestRefusals:
     def test_errors_do_not_wait(self, cluster: Cluster) -> None:
         assert first(cluster.client().ask(fetch(5, wait_ms=500))).error_code == 1
 
-    def test_another_node_leads(self) -> None:
+    @pytest.mark.parametrize("version", [12, 15, 16, 18])
+    def test_another_node_leads(self, version: int) -> None:
+        """KIP-951: from version 16 on the answer says which, and where it listens."""
         cluster = Cluster(nodes=2)
         cluster.topic("orders")
         leader = cluster.core.topics.partition("orders", 0).replicas.leader
-        data = first(cluster.client(node=1 - leader).ask(fetch()))
+        topic_id = cluster.core.topics.get("orders").topic_id
+        answer = cluster.client(node=1 - leader).ask(fetch(topic_id=topic_id), version)
+        data = first(answer)
         assert data.error_code == 6
-        assert data.current_leader is not None
-        assert data.current_leader.leader_id == leader
+        named = None if data.current_leader is None else (data.current_leader.leader_id, data.current_leader.leader_epoch)
+        nodes = [(node.node_id, node.host, node.port) for node in answer.node_endpoints]
+        assert (named, nodes) == (((leader, 0), [(leader, f"node{leader}", 9092 + leader)]) if version >= 16 else (None, []))
+
+    def test_nobody_copies_partitions(self, cluster: Cluster) -> None:
+        request = fetch(topic_id=cluster.core.topics.get("orders").topic_id)
+        request.replica_state = ReplicaState(replica_id=3)
+        assert first(cluster.client().ask(request, 15)).error_code == 6
+        assert first(cluster.client().ask(fetch(replica_id=3), 12)).error_code == 6
+
+    def test_ids_of_topics(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        answer = client.ask(fetch(topic_id=UUID(int=5)), 13)
+        assert (answer.responses[0].topic_id, first(answer).error_code) == (UUID(int=5), 100)
+        assert first(client.ask(fetch(), 13)).error_code == 100, "the id zero is nobody's"
+
+    @pytest.mark.parametrize(("version", "code"), [(5, 6), (6, 56)])
+    def test_a_disk_that_cannot_be_read(self, version: int, code: int) -> None:
+        def fail(operation: str, path: str, size: int) -> None:
+            if operation == "read":
+                raise StorageError(path, operation, "input/output error")
+
+        cluster = Cluster()
+        cluster.topic("orders")
+        client = cluster.client()
+        client.produce("orders", batch_of(b"a"))
+        cluster.file_system.hook = fail
+        assert first(client.ask(fetch(), version)).error_code == code
 
     def test_an_old_leader_epoch_is_fenced(self) -> None:
         cluster = Cluster(nodes=2)
@@ -136,93 +146,6 @@ class TestRefusals:
         leader = cluster.core.topics.partition("orders", 0).replicas.leader
         cluster.stop_node(leader)
         assert first(cluster.client(node=1 - leader).ask(fetch(leader_epoch=0))).error_code == 74
-
-
-class TestWaiting:
-    def test_until_records_come(self, cluster: Cluster) -> None:
-        reader, writer = cluster.client(), cluster.client()
-        reader.send(fetch(0, wait_ms=500))
-        cluster.advance(499)
-        assert reader.answers == []
-        writer.produce("orders", batch_of(b"a"))
-        assert offsets(first(reader.answers.pop())) == [0]
-
-    def test_until_time_is_up(self, cluster: Cluster) -> None:
-        reader = cluster.client()
-        reader.send(fetch(0, wait_ms=500))
-        cluster.advance(499)
-        assert reader.answers == []
-        cluster.advance(1)
-        assert offsets(first(reader.answers.pop())) == []
-
-    def test_until_enough_bytes_are_there(self, cluster: Cluster) -> None:
-        reader, writer = cluster.client(), cluster.client()
-        size = len(batch_of(b"a"))
-        reader.send(fetch(0, wait_ms=500, min_bytes=2 * size, partitions=(0, 1)))
-        writer.produce("orders", batch_of(b"a"))
-        assert reader.answers == []
-        writer.produce("orders", batch_of(b"a"), partition=1)
-        (answer,) = reader.answers
-        assert [len(offsets(data)) for data in answer.responses[0].partitions] == [1, 1]
-
-    def test_other_partitions_wake_nobody(self, cluster: Cluster) -> None:
-        reader, writer = cluster.client(), cluster.client()
-        reader.send(fetch(0, wait_ms=500))
-        writer.produce("orders", batch_of(b"a"), partition=1)
-        assert reader.answers == []
-
-    def test_a_deleted_topic_is_heard_of(self, cluster: Cluster) -> None:
-        from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-
-        reader, admin = cluster.client(), cluster.client()
-        reader.send(fetch(0, wait_ms=500))
-        admin.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
-        assert first(reader.answers.pop()).error_code == 3
-
-    def test_a_lost_connection_leaves_nothing(self, cluster: Cluster) -> None:
-        reader, writer = cluster.client(), cluster.client()
-        reader.send(fetch(0, wait_ms=500))
-        reader.lose()
-        writer.produce("orders", batch_of(b"a"))
-        cluster.advance(1000)
-        assert reader.answers == []
-        assert not cluster.core._waits
-
-
-class Writer:
-    """A transactional producer in three requests."""
-
-    def __init__(self, client: Client, transactional_id: str) -> None:
-        self.client = client
-        self.transactional_id = transactional_id
-        answer = client.ask(InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000))
-        self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-        self.sequence = 0
-
-    def write(self, *values: bytes, topic: str = "orders") -> int:
-        self.client.ask(
-            AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=self.transactional_id,
-                v3_and_below_producer_id=self.identity.producer_id,
-                v3_and_below_producer_epoch=self.identity.epoch,
-                v3_and_below_topics=[AddPartitionsToTxnTopic(name=topic, partitions=[0])],
-            )
-        )
-        records = batch_of(*values, identity=self.identity, sequence=self.sequence, transactional=True)
-        answer = self.client.produce(topic, records, txn=self.transactional_id)
-        assert answer.error_code == 0, answer
-        self.sequence += len(values)
-        return answer.base_offset
-
-    def end(self, commit: bool) -> int:
-        request = EndTxnRequest(
-            transactional_id=self.transactional_id,
-            producer_id=self.identity.producer_id,
-            producer_epoch=self.identity.epoch,
-            committed=commit,
-        )
-        code: int = self.client.ask(request).error_code
-        return code
 
 
 class TestIsolation:
@@ -279,46 +202,3 @@ class TestIsolation:
         reader.send(fetch(committed=True, wait_ms=100_000))
         cluster.advance(60_000)
         assert offsets(first(reader.answers.pop())) == [0, 1]
-
-
-def list_offsets(timestamp: int, *, committed: bool = False, topic: str = "orders") -> ListOffsetsRequest:
-    asked = [ListOffsetsPartition(partition_index=0, timestamp=timestamp)]
-    return ListOffsetsRequest(isolation_level=int(committed), topics=[ListOffsetsTopic(name=topic, partitions=asked)])
-
-
-class TestListOffsets:
-    @pytest.mark.parametrize(
-        ("timestamp", "offset", "found_timestamp"),
-        [
-            (-1, 4, -1),
-            (-2, 0, -1),
-            (-3, 1, NOW_MS + 50),
-            (-4, 0, -1),
-            (-5, -1, -1),
-            (0, 0, NOW_MS),
-            (NOW_MS + 1, 1, NOW_MS + 50),
-            (NOW_MS + 51, -1, -1),
-        ],
-    )
-    def test_places(self, cluster: Cluster, timestamp: int, offset: int, found_timestamp: int) -> None:
-        client = cluster.client()
-        client.produce("orders", batch_of(b"a", b"b", timestamps=[NOW_MS, NOW_MS + 50]))
-        client.produce("orders", batch_of(b"c", b"d", timestamps=[NOW_MS + 10, NOW_MS + 20]))
-        (answer,) = client.ask(list_offsets(timestamp)).topics[0].partitions
-        assert (answer.error_code, answer.offset, answer.timestamp) == (0, offset, found_timestamp)
-
-    def test_the_last_stable_offset_ends_committed_logs(self, cluster: Cluster) -> None:
-        client = cluster.client()
-        client.produce("orders", batch_of(b"a"))
-        Writer(client, "t").write(b"b")
-        assert client.ask(list_offsets(-1)).topics[0].partitions[0].offset == 2
-        assert client.ask(list_offsets(-1, committed=True)).topics[0].partitions[0].offset == 1
-
-    def test_an_empty_log(self, cluster: Cluster) -> None:
-        client = cluster.client()
-        found = [client.ask(list_offsets(timestamp)).topics[0].partitions[0].offset for timestamp in (-1, -2, -3, 0)]
-        assert found == [0, 0, -1, -1]
-
-    def test_unknown_places(self, cluster: Cluster) -> None:
-        client = cluster.client()
-        assert client.ask(list_offsets(-1, topic="missing")).topics[0].partitions[0].error_code == 3

@@ -25,6 +25,7 @@ from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Eff
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript
+from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.topics import Dice, Partition, Topic, TopicRegistry
@@ -109,6 +110,7 @@ class BrokerCore:
             transactions=transactions,
             offsets=offsets,
             membership=membership,
+            fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
             grown=grown,
             changed_keys=changed_keys,
             chores=[transactions, membership],

@@ -13,6 +13,7 @@ from chaffinch.broker.core.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault, FaultScript
+from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.refusal_log import RefusalLog
 from chaffinch.broker.core.topic_options import WITH_EFFECT
@@ -37,6 +38,7 @@ class BrokerState:
     transactions: TransactionCoordinator
     offsets: GroupOffsets
     membership: ClusterMembership
+    fetch_sessions: FetchSessions
     counters: Counters = field(default_factory=Counters)
     faults: FaultScript = field(default_factory=FaultScript)
     refusals: RefusalLog = field(default_factory=RefusalLog)

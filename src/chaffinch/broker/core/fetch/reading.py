@@ -1,0 +1,155 @@
+"""Reading what a fetch asks for: each place gives records, or an error, within the limits of the request.
+
+Readers of committed records see what is below the last stable offset, and which transactions below it were aborted (KIP-98).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.fetch.places import FetchPlace
+from chaffinch.broker.core.leader_epochs import leadership_fault
+from chaffinch.broker.core.topics import Partition
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.fetch import AbortedTransaction, PartitionData
+from chaffinch.protocol.messages.produce import LeaderIdAndEpoch
+from chaffinch.records import batch
+from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.files import BytesLike
+
+VERSION_WITH_STORAGE_ERRORS = 6
+VERSION_WITH_ZSTD = 10
+VERSION_WITH_LEADERS = 16
+
+_UNINTERESTING = frozenset({codes.UNKNOWN_TOPIC_ID, codes.UNKNOWN_TOPIC_OR_PARTITION})
+"""Errors that do not end a wait for other partitions, as in Apache Kafka: no retry would make them go away soon."""
+
+_WITH_LEADER = frozenset({codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOCH})
+"""Errors beside which the new leader is named (KIP-951)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchTerms:
+    """What a request says about all its places. `fault`: the error that a script wants answered, and for which partitions."""
+
+    version: int
+    node_id: int
+    is_follower: bool
+    is_committed: bool
+    bytes_min: int
+    bytes_max: int
+    fault: Fault | None
+
+
+@dataclass(slots=True, eq=False)
+class Reading:
+    """What one try gave: `told` for each place in order, and the places that can be waited for, with their partitions."""
+
+    told: list[PartitionData] = field(default_factory=list)
+    readable: list[tuple[FetchPlace, Partition]] = field(default_factory=list)
+    bytes_read: int = 0
+    must_tell: bool = False
+
+    def is_enough(self, terms: FetchTerms) -> bool:
+        """Whether this is to be answered at once: there are `bytes_min`, or an error, or nothing that could be waited for."""
+        return self.must_tell or self.bytes_read >= terms.bytes_min or not self.readable
+
+
+def read(broker: BrokerState, terms: FetchTerms, places: Sequence[FetchPlace]) -> Reading:
+    """Read all places in order, until the answer is full; those behind get no records."""
+    reading = Reading()
+    for place in places:
+        reading.told.append(_read_place(broker, terms, place, reading))
+    return reading
+
+
+def count(broker: BrokerState, places: Sequence[FetchPlace], told: Sequence[PartitionData]) -> None:
+    """Count what an answer that is really sent carries."""
+    for place, data in zip(places, told, strict=True):
+        if place.topic is None or broker.topics.get(place.topic) is None:
+            continue
+        broker.counters.add(place.topic, "TotalFetchRequestsPerSec")
+        if data.error_code:
+            broker.counters.add(place.topic, "FailedFetchRequestsPerSec")
+        elif isinstance(data.records, list) and data.records:
+            broker.counters.add(place.topic, "BytesOutPerSec", sum(map(len, data.records)))
+
+
+def _read_place(broker: BrokerState, terms: FetchTerms, place: FetchPlace, reading: Reading) -> PartitionData:
+    asked = place.asked
+    partition, code = place.locate(broker.topics)
+    if terms.fault is not None and terms.fault.covers(place.topic, asked.partition):
+        code = terms.fault.error
+    elif partition is not None:
+        code = _refusal(terms, place, partition)
+    if partition is None or code is not codes.NONE:
+        reading.must_tell = reading.must_tell or code not in _UNINTERESTING
+        return refused(terms, place, code, partition)
+    try:
+        data = _records(terms, place, partition, reading)
+    except StorageError:
+        reading.must_tell = True
+        return refused(terms, place, codes.KAFKA_STORAGE_ERROR, partition)
+    reading.readable.append((place, partition))
+    return data
+
+
+def _refusal(terms: FetchTerms, place: FetchPlace, partition: Partition) -> ErrorCode:
+    asked = place.asked
+    code = leadership_fault(partition, terms.node_id, asked.current_leader_epoch)
+    if code is not codes.NONE:
+        return code
+    if terms.is_follower:
+        return codes.NOT_LEADER_OR_FOLLOWER  # Bytes are stored once: nobody is a follower that copies them.
+    if terms.version < VERSION_WITH_ZSTD and partition.topic.config.compression_type == "zstd":
+        return codes.UNSUPPORTED_COMPRESSION_TYPE
+    log = partition.log
+    return codes.NONE if log.log_start_offset <= asked.fetch_offset <= log.log_end_offset else codes.OFFSET_OUT_OF_RANGE
+
+
+def _records(terms: FetchTerms, place: FetchPlace, partition: Partition, reading: Reading) -> PartitionData:
+    asked, log = place.asked, partition.log
+    high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
+    upper = last_stable_offset if terms.is_committed else high_watermark
+    records: list[BytesLike] = []
+    # The first batch of an answer comes even when it is larger than asked for, so that no client is stuck before it.
+    may_exceed = reading.bytes_read == 0
+    bytes_max = max(0, min(asked.partition_max_bytes, terms.bytes_max - reading.bytes_read))
+    if asked.fetch_offset < upper and (bytes_max > 0 or may_exceed):
+        records = log.read(asked.fetch_offset, bytes_max, upper_bound_offset=upper, at_least_one=may_exceed)
+        reading.bytes_read += sum(map(len, records))
+    return PartitionData(
+        partition_index=asked.partition,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        aborted_transactions=_aborted(partition, asked.fetch_offset, upper, records) if terms.is_committed else None,
+        records=records,
+    )
+
+
+def refused(terms: FetchTerms, place: FetchPlace, code: ErrorCode, partition: Partition | None = None) -> PartitionData:
+    """The answer for a place that gives an error."""
+    if code is codes.KAFKA_STORAGE_ERROR and terms.version < VERSION_WITH_STORAGE_ERRORS:
+        code = codes.NOT_LEADER_OR_FOLLOWER
+    data = PartitionData(partition_index=place.asked.partition, error_code=code.number, high_watermark=-1, records=[])
+    if partition is not None and code in _WITH_LEADER and terms.version >= VERSION_WITH_LEADERS:
+        data.current_leader = LeaderIdAndEpoch(leader_id=partition.replicas.leader, leader_epoch=partition.replicas.leader_epoch)
+    return data
+
+
+def _aborted(partition: Partition, fetch_offset: int, upper: int, records: list[BytesLike]) -> list[AbortedTransaction]:
+    """Aborted transactions with records among those read."""
+    found = partition.log.aborted_transactions(fetch_offset, upper) if records else []
+    if not found:
+        return []
+    end_offset = max(view.header.last_offset for part in records for view in batch.views(part)) + 1
+    return [
+        AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+        for producer_id, first_offset in found
+        if first_offset < end_offset
+    ]

@@ -1,0 +1,194 @@
+"""Fetch sessions (KIP-227): the broker remembers a client's partitions, and answers name only those of which there is news.
+
+A session lives until its client ends it or it has to make room for another one. At most `max.incremental.fetch.session.cache.slots` of
+them are kept, and PARTITIONS_MAX partitions in all; a client that gets none is told session id 0 and goes on naming its partitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from chaffinch.broker.core.fetch.places import (
+    VERSION_WITH_IDS,
+    FetchPlace,
+    PlaceKey,
+    forgotten_keys,
+    places_of,
+    resolve_ids,
+)
+from chaffinch.broker.core.topic_names import NAME_LENGTH_MAX
+from chaffinch.broker.core.topics import Dice, TopicRegistry
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from chaffinch.protocol.primitives import ZERO_UUID
+
+NO_SESSION = 0
+EPOCH_INITIAL = 0
+EPOCH_FINAL = -1
+EPOCH_MAX = 2**31 - 1
+
+SAFE_MS = 120_000
+"""For so long a session in use is safe from larger ones, and an unused one from everybody. As in Apache Kafka."""
+
+PARTITIONS_MAX = 200_000
+"""Partitions remembered in all sessions together: some 100 MB."""
+
+
+@dataclass(slots=True, eq=False)
+class FetchSession:
+    """One client's partitions, those served last at the end. `epoch` is the number that its next request must have."""
+
+    id: int
+    uses_ids: bool
+    created_ms: int
+    used_ms: int
+    places: dict[PlaceKey, FetchPlace]
+    epoch: int = EPOCH_INITIAL + 1
+
+    def serve(self, told: list[tuple[FetchPlace, PartitionData]]) -> list[tuple[FetchPlace, PartitionData]]:
+        """What the client does not know yet. Places that gave records go to the end, so that no other starves behind them."""
+        news = [pair for pair in told if pair[0].note(pair[1])]
+        for place, data in news:
+            if data.records and self.places.pop(place.key, None) is not None:
+                self.places[place.key] = place
+        return news
+
+
+@dataclass(slots=True, eq=False)
+class FetchContext:
+    """What one request reads. Without `session` the answer names every place; `epoch` is that of the session after this request."""
+
+    places: list[FetchPlace]
+    uses_ids: bool
+    session: FetchSession | None = None
+    wants_session: bool = False
+    epoch: int = field(default=EPOCH_FINAL)
+
+
+class FetchSessions:
+    """All sessions, least recently used first."""
+
+    def __init__(self, dice: Dice, slots: int) -> None:
+        self._dice = dice
+        self._slots = slots
+        self._sessions: dict[int, FetchSession] = {}
+        self._partition_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """Of all sessions."""
+        return self._partition_count
+
+    def begin(self, request: FetchRequest, version: int, topics: TopicRegistry, now_ms: int) -> FetchContext | ErrorCode:
+        """What to read for a request; 70, 71 or 106 when it does not fit its session."""
+        uses_ids = version >= VERSION_WITH_IDS
+        can_be_kept = all(len(topic.topic) <= NAME_LENGTH_MAX for topic in request.topics)
+        if request.session_epoch in (EPOCH_INITIAL, EPOCH_FINAL):
+            self._remove(request.session_id)
+            places = list(places_of(request, version, topics).values())
+            return FetchContext(places, uses_ids, wants_session=request.session_epoch == EPOCH_INITIAL and can_be_kept)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return codes.FETCH_SESSION_ID_NOT_FOUND
+        if session.epoch != request.session_epoch:
+            return codes.INVALID_FETCH_SESSION_EPOCH
+        if session.uses_ids != uses_ids:
+            return codes.FETCH_SESSION_TOPIC_ID_ERROR
+        self._update(session, request, version, topics)
+        if not session.places:
+            self._remove(session.id)
+            return FetchContext([], uses_ids)
+        if self._partition_count > PARTITIONS_MAX or not can_be_kept:  # Its client begins anew, and gets no session then.
+            self._remove(session.id)
+            return codes.FETCH_SESSION_ID_NOT_FOUND
+        self._touch(session, now_ms)
+        session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else EPOCH_INITIAL + 1
+        return FetchContext(list(session.places.values()), uses_ids, session, epoch=session.epoch)
+
+    def conclude(self, context: FetchContext, told: list[PartitionData], now_ms: int) -> FetchResponse:
+        """The answer, from what each place gave."""
+        pairs = list(zip(context.places, told, strict=True))
+        session = context.session
+        if session is None:
+            session_id = self._create(context, pairs, now_ms) if context.wants_session else NO_SESSION
+            return FetchResponse(session_id=session_id, responses=_grouped(pairs, context.uses_ids))
+        if session.epoch != context.epoch:  # Another request used the session while this one waited.
+            return FetchResponse(error_code=codes.INVALID_FETCH_SESSION_EPOCH.number, session_id=session.id)
+        return FetchResponse(session_id=session.id, responses=_grouped(session.serve(pairs), context.uses_ids))
+
+    def _update(self, session: FetchSession, request: FetchRequest, version: int, topics: TopicRegistry) -> None:
+        places = session.places
+        self._partition_count -= len(places)
+        for key, place in places_of(request, version, topics).items():
+            known = places.get(key)
+            if known is None:
+                places[key] = place
+            else:
+                known.asked = place.asked
+        for key in forgotten_keys(request.forgotten_topics_data, version):
+            places.pop(key, None)
+        self._partition_count += len(places)
+        if session.uses_ids:
+            resolve_ids(places.values(), topics)
+
+    def _create(self, context: FetchContext, pairs: list[tuple[FetchPlace, PartitionData]], now_ms: int) -> int:
+        """Remember the places, if there is room or some can be made."""
+        size = len(pairs)
+        if size == 0 or not self._make_room(size, now_ms):
+            return NO_SESSION
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._dice.randrange(EPOCH_MAX)
+        for place, data in pairs:
+            place.note(data)
+        places = {place.key: place for place, _ in pairs}
+        self._sessions[session_id] = FetchSession(session_id, context.uses_ids, now_ms, now_ms, places)
+        self._partition_count += size
+        return session_id
+
+    def _make_room(self, size: int, now_ms: int) -> bool:
+        """Whether a session of this many partitions can come in: in place of one unused for long, or of a smaller one that is not new."""
+        if self._partition_count + size > PARTITIONS_MAX:
+            return False
+        if len(self._sessions) < self._slots:
+            return True
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.used_ms > SAFE_MS:
+            self._remove(oldest.id)
+            return True
+        # Looked at as it was when last used: only then does a session stop being new.
+        old = (session for session in self._sessions.values() if session.used_ms - session.created_ms > SAFE_MS)
+        smallest = min(old, key=lambda session: len(session.places), default=None)
+        if smallest is None or len(smallest.places) >= size:
+            return False
+        self._remove(smallest.id)
+        return True
+
+    def _touch(self, session: FetchSession, now_ms: int) -> None:
+        del self._sessions[session.id]
+        self._sessions[session.id] = session
+        session.used_ms = now_ms
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partition_count -= len(session.places)
+
+
+def _grouped(pairs: list[tuple[FetchPlace, PartitionData]], uses_ids: bool) -> list[FetchableTopicResponse]:
+    """Neighbours of one topic together, in the order in which they were read."""
+    topics: list[FetchableTopicResponse] = []
+    last: object = None
+    for place, data in pairs:
+        name = place.key[0]
+        if name is not last and name != last:
+            topics.append(FetchableTopicResponse(topic=place.topic or "", topic_id=place.topic_id if uses_ids else ZERO_UUID))
+            last = name
+        topics[-1].partitions.append(data)
+    return topics

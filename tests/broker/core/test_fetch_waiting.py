@@ -1,0 +1,183 @@
+"""Fetches that wait: for records, for enough of them, or for something else that the client should hear."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.broker.batches import batch_of
+from tests.broker.core.fetch_requests import fetch, first, offsets, told
+from tests.broker.core_client import Cluster
+
+SIZE = len(batch_of(b"a"))
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 2)
+    return cluster
+
+
+def count_reads(cluster: Cluster) -> list[str]:
+    """Every read of a file from now on."""
+    reads: list[str] = []
+
+    def note(operation: str, path: str, size: int) -> None:
+        if operation == "read":
+            reads.append(path)
+
+    cluster.file_system.hook = note
+    return reads
+
+
+def test_until_records_come(cluster: Cluster) -> None:
+    reader, writer = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500))
+    cluster.advance(499)
+    assert reader.answers == []
+    writer.produce("orders", batch_of(b"a"))
+    assert offsets(first(reader.answers.pop())) == [0]
+
+
+def test_until_time_is_up(cluster: Cluster) -> None:
+    reader = cluster.client()
+    reader.send(fetch(0, wait_ms=500))
+    cluster.advance(499)
+    assert reader.answers == []
+    cluster.advance(1)
+    assert offsets(first(reader.answers.pop())) == []
+
+
+def test_until_enough_bytes_are_there(cluster: Cluster) -> None:
+    reader, writer = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500, min_bytes=2 * SIZE, partitions=(0, 1)))
+    writer.produce("orders", batch_of(b"a"))
+    assert reader.answers == []
+    writer.produce("orders", batch_of(b"a"), partition=1)
+    (answer,) = reader.answers
+    assert [len(offsets(data)) for data in answer.responses[0].partitions] == [1, 1]
+
+
+def test_bytes_are_counted_from_where_the_client_reads(cluster: Cluster) -> None:
+    """Two batches lie before the offset, one behind it: one more makes two."""
+    reader, writer = cluster.client(), cluster.client()
+    for _ in range(3):
+        writer.produce("orders", batch_of(b"a"))
+    reader.send(fetch(2, wait_ms=500, min_bytes=2 * SIZE))
+    assert reader.answers == []
+    writer.produce("orders", batch_of(b"a"))
+    assert offsets(first(reader.answers.pop())) == [2, 3]
+
+
+def test_a_partition_counts_up_to_its_limit(cluster: Cluster) -> None:
+    reader, writer = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500, min_bytes=2 * SIZE, partition_bytes=SIZE, partitions=(0, 1)))
+    for _ in range(3):
+        writer.produce("orders", batch_of(b"a"))
+    assert reader.answers == []
+    writer.produce("orders", batch_of(b"a"), partition=1)
+    assert [len(offsets(data)) for data in reader.answers.pop().responses[0].partitions] == [1, 1]
+
+
+def test_nobody_waits_for_more_than_the_answer_can_hold(cluster: Cluster) -> None:
+    reader, writer = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500, min_bytes=100 * SIZE, max_bytes=SIZE))
+    writer.produce("orders", batch_of(b"a"))
+    assert offsets(first(reader.answers.pop())) == [0]
+
+
+def test_nothing_is_read_while_too_little_is_there(cluster: Cluster) -> None:
+    reader, writer = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500, min_bytes=10 * SIZE))
+    reads = count_reads(cluster)
+    for _ in range(9):
+        writer.produce("orders", batch_of(b"a"))
+    assert (reader.answers, reads) == ([], [])
+    writer.produce("orders", batch_of(b"a"))
+    assert len(offsets(first(reader.answers.pop()))) == 10
+    assert len(reads) == 1
+
+
+def test_the_end_of_a_segment_ends_the_wait() -> None:
+    """An answer comes from one segment, so there is nothing more to wait for."""
+    cluster = Cluster()
+    cluster.topic("orders", segment_bytes="1048576")
+    reader, writer = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500, min_bytes=1 << 30, max_bytes=1 << 30, partition_bytes=1 << 30))
+    for _ in range(2):
+        assert reader.answers == []
+        writer.produce("orders", batch_of(b"a" * 600_000))
+    assert offsets(first(reader.answers.pop())) == [0]
+
+
+def test_other_partitions_wake_nobody(cluster: Cluster) -> None:
+    reader, writer = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500))
+    writer.produce("orders", batch_of(b"a"), partition=1)
+    assert reader.answers == []
+
+
+def test_the_high_watermark_wakes_who_waits_for_it(cluster: Cluster) -> None:
+    log = cluster.core.topics.partition("orders", 0).log
+    reader, writer = cluster.client(), cluster.client()
+    log.high_watermark = 0
+    writer.produce("orders", batch_of(b"a"))
+    reader.send(fetch(0, wait_ms=500, min_bytes=2 * SIZE))
+    writer.produce("orders", batch_of(b"a"))
+    assert reader.answers == []
+    log.high_watermark = 2
+    writer.produce("orders", batch_of(b"a"))
+    assert offsets(first(reader.answers.pop())) == [0, 1]
+
+
+def test_a_deleted_topic_is_heard_of(cluster: Cluster) -> None:
+    reader, admin = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500))
+    admin.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
+    assert first(reader.answers.pop()).error_code == 3
+
+
+def test_a_topic_that_was_replaced_while_it_was_waited_for(cluster: Cluster) -> None:
+    """Read by its old id, the new topic's records would look like the old one's."""
+    reader, admin = cluster.client(), cluster.client()
+    reader.send(fetch(topic_id=cluster.core.topics.get("orders").topic_id, wait_ms=500), 13)
+    admin.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
+    assert first(reader.answers.pop()).error_code == 3
+
+
+def test_a_leader_that_stops_is_heard_of() -> None:
+    cluster = Cluster(nodes=2)
+    cluster.topic("orders", 1, 2)
+    leader = cluster.core.topics.partition("orders", 0).replicas.leader
+    reader = cluster.client(node=leader)
+    reader.send(fetch(0, wait_ms=500))
+    cluster.stop_node(leader)
+    assert first(reader.answers.pop()).error_code == 6
+
+
+def test_unknown_partitions_do_not_end_a_wait_for_others(cluster: Cluster) -> None:
+    reader = cluster.client()
+    reader.send(fetch(0, wait_ms=500, partitions=(0, 7)))
+    assert reader.answers == []
+    cluster.advance(500)
+    assert [data.error_code for data in reader.answers.pop().responses[0].partitions] == [0, 3]
+
+
+def test_a_lost_connection_leaves_nothing(cluster: Cluster) -> None:
+    reader, writer = cluster.client(), cluster.client()
+    reader.send(fetch(0, wait_ms=500))
+    reader.lose()
+    writer.produce("orders", batch_of(b"a"))
+    cluster.advance(1000)
+    assert reader.answers == []
+    assert not cluster.core._waits
+
+
+def test_a_session_waits_for_all_its_partitions(cluster: Cluster) -> None:
+    reader, writer = cluster.client(), cluster.client()
+    session_id = reader.ask(fetch(partitions=(0, 1), session=(0, 0))).session_id
+    reader.send(fetch(partitions=(), session=(session_id, 1), wait_ms=500))
+    assert reader.answers == []
+    writer.produce("orders", batch_of(b"a"), partition=1)
+    assert told(reader.answers.pop()) == [1]
