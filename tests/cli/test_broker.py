@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chaffinch.broker.server import Address
+from chaffinch.broker.listeners import Address
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.cli.broker import parse_address, parse_config
 from chaffinch.errors import ConfigException

@@ -134,29 +134,43 @@ class TestLimits:
         tracemalloc.stop()
         assert peak <= EAGER_BYTES_MAX + 2 * CHUNK_BYTES
 
-    def test_the_budget_counts_unfinished_large_frames(self) -> None:
+    def test_the_budget_counts_what_arrived_of_unfinished_large_frames(self) -> None:
         budget = FrameBudget(1_000_000)
         first, second = FrameAssembler(budget=budget), FrameAssembler(budget=budget)
-        feed(first, framed(body(700_000))[:10])
+        feed(first, framed(body(900_000))[:700_004])
         assert budget.bytes_reserved == 700_000
         feed(second, framed(body(10_000))[:10])
         assert budget.bytes_reserved == 700_000, "small frames live in the chunk and cost nothing more"
         third = FrameAssembler(budget=budget)
-        with pytest.raises(ProtocolViolation, match=r"frame of 300001 bytes refused: 300000 of 1000000 bytes are free") as caught:
-            feed(third, framed(b"good") + framed(body(300_001)))
-        assert caught.value.frames == (b"good",)
-        feed(first, framed(body(700_000))[10:])
+        with pytest.raises(ProtocolViolation, match=r"more bytes of a frame refused: \d+ of 1000000 are free"):
+            feed(third, framed(b"good") + framed(body(400_000))[:-1])
+        assert 700_000 < budget.bytes_reserved <= 1_000_000
+        third.close()
+        feed(first, framed(body(900_000))[700_004:])
         assert budget.bytes_reserved == 0
         assert feed(FrameAssembler(budget=budget), framed(body(300_001))) == [body(300_001)]
 
-    def test_a_lost_connection_gives_its_claim_back(self) -> None:
+    def test_a_refused_beginning_tells_the_frames_before_it(self) -> None:
+        with pytest.raises(ProtocolViolation) as caught:
+            feed(FrameAssembler(budget=FrameBudget(100)), framed(b"good") + framed(body(300_000))[:1000])
+        assert caught.value.frames == (b"good",)
+
+    def test_claims_lock_nobody_out(self) -> None:
+        budget = FrameBudget(1_000_000)
+        claiming = [FrameAssembler(budget=budget) for _ in range(100)]
+        for assembler in claiming:
+            feed(assembler, (100 << 20).to_bytes(4, "big") + b"x" * 10)
+        assert budget.bytes_reserved == 100 * 10
+        assert feed(FrameAssembler(budget=budget), framed(body(900_000))) == [body(900_000)]
+
+    def test_a_lost_connection_gives_its_share_back(self) -> None:
         budget = FrameBudget(1_000_000)
         closed, dropped = FrameAssembler(budget=budget), FrameAssembler(budget=budget)
         for assembler in (closed, dropped):
-            feed(assembler, framed(body(500_000))[:10])
+            feed(assembler, framed(body(500_000))[:100_004])
         closed.close()
         closed.close()
-        assert budget.bytes_reserved == 500_000
+        assert budget.bytes_reserved == 100_000
         del dropped, assembler
         assert budget.bytes_reserved == 0
 

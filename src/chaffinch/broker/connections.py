@@ -10,13 +10,11 @@ import asyncio
 from collections import deque
 from typing import Any, Final, Protocol, cast
 
+from chaffinch.broker.pace import SlowAnswers, SlowRequests
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
-
-WRITE_BUFFER_BYTES_MAX: Final = 4 << 20
-"""Answers that the client has not read: beyond it nothing more is done for this connection. One fetch answer may exceed it."""
 
 REQUESTS_WAITING_MAX: Final = 256
 """Requests read and not answered: beyond it nothing more is read. More than any client has in flight by default."""
@@ -37,26 +35,36 @@ class Owner(Protocol):
     def failed(self, peer: Peer, error: Exception) -> None: ...
     def disconnected(self, peer: Peer) -> None: ...
     def flush_later(self, peer: Peer) -> None: ...
-    def now(self) -> float: ...
+    def left_unsent(self, peer: Peer) -> None: ...
 
 
 class Peer(asyncio.BufferedProtocol):
-    """A connected client. `node_id`: the declared node on whose listener it came."""
+    """A connected client. `node_id`: the declared node on whose listener it came.
 
-    def __init__(self, owner: Owner, frames: ServerConnection, connection_id: int, node_id: int) -> None:
+    `unread_bytes_max`: answers that the client has not read, beyond which nothing more is done for it; one fetch answer may exceed it.
+    """
+
+    def __init__(self, owner: Owner, frames: ServerConnection, connection_id: int, node_id: int, unread_bytes_max: int) -> None:
         self.connection_id = connection_id
         self.node_id = node_id
         self.frames = frames
         self.address = "?"
-        self.active_at = 0.0
+        self.bytes_received = 0
+        self.bytes_answered = 0
+        self.requests_received = 0
         self._owner = owner
+        self._unread_bytes_max = unread_bytes_max
         self._transport: asyncio.Transport | None = None
+        self._sends = True
         self._backlog: deque[ReceivedRequest] = deque()
         self._bytes_waiting = 0
         self._unsent: list[Buffer] = []
         self._unsent_bytes = 0
         self._is_congested = False
         self._is_paused = False
+        self._takes_requests = True
+        self._slow_answers: SlowAnswers | None = None
+        self._slow_requests: SlowRequests | None = None
         self.get_buffer = frames.get_buffer  # type: ignore[method-assign, assignment]  # The transport's own call, without one of ours between.
 
     # What the transport calls ---------------------------------------------------------------------------------------------------------
@@ -64,8 +72,7 @@ class Peer(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports are not asyncio's classes.
         self.address = _shown(transport.get_extra_info("peername"))
-        self.active_at = self._owner.now()
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_MAX)
+        transport.set_write_buffer_limits(high=self._unread_bytes_max)
         if not self._owner.connected(self):
             transport.abort()
 
@@ -73,7 +80,11 @@ class Peer(asyncio.BufferedProtocol):
         return self.frames.get_buffer(sizehint)
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.active_at = self._owner.now()
+        self.bytes_received += nbytes
+        if not self._takes_requests:
+            return
+        if self._slow_requests is not None:
+            self._slow_requests.read(nbytes)
         try:
             requests = self.frames.buffer_updated(nbytes)
         except ProtocolViolation as violation:
@@ -83,7 +94,7 @@ class Peer(asyncio.BufferedProtocol):
         self._bytes_waiting += nbytes
         if requests:
             self._feed(requests)
-        elif self.frames.open_count:
+        elif self._slow_requests is not None or self.frames.open_count:
             self._consider_reading()
 
     def eof_received(self) -> bool:
@@ -98,16 +109,29 @@ class Peer(asyncio.BufferedProtocol):
         self._feed(())
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
         self._transport = None
-        self._backlog.clear()
         self.frames.close()
         self._owner.disconnected(self)
 
     # What the server calls ------------------------------------------------------------------------------------------------------------
 
-    def respond(self, request: ReceivedRequest, message: Message) -> None:
-        """Send an answer, unless the connection is gone."""
+    @property
+    def unsent_bytes(self) -> int:
+        """Answers that the system has not taken yet, because the client does not read as fast."""
         if self._transport is None:
+            return 0
+        slow = self._slow_answers.bytes_waiting if self._slow_answers is not None else 0
+        return self._unsent_bytes + slow + self._transport.get_write_buffer_size()
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether what the client sends is taken at all at the moment."""
+        return not self._is_paused
+
+    def respond(self, request: ReceivedRequest, message: Message) -> None:
+        """Send an answer, unless the connection is closed."""
+        if not self._sends:
             return
         if not self._unsent:
             self._owner.flush_later(self)
@@ -121,9 +145,18 @@ class Peer(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         """Give the transport what was answered in this turn of the loop: one system call for many small answers."""
-        parts, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        if self._transport is not None and parts:
-            self._transport.writelines(parts)
+        parts, self._unsent = self._unsent, []
+        self.bytes_answered += self._unsent_bytes
+        self._unsent_bytes = 0
+        if self._transport is not None and self._sends and parts:
+            if self._slow_answers is not None:
+                self._slow_answers.add(parts)
+                if self._slow_answers.bytes_waiting > self._unread_bytes_max:
+                    self.pause_writing()
+            else:
+                self._transport.writelines(parts)
+            if self.unsent_bytes:
+                self._owner.left_unsent(self)
         if self._is_paused:
             self._consider_reading()
 
@@ -132,28 +165,55 @@ class Peer(asyncio.BufferedProtocol):
         if self._is_paused:
             self._consider_reading()
 
-    def close(self) -> None:
-        """Send what was answered, then close."""
-        self._backlog.clear()
+    def slow_down(self, bytes_per_second: int, *, answers: bool, requests: bool) -> None:
+        """From now on answers leave, or requests are read, at this pace."""
         self.flush()
+        if self._transport is None or not self._sends:
+            return
+        if answers and self._slow_answers is None:
+            self._slow_answers = SlowAnswers(bytes_per_second, self._transport.writelines, self.resume_writing)
+        if requests and self._slow_requests is None:
+            self._slow_requests = SlowRequests(bytes_per_second, self._consider_reading)
+
+    def take_no_more_requests(self) -> None:
+        """The connection is about to be closed: what comes now, or waits, is not done."""
+        self._takes_requests = False
+        self._backlog.clear()
+
+    def close(self) -> None:
+        """Send what was answered, then close; what a slowed connection has not sent is dropped."""
+        self.take_no_more_requests()
+        self.flush()
+        self._end()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once; what was not sent is dropped."""
-        self._backlog.clear()
-        self._unsent.clear()
+        self._end()
         if self._transport is not None:
             self._transport.abort()
 
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
+    def _end(self) -> None:
+        """Nothing is done or sent for this connection any more."""
+        self.take_no_more_requests()
+        self._sends = False
+        self._unsent.clear()
+        self._unsent_bytes = 0
+        for slow in (self._slow_answers, self._slow_requests):
+            if slow is not None:
+                slow.close()
+        self._slow_answers = self._slow_requests = None
+
     def _feed(self, requests: Any) -> None:
         """Hand requests to the server, in order, as long as the client reads its answers."""
         backlog = self._backlog
         backlog.extend(requests)
+        self.requests_received += len(requests)
         try:
-            while backlog and not self._is_congested:
+            while backlog and not self._is_congested:  # Empty once the connection takes no more requests.
                 self._owner.received(self, backlog.popleft())
         except Exception as error:  # A request that the broker cannot digest costs its connection, never the broker.
             self._owner.failed(self, error)
@@ -164,7 +224,12 @@ class Peer(asyncio.BufferedProtocol):
         waiting = self.frames.open_count
         if waiting == 0 and not self._backlog:
             self._bytes_waiting = 0
-        must_pause = self._is_congested or waiting > REQUESTS_WAITING_MAX or (waiting > 0 and self._bytes_waiting > BYTES_WAITING_MAX)
+        must_pause = (
+            self._is_congested
+            or waiting > REQUESTS_WAITING_MAX
+            or (waiting > 0 and self._bytes_waiting > BYTES_WAITING_MAX)
+            or (self._slow_requests is not None and self._slow_requests.must_pause)
+        )
         if must_pause != self._is_paused and self._transport is not None and not self._transport.is_closing():
             self._is_paused = must_pause
             if must_pause:

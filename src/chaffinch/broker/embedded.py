@@ -9,7 +9,7 @@ Without `data_dir` everything lives in memory and is gone at the end, but surviv
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -17,7 +17,8 @@ from chaffinch.broker import committed_records
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.counters import ALL_TOPICS
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.server import Address, BrokerServer, listen, nodes_of
+from chaffinch.broker.listeners import Address, listen, nodes_of
+from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_text, parse_python
 from chaffinch.errors import codes
 from chaffinch.runtime.loop import LoopThread
@@ -81,15 +82,19 @@ class EmbeddedBroker:
             self._thread.close()
 
     def restart(self, *, kill: bool = True) -> None:
-        """Start over on the same ports and the same files. With `kill`, the old broker gets no chance to write anything more."""
+        """Start over on the same ports and the same files. With `kill`, the old broker gets no chance to write anything more.
+
+        Nodes that are stopped stay so; those that lag are out of the in-sync sets then.
+        """
         server = self._running
+        stopped = self._call(lambda core: sorted(core.state.nodes.stopped))
         self._server = None
         if kill:
             self._thread.call(server.abandon)
             self._lose_process()
         else:
             self._thread.run(server.close())
-        self._start(self._thread.call(lambda: [listen(Address(host=HOST, port=port), 1)[0] for port in self._ports]))
+        self._start(self._thread.call(lambda: [listen(Address(host=HOST, port=port), 1)[0] for port in self._ports]), stopped)
 
     def _lose_process(self) -> None:
         """What was open in the old process is closed by the system; files stay as they are."""
@@ -97,10 +102,10 @@ class EmbeddedBroker:
         if self._data_dir is not None:
             self._file_system = DiskFileSystem(self._data_dir)
 
-    def _start(self, listeners: list[Any]) -> None:
-        nodes = nodes_of(listeners, HOST)
+    def _start(self, listeners: list[Any], stopped: Sequence[int] = ()) -> None:
+        nodes, dice = nodes_of(listeners, HOST), random.SystemRandom()
         self._server = self._thread.run(
-            BrokerServer.start(self._file_system, self._config, listeners=listeners, nodes=nodes, dice=random.SystemRandom())
+            BrokerServer.start(self._file_system, self._config, listeners=listeners, nodes=nodes, dice=dice, stopped=stopped)
         )
 
     # Looking ----------------------------------------------------------------------------------------------------------------------------
@@ -127,12 +132,28 @@ class EmbeddedBroker:
         parts = self._call(lambda core: committed_records.collect(core, topic, is_committed=isolation == "read_committed"))
         return committed_records.to_table(parts)
 
+    def nodes(self) -> dict[int, str]:
+        """The declared nodes: `running`, `stopped`, or `lagging` (stopped abruptly, and still in the in-sync sets)."""
+        return self._call(lambda core: {node.id: core.state.nodes.state_of(node.id) for node in core.state.nodes.nodes})
+
     # Changing -------------------------------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, Any] | None = None) -> None:
         """Create a topic; -1 leaves a number to the broker's defaults. Raises the ApiException of Kafka's code."""
         texts = {key: config_text(value) for key, value in (config or {}).items()}
         self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=texts))
+
+    def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
+        """Stop a declared node: its connections are cut and its port refuses new ones, its leaderships move, in-sync sets shrink.
+
+        With `abruptly` it is missed in the in-sync sets only after `replica.lag.time.max.ms`; until then acks=all waits. Any node may be
+        stopped, the last one too. Raises ConfigException for a node that does not exist.
+        """
+        self._thread.run(self._running.stop_node(node_id, abruptly=abruptly))
+
+    def start_node(self, node_id: int) -> None:
+        """Start a stopped node again, on its port; it is in sync at once. Raises ConfigException, OSError."""
+        self._thread.run(self._running.start_node(node_id))
 
     def _create_missing(self, topic: TopicArgument) -> None:
         if topic.name not in self.topics():

@@ -11,18 +11,21 @@ import itertools
 import logging
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
+from chaffinch.broker.connection_watch import ConnectionWatch
 from chaffinch.broker.connections import Peer
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.declared_replicas import Node
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
-from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
+from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.topics import Dice
+from chaffinch.broker.listeners import Listener
 from chaffinch.broker.topic_arguments import TopicArgument
+from chaffinch.broker.traffic import Traffic
 from chaffinch.protocol.frames import BufferPool, FrameBudget
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
@@ -32,66 +35,6 @@ from chaffinch.storage.file_system import FileSystem, StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
 
-LISTEN_BACKLOG: Final = 1024
-SWEEPS_PER_IDLE_TIME: Final = 4
-"""Idle connections are looked for this often within `connections.max.idle.ms`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
-    """Where to listen, or what to tell clients; port 0 asks the system for a free one."""
-
-    host: str
-    port: int
-
-
-def listen(address: Address, count: int) -> list[socket.socket]:
-    """One listening socket per declared node: the first at `address`, the others at the ports after it, or any free ones for port 0.
-
-    Raises OSError, with the address in its text; nothing stays open then.
-    """
-    listeners: list[socket.socket] = []
-    try:
-        for node_id in range(count):
-            port = address.port + node_id if address.port else 0
-            listeners.append(_listening_socket(Address(host=address.host, port=port)))
-    except OSError:
-        for listener in listeners:
-            listener.close()
-        raise
-    return listeners
-
-
-def _listening_socket(address: Address) -> socket.socket:
-    try:
-        family, kind, protocol, _, target = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(target)
-            listener.listen(LISTEN_BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise OSError(error.errno, f"cannot listen on {address.host}:{address.port}: {error.strerror or error}") from error
-    listener.setblocking(False)
-    return listener
-
-
-def nodes_of(listeners: Sequence[socket.socket], host: str, advertised: Address | None = None) -> list[Node]:
-    """The declared nodes under the addresses that clients are told: those of the listeners, or `advertised` and the ports after it."""
-    nodes = []
-    for node_id, listener in enumerate(listeners):
-        port = listener.getsockname()[1]
-        if advertised is None:
-            nodes.append(Node(id=node_id, host=host, port=port))
-        else:
-            nodes.append(Node(id=node_id, host=advertised.host, port=advertised.port + node_id if advertised.port else port))
-    return nodes
-
 
 class BrokerServer:
     """A running broker. Made by `start`; `close` ends it in order, `abandon` as a SIGKILL would."""
@@ -99,14 +42,13 @@ class BrokerServer:
     def __init__(self, core: BrokerCore, listeners: Sequence[socket.socket], clock: Clock) -> None:
         self.core = core
         self._clock = clock
-        self._listeners = listeners
-        self._servers: list[asyncio.Server] = []
+        self._listeners = [Listener(listener) for listener in listeners]
         self._loop = asyncio.get_running_loop()
         self._peers: dict[int, Peer] = {}
         self._ids = itertools.count(1)
         settings = core.state.settings
         self._connections_max: int = settings["max.connections"]
-        self._idle_seconds_max = settings["connections.max.idle.ms"] / 1000
+        self._unread_bytes_max: int = settings["connections.max.unread.bytes"]
         self._frame_bytes_max: int = settings["socket.request.max.bytes"]
         self._budget = FrameBudget(settings["queued.max.request.bytes"])
         self._pool = BufferPool()
@@ -117,7 +59,9 @@ class BrokerServer:
         self._timer_ms: int | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._kernels_asked_for = False
-        self.now: Callable[[], float] = self._loop.time
+        self._watch = ConnectionWatch(settings, self._loop.time)
+        self._nodes_change = asyncio.Lock()
+        self.traffic = Traffic()
 
     @classmethod
     async def start(
@@ -129,8 +73,10 @@ class BrokerServer:
         nodes: Sequence[Node],
         dice: Dice,
         clock: Clock | None = None,
+        stopped: Iterable[int] = (),
     ) -> BrokerServer:
-        """Open the core and begin to accept. Raises ConfigException, StorageError; the listeners are closed then."""
+        """Open the core and begin to accept, but for the nodes that are `stopped`. Raises ConfigException, StorageError; the listeners are
+        closed then."""
         clock = clock or SystemClock()
         try:
             core = BrokerCore(file_system, options.parse(settings), nodes=nodes, dice=dice, now_ms=clock.wall_ms())
@@ -140,23 +86,70 @@ class BrokerServer:
             raise
         server = cls(core, listeners, clock)
         try:
-            await server._accept()
+            await server._accept(stopped)
         except BaseException:
             server.abandon()
             raise
         return server
 
-    async def _accept(self) -> None:
+    async def _accept(self, stopped: Iterable[int]) -> None:
+        for node_id in stopped:
+            self.core.apply(NodeStopped(node_id=node_id), self._clock.wall_ms())
         for node_id, listener in enumerate(self._listeners):
-            self._servers.append(await self._loop.create_server(lambda node_id=node_id: self._peer(node_id), sock=listener))  # type: ignore[misc]
+            if node_id in self.core.state.nodes.stopped:
+                listener.stop()
+            else:
+                await listener.start(partial(self._peer, node_id))
         self._carry_out(self.core.apply(TimePassed(), self._clock.wall_ms()))
         self._arm()
-        if self._idle_seconds_max > 0:
-            self._sweep_idle()
+        self._look_around()
 
     def _peer(self, node_id: int) -> Peer:
         frames = ServerConnection(self._frame_bytes_max, budget=self._budget, pool=self._pool)
-        return Peer(self, frames, next(self._ids), node_id)
+        return Peer(self, frames, next(self._ids), node_id, self._unread_bytes_max)
+
+    # Nodes ----------------------------------------------------------------------------------------------------------------------------
+
+    async def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
+        """Stop a declared node: nobody can connect, its connections are closed; its port is kept. See `core/cluster_membership.py`.
+
+        With `abruptly` answers on their way are dropped. Raises ConfigException for a node that does not exist, StorageError.
+        """
+        async with self._nodes_change:
+            was_running = node_id not in self.core.state.nodes.stopped
+            effects = self.core.apply(NodeStopped(node_id=node_id, abruptly=abruptly), self._clock.wall_ms())
+            if was_running:
+                self._listeners[node_id].stop()
+            peers = [peer for peer in self._peers.values() if peer.node_id == node_id]
+            if abruptly:
+                for peer in peers:
+                    peer.abort()
+            self._carry_out_now(effects)
+            for peer in peers:
+                peer.close()
+        LOG.info("node %d is stopped%s", node_id, ", abruptly" if abruptly else "")
+
+    async def start_node(self, node_id: int) -> None:
+        """Start a declared node on its old port. Raises as `stop_node`, and OSError when the port is not to be had."""
+        async with self._nodes_change:
+            self.core.state.membership.check(node_id)
+            if node_id not in self.core.state.nodes.stopped:
+                return
+            listener = self._listeners[node_id]
+            await listener.start(partial(self._peer, node_id))
+            try:
+                effects = self.core.apply(NodeStarted(node_id=node_id), self._clock.wall_ms())
+            except BaseException:
+                listener.stop()
+                raise
+            self._carry_out_now(effects)
+        LOG.info("node %d is started", node_id)
+
+    def _carry_out_now(self, effects: Sequence[Effect]) -> None:
+        """Not at the end of this turn of the loop, but after what waits for that."""
+        self._unsent += effects
+        self._sync_and_send()
+        self._arm()
 
     # What connections tell ------------------------------------------------------------------------------------------------------------
 
@@ -166,6 +159,7 @@ class BrokerServer:
             self._say_seldom(peer, "max.connections", f"connection from {peer.address} refused: there are {len(self._peers)} already")
             return False
         self._peers[peer.connection_id] = peer
+        self.traffic.connections += 1
         return True
 
     def received(self, peer: Peer, request: ReceivedRequest) -> None:
@@ -178,6 +172,7 @@ class BrokerServer:
         )
         if not self._kernels_asked_for and request.api.key == 0:
             self._load_kernels()
+        self.traffic.requests[request.api.name] += 1
         effects = self.core.apply(event, self._clock.wall_ms())
         if self._syncs:
             self._send_later(effects)
@@ -188,7 +183,8 @@ class BrokerServer:
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         """The stream makes no sense any more: this connection ends, with one line."""
         self._say_seldom(peer, "violation", f"connection from {peer.address} closed: {violation}")
-        peer.close()
+        peer.take_no_more_requests()
+        self._loop.call_soon(peer.close)  # After the answers that wait for the end of this turn.
 
     def failed(self, peer: Peer, error: Exception) -> None:
         """A mistake of ours: this connection ends, and the line has the traceback."""
@@ -196,8 +192,19 @@ class BrokerServer:
         peer.abort()
 
     def disconnected(self, peer: Peer) -> None:
+        self._watch.forget(peer)
+        self.traffic.count_gone(peer)
         if self._peers.pop(peer.connection_id, None) is not None:
             self._carry_out(self.core.apply(ConnectionLost(connection_id=peer.connection_id), self._clock.wall_ms()))
+
+    def left_unsent(self, peer: Peer) -> None:
+        for victim in self._watch.left_unsent(peer):
+            self._say_seldom(
+                victim,
+                "unread",
+                f"connection from {victim.address} closed: too many answers unread in all, {victim.unsent_bytes} bytes here",
+            )
+            victim.abort()
 
     def flush_later(self, peer: Peer) -> None:
         """At the end of this turn of the loop, once for all that it brings."""
@@ -227,6 +234,10 @@ class BrokerServer:
                 peer = self._peers.get(effect.connection_id)
                 if peer is not None:
                     peer.skip(effect.request)
+            elif isinstance(effect, SlowDown):
+                peer = self._peers.get(effect.connection_id)
+                if peer is not None:
+                    peer.slow_down(effect.bytes_per_second, answers=effect.answers, requests=effect.requests)
             else:
                 self._close_peer(effect)
 
@@ -241,6 +252,9 @@ class BrokerServer:
         if effects and not self._unsent:
             self._loop.call_soon(self._sync_and_send)
         self._unsent += effects
+        for effect in effects:
+            if isinstance(effect, CloseConnection) and effect.connection_id in self._peers:
+                self._peers[effect.connection_id].take_no_more_requests()
 
     def _sync_and_send(self) -> None:
         effects, self._unsent = self._unsent, []
@@ -277,13 +291,13 @@ class BrokerServer:
             self._carry_out(effects)
         self._arm()
 
-    def _sweep_idle(self) -> None:
-        now = self.now()
-        for peer in list(self._peers.values()):
-            if now - peer.active_at > self._idle_seconds_max:
-                LOG.info("connection from %s closed: idle for more than %d s", peer.address, self._idle_seconds_max)
-                peer.abort()
-        self._sweep = self._loop.call_later(self._idle_seconds_max / SWEEPS_PER_IDLE_TIME, self._sweep_idle)
+    def _look_around(self) -> None:
+        """Close connections that hold something without getting on."""
+        for peer, reason in self._watch.sweep(list(self._peers.values())):
+            self._say_seldom(peer, "watch", f"connection from {peer.address} closed: {reason}")
+            peer.abort()
+        if self._watch.interval_s is not None:
+            self._sweep = self._loop.call_later(self._watch.interval_s, self._look_around)
 
     # Ending ---------------------------------------------------------------------------------------------------------------------------
 
@@ -304,8 +318,8 @@ class BrokerServer:
         self.core.abandon()
 
     def _stop_listening(self) -> None:
-        for server in self._servers:
-            server.close()
+        for listener in self._listeners:
+            listener.close()
         for timer in (self._timer, self._sweep):
             if timer is not None:
                 timer.cancel()

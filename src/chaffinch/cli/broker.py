@@ -20,7 +20,8 @@ import typer
 from chaffinch.broker.core import options
 from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.server import Address, BrokerServer, listen, nodes_of
+from chaffinch.broker.listeners import Address, listen, nodes_of
+from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.errors import ConfigException, codes
 from chaffinch.runtime import loop

@@ -9,8 +9,8 @@ the chunk gets a buffer of exactly its size, so that `records` can stay a view o
 cannot change its size while views exist. So nobody has to give anything back, and a view that is kept stays valid for ever.
 
 A size is only a claim. Up to `EAGER_BYTES_MAX` the buffer is allocated at once; a larger one grows with what really arrives, by
-`GROWTH` each time, which costs one copy of a fraction of the frame. The claims of all unfinished large frames together are limited by
-the `FrameBudget` that connections share.
+`GROWTH` each time, which costs one copy of a fraction of the frame. What has arrived of all unfinished large frames together is limited by
+the `FrameBudget` that connections share; claims cost nothing there, so that nobody can lock others out with a few bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ assert EAGER_BYTES_MAX < FRAME_BYTES_MAX
 
 
 class FrameBudget:
-    """Limit on the sum of all large frames that connections have begun and not finished. Shared by the connections of one thread."""
+    """Limit on what has arrived of all large frames that are not complete. Shared by the connections of one thread."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -58,7 +58,7 @@ class FrameBudget:
         """Take `size` bytes; raises ProtocolViolation when they are not there."""
         if self.bytes_reserved + size > self.bytes_max:
             free = self.bytes_max - self.bytes_reserved
-            raise ProtocolViolation(f"frame of {size} bytes refused: {free} of {self.bytes_max} bytes are free for unfinished frames")
+            raise ProtocolViolation(f"{size} more bytes of a frame refused: {free} of {self.bytes_max} are free for unfinished ones")
         self.bytes_reserved += size
 
     def release(self, size: int) -> None:
@@ -121,6 +121,7 @@ class FrameAssembler:
         self._large: memoryview | None = None  # The body of a large frame, or as much of it as there is room for yet.
         self._large_size = 0
         self._large_filled = 0
+        self._large_reserved = 0
 
     @property
     def bytes_pending(self) -> int:
@@ -170,19 +171,26 @@ class FrameAssembler:
 
     def _release(self) -> None:
         if self._large is not None and self._budget is not None:
-            self._budget.release(self._large_size)
+            self._budget.release(self._large_reserved)
+        self._large_reserved = 0
         self._large = None
 
     def _large_updated(self, large: memoryview, count: int) -> list[memoryview]:
         self._large_filled += count
+        if self._large_filled == self._large_size:
+            self._release()
+            return [large]
+        self._reserve(count)
         if self._large_filled < len(large):
             return []
-        if self._large_filled < self._large_size:
-            self._large = self._pool.lend(min(GROWTH * len(large), self._large_size))
-            self._large[: len(large)] = large
-            return []
-        self._release()
-        return [large]
+        self._large = self._pool.lend(min(GROWTH * len(large), self._large_size))
+        self._large[: len(large)] = large
+        return []
+
+    def _reserve(self, count: int) -> None:
+        if self._budget is not None:
+            self._budget.reserve(count)
+            self._large_reserved += count
 
     def _begin(self, size: int, frames: list[memoryview]) -> None:
         """An unfinished frame of `size` bytes lies at the end of the received bytes: make sure that its rest has a place."""
@@ -194,14 +202,13 @@ class FrameAssembler:
             self._roll()
 
     def _begin_large(self, size: int, frames: list[memoryview]) -> None:
-        if self._budget is not None:
-            try:
-                self._budget.reserve(size)
-            except ProtocolViolation as violation:
-                violation.frames = tuple(frames)
-                raise
-        large = self._pool.lend(min(size, EAGER_BYTES_MAX))
         arrived = self._stop - self._start - 4
+        try:
+            self._reserve(arrived)
+        except ProtocolViolation as violation:
+            violation.frames = tuple(frames)
+            raise
+        large = self._pool.lend(min(size, EAGER_BYTES_MAX))
         large[:arrived] = self._chunk[self._start + 4 : self._stop]
         self._large, self._large_size, self._large_filled = large, size, arrived
         self._start = self._stop

@@ -57,6 +57,11 @@ class ServerConnection:
         """Requests that wait for their response."""
         return len(self._open)
 
+    @property
+    def bytes_pending(self) -> int:
+        """Bytes received of a request that is not complete."""
+        return self._frames.bytes_pending
+
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the transport is to write the next bytes."""
         return self._frames.get_buffer(size_hint)

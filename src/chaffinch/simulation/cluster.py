@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.declared_replicas import Node
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, Event, RequestReceived, TimePassed
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
@@ -164,6 +164,8 @@ class BrokerProcess:
         except ProtocolViolation as violation:
             raise AssertionError(f"a client of ours broke the protocol: {violation}") from violation
         for request in requests:
+            if connection.connection_id not in self._connections:
+                return  # The one before was answered by closing.
             self._world.tell(WHO, f"{connection.link.name}: {request.api.name} v{request.version} #{request.correlation_id}")
             if self.core is not None:
                 self.validation_first.notice(self.core, connection.connection_id, request)
@@ -200,6 +202,7 @@ class BrokerProcess:
         if isinstance(effect, Report):
             self._world.tell(WHO, effect.text)
             return
+        assert not isinstance(effect, SlowDown), "only fault scripts ask for it, and here are none"
         connection = self._connections.get(effect.connection_id)
         if connection is None:
             return

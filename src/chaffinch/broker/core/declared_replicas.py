@@ -77,6 +77,10 @@ class DeclaredNodes:
     def live(self) -> list[Node]:
         return [node for node in self.nodes if node.id not in self.stopped]
 
+    def state_of(self, node_id: int) -> str:
+        """`running`, `stopped`, or `lagging`: stopped, and still in in-sync sets."""
+        return "lagging" if node_id in self.lagging else "stopped" if node_id in self.stopped else "running"
+
     @property
     def controller_id(self) -> int:
         return min((node.id for node in self.live), default=NO_LEADER)

@@ -37,10 +37,20 @@ class CloseConnection:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowDown:
+    """From now on the connection's answers leave, or its requests are read, at this pace: asked for by a fault script."""
+
+    connection_id: int
+    bytes_per_second: int
+    answers: bool
+    requests: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One line for the log, already limited in rate."""
 
     text: str
 
 
-Effect: TypeAlias = Respond | CompleteSilently | CloseConnection | Report
+Effect: TypeAlias = Respond | CompleteSilently | CloseConnection | SlowDown | Report

@@ -1,6 +1,6 @@
 """Broker options under Apache Kafka's names where Kafka has them, with the defaults of Apache Kafka 4.3.
 
-Options of our own: `error.numbering`, `min.insync.replicas.policy`, `flush.policy`, `max.decompressed.bytes`. Options that Kafka knows
+Options of our own come first in the table. Options that Kafka knows
 and that have no effect here are accepted, stored, shown, and named once in the log. Topic options: see `topic_options.py`.
 """
 
@@ -36,6 +36,28 @@ _OWN = (
         "What an acknowledgement promises: os survives the death of the process, always also a power cut.",
         choices=("os", "always"),
     ),
+    Option(
+        "connections.max.unfinished.ms",
+        "int",
+        60_000,
+        "A connection whose request stays incomplete for longer is closed; -1 for never.",
+        minimum=-1,
+    ),
+    Option(
+        "connections.max.unread.bytes",
+        "int",
+        4 << 20,
+        "A client that has so much to read yet is served no further; one answer may exceed it.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
+    Option(
+        "connections.max.unread.ms",
+        "int",
+        60_000,
+        "A client that reads nothing of its answers for longer is disconnected; -1 for never.",
+        minimum=-1,
+    ),
     Option("max.decompressed.bytes", "int", 128 << 20, "Largest size a batch may unpack to.", minimum=1, maximum=INT_MAX),
 )
 
@@ -55,7 +77,14 @@ _KAFKA = (
     ),
     Option("num.partitions", "int", 1, "Partitions of topics created without a number.", minimum=1),
     Option("offset.metadata.max.bytes", "int", 4096, "Largest text beside a committed offset.", minimum=0),
-    Option("queued.max.request.bytes", "int", 512 << 20, "Largest sum of requests, finished or not, that wait for the broker.", minimum=1),
+    Option("queued.max.request.bytes", "int", 512 << 20, "Largest sum of what has arrived of incomplete large requests.", minimum=1),
+    Option(
+        "queued.max.response.bytes",
+        "int",
+        512 << 20,
+        "Largest sum of unread answers; beyond it those who have had something to read for longest are disconnected.",
+        minimum=1,
+    ),
     Option(
         "replica.lag.time.max.ms",
         "int",

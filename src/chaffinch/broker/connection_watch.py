@@ -1,0 +1,101 @@
+"""Connections that hold something without getting on: idle ones, unfinished requests, answers that nobody reads.
+
+Looked at from time to time, so that the path of a request costs nothing for it. Deadlines are therefore met a little late, never early.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chaffinch.broker.connections import Peer
+
+SWEEPS_PER_LIMIT: Final = 4
+"""Connections are looked at this often within the shortest of the limits."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A connection as it was at the last look. Times are seconds of the loop."""
+
+    received: int
+    sent: int
+    requests: int
+    active_at: float
+    read_at: float
+    unfinished_since: float | None = None
+
+
+class ConnectionWatch:
+    """See the module. Limits are those of the broker's options; -1 ms is no limit."""
+
+    def __init__(self, settings: Mapping[str, Any], now: Callable[[], float]) -> None:
+        self._now = now
+        self._idle_s, self._unread_s, self._unfinished_s = (
+            settings[name] / 1000 if settings[name] >= 0 else None
+            for name in ("connections.max.idle.ms", "connections.max.unread.ms", "connections.max.unfinished.ms")
+        )
+        self._unread_bytes_max: int = settings["queued.max.response.bytes"]
+        self._seen: dict[int, _Seen] = {}
+        self._unread: dict[int, Peer] = {}  # Those with unsent bytes, longest first.
+
+    @property
+    def interval_s(self) -> float | None:
+        """How often `sweep` is to be called; None for never."""
+        limits = [limit for limit in (self._idle_s, self._unread_s, self._unfinished_s) if limit is not None]
+        return min(limits) / SWEEPS_PER_LIMIT if limits else None
+
+    def forget(self, peer: Peer) -> None:
+        self._seen.pop(peer.connection_id, None)
+        self._unread.pop(peer.connection_id, None)
+
+    def left_unsent(self, peer: Peer) -> list[Peer]:
+        """The client has not read all answers yet. Returns whom to close so that the unread answers of all are within their limit."""
+        self._unread.setdefault(peer.connection_id, peer)
+        sizes = {connection_id: waiting.unsent_bytes for connection_id, waiting in self._unread.items()}
+        excess = sum(sizes.values()) - self._unread_bytes_max
+        victims = []
+        for connection_id, size in sizes.items():
+            if size == 0:
+                del self._unread[connection_id]
+            elif excess > 0:
+                victims.append(self._unread.pop(connection_id))
+                excess -= size
+        return victims
+
+    def sweep(self, peers: Iterable[Peer]) -> list[tuple[Peer, str]]:
+        """Whom to close, and why."""
+        found = []
+        now = self._now()
+        for peer in peers:
+            reason = self._fault_of(peer, now)
+            if reason is not None:
+                found.append((peer, reason))
+        return found
+
+    def _fault_of(self, peer: Peer, now: float) -> str | None:
+        unsent = peer.unsent_bytes
+        sent = peer.bytes_answered - unsent
+        seen = self._seen.get(peer.connection_id)
+        if seen is None:
+            self._seen[peer.connection_id] = _Seen(peer.bytes_received, sent, peer.requests_received, now, now)
+            return None
+        if unsent == 0:
+            self._unread.pop(peer.connection_id, None)
+        if unsent == 0 or sent != seen.sent:
+            seen.read_at = now
+        if (peer.bytes_received, sent) != (seen.received, seen.sent) or peer.frames.open_count:
+            seen.active_at = now
+        if not peer.frames.bytes_pending or not peer.is_reading:
+            seen.unfinished_since = None
+        elif seen.unfinished_since is None or peer.requests_received != seen.requests:
+            seen.unfinished_since = now
+        seen.received, seen.sent, seen.requests = peer.bytes_received, sent, peer.requests_received
+        if self._unread_s is not None and now - seen.read_at > self._unread_s:
+            return f"{unsent} bytes of answers have not been read for more than {self._unread_s:g} s"
+        if self._unfinished_s is not None and seen.unfinished_since is not None and now - seen.unfinished_since > self._unfinished_s:
+            return f"a request is unfinished for more than {self._unfinished_s:g} s"
+        if self._idle_s is not None and now - seen.active_at > self._idle_s:
+            return f"idle for more than {self._idle_s:g} s"
+        return None
