@@ -52,14 +52,18 @@ class CompletedTransaction(NamedTuple):
 
 
 class ProducerState:
-    """One producer. `batches` in order of their offsets; `first_offset` of its open transaction, or -1."""
+    """One producer. `batches` in order of their offsets; `first_offset` of its open transaction, or -1.
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "last_used_ms")
+    `last_used_ms` by the broker's clock decides when it is idle; `last_timestamp` is that of its last record or marker, for tools.
+    """
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "last_timestamp", "last_used_ms")
 
     def __init__(self, epoch: int, last_used_ms: int) -> None:
         self.epoch = epoch
         self.coordinator_epoch = NO_EPOCH
         self.last_used_ms = last_used_ms
+        self.last_timestamp = NO_TIMESTAMP
         self.first_offset = NO_OFFSET
         self.batches: list[StoredBatch] = []
 
@@ -75,10 +79,18 @@ class ProducerState:
             self.batches.clear()
 
 
+class _Expected(NamedTuple):
+    """The lowest sequence with which a transaction wanted to begin here."""
+
+    epoch: int
+    sequence: int
+
+
 class ProducerSequences:
     """All producers of one partition. `check` and `find_duplicate` only look; `append` and `complete` follow a write."""
 
     def __init__(self) -> None:
+        self._expected: dict[int, _Expected] = {}
         self._states: dict[int, ProducerState] = {}
         self._ongoing: dict[int, int] = {}  # Producer id -> first offset; in order of the offsets, since transactions begin in that order.
 
@@ -93,8 +105,18 @@ class ProducerSequences:
         """Where the oldest open transaction begins."""
         return next(iter(self._ongoing.values()), None)
 
-    def has_ongoing(self, producer_id: int) -> bool:
-        return producer_id in self._ongoing
+    def has_ongoing(self, producer_id: int, epoch: int | None = None) -> bool:
+        """Whether a transaction is open here; with `epoch`, whether this very epoch writes it."""
+        return producer_id in self._ongoing and (epoch is None or self._states[producer_id].epoch == epoch)
+
+    def has_marker(self, identity: ProducerIdentity) -> bool:
+        """Whether the last that came from this producer is a marker that brought this epoch (transaction version 2)."""
+        state = self._states.get(identity.producer_id)
+        return state is not None and state.epoch == identity.epoch and state.first_offset == NO_OFFSET and not state.batches
+
+    def states(self) -> Iterator[tuple[int, ProducerState]]:
+        """Each producer id with what is known of it, to look at."""
+        return iter(self._states.items())
 
     def ongoing(self) -> Iterator[OngoingTransaction]:
         """Open transactions, oldest first."""
@@ -113,18 +135,46 @@ class ProducerSequences:
                 return batch
         return None
 
-    def check(self, header: BatchHeader) -> ProducerRefusal | None:
-        """Whether a batch of a client may follow what is stored; None = it may. The order of the checks is Kafka's."""
+    def expect(self, header: BatchHeader) -> None:
+        """A batch wants to begin a transaction here (Kafka: VerificationStateEntry). Until one does, none with a higher sequence may.
+
+        Without this a producer nobody knows could lose its first batch to an error that passes, and have its second one stored before it.
+        For identities that the coordinator vouches for; forgotten with the producer.
+        """
+        expected = self._expected.get(header.producer_id)
+        if (
+            expected is None
+            or header.producer_epoch > expected.epoch
+            or (header.producer_epoch == expected.epoch and header.base_sequence < expected.sequence)
+        ):
+            self._expected[header.producer_id] = _Expected(header.producer_epoch, header.base_sequence)
+
+    def check(self, header: BatchHeader, *, unknown_begins_at_zero: bool = False) -> ProducerRefusal | None:
+        """Whether a batch of a client may follow what is stored; None = it may. The order of the checks is Kafka's.
+
+        `unknown_begins_at_zero`: a producer without batches here must begin with sequence 0 (first batch of a transaction in version 2).
+        """
         state = self._states.get(header.producer_id)
-        if state is None:
-            return None
-        if header.producer_epoch < state.epoch:
+        if state is not None and header.producer_epoch < state.epoch:
             return self._fenced(header, state)
-        expected = 0 if header.producer_epoch != state.epoch else sequence_add(state.last_sequence, 1)
-        if header.base_sequence != expected and state.epoch != NO_EPOCH:
+        if unknown_begins_at_zero and header.base_sequence != 0 and (state is None or not state.batches):
             return ProducerRefusal(
                 codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"{_name(header)} sent sequence {header.base_sequence} where {expected} must follow "
+                f"{_name(header)} sent sequence {header.base_sequence} first; in transaction version 2 it must be 0",
+            )
+        expected = self._expected.get(header.producer_id)
+        if expected is not None and header.base_sequence > expected.sequence:
+            return ProducerRefusal(
+                codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{_name(header)} sent sequence {header.base_sequence} while its transaction is to begin with {expected.sequence}",
+            )
+        if state is None:
+            return None
+        next_sequence = 0 if header.producer_epoch != state.epoch else sequence_add(state.last_sequence, 1)
+        if header.base_sequence != next_sequence and state.epoch != NO_EPOCH:
+            return ProducerRefusal(
+                codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"{_name(header)} sent sequence {header.base_sequence} where {next_sequence} must follow "
                 f"(epoch {state.epoch} is stored up to sequence {state.last_sequence})",
             )
         if state.first_offset != NO_OFFSET and not header.is_transactional:
@@ -134,12 +184,19 @@ class ProducerSequences:
             )
         return None
 
-    def check_marker(self, identity: ProducerIdentity, coordinator_epoch: int) -> ProducerRefusal | None:
-        """Whether a coordinator may end the transaction of `identity` here."""
+    def check_marker(
+        self, identity: ProducerIdentity, coordinator_epoch: int, *, needs_higher_epoch: bool = False
+    ) -> ProducerRefusal | None:
+        """Whether a coordinator may end the transaction of `identity` here.
+
+        `needs_higher_epoch`: markers of transaction version 2 have a higher epoch than the records (KIP-1228); the same one again is let
+        through where nothing is open.
+        """
         state = self._states.get(identity.producer_id)
         if state is None:
             return None
-        if identity.epoch < state.epoch:
+        is_late = needs_higher_epoch and identity.epoch == state.epoch and state.first_offset != NO_OFFSET
+        if identity.epoch < state.epoch or is_late:
             return ProducerRefusal(
                 codes.INVALID_PRODUCER_EPOCH,
                 f"marker for producer {identity.producer_id} has epoch {identity.epoch}, epoch {state.epoch} is stored",
@@ -157,8 +214,10 @@ class ProducerSequences:
         state = self._states.get(header.producer_id)
         if state is None:
             state = self._states[header.producer_id] = ProducerState(header.producer_epoch, now_ms)
+        self._expected.pop(header.producer_id, None)
         state.take_epoch(header.producer_epoch)
         state.last_used_ms = now_ms
+        state.last_timestamp = header.max_timestamp
         batches = state.batches
         if len(batches) == BATCHES_KEPT:
             del batches[0]
@@ -186,6 +245,8 @@ class ProducerSequences:
         state.take_epoch(identity.epoch)
         state.coordinator_epoch = coordinator_epoch
         state.last_used_ms = now_ms
+        state.last_timestamp = now_ms
+        self._expected.pop(identity.producer_id, None)
         first_offset, state.first_offset = state.first_offset, NO_OFFSET
         if self._ongoing.pop(identity.producer_id, None) is None:
             return None
@@ -200,6 +261,8 @@ class ProducerSequences:
         ]
         for producer_id in idle:
             del self._states[producer_id]
+        for producer_id in [producer_id for producer_id in self._expected if producer_id not in self._states]:
+            del self._expected[producer_id]
         return len(idle)
 
     def to_rows(self) -> list[list[Any]]:
@@ -212,19 +275,21 @@ class ProducerSequences:
                 state.last_used_ms,
                 state.first_offset,
                 [list(batch) for batch in state.batches],
+                state.last_timestamp,
             ]
             for producer_id, state in self._states.items()
         ]
 
     @classmethod
     def from_rows(cls, rows: list[list[Any]]) -> "ProducerSequences":
-        """The inverse of `to_rows`."""
+        """The inverse of `to_rows`; earlier versions wrote no last timestamps."""
         sequences = cls()
-        for producer_id, epoch, coordinator_epoch, last_used_ms, first_offset, batches in rows:
+        for producer_id, epoch, coordinator_epoch, last_used_ms, first_offset, batches, *later in rows:
             state = sequences._states[producer_id] = ProducerState(epoch, last_used_ms)
             state.coordinator_epoch = coordinator_epoch
             state.first_offset = first_offset
             state.batches = [StoredBatch(*batch) for batch in batches]
+            state.last_timestamp = later[0] if later else last_used_ms
         ongoing = ((state.first_offset, producer_id) for producer_id, state in sequences._states.items() if state.first_offset != NO_OFFSET)
         sequences._ongoing = {producer_id: first_offset for first_offset, producer_id in sorted(ongoing)}
         return sequences

@@ -1,94 +1,23 @@
-"""The transaction coordinator alone: state x request -> answer, identities, time, and a crash between decision and markers."""
+"""The transaction coordinator alone: state x request -> answer, identities, time, and a crash between decision and markers.
+
+Transaction version 1; version 2 is in `test_transaction_version_2.py`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
 import pytest
 
 from chaffinch.broker.core import transaction_moves
-from chaffinch.broker.core.transaction_coordinator import MARKER_RETRY_MS, TransactionCoordinator
+from chaffinch.broker.core.transaction_coordinator import MARKER_RETRY_MS
 from chaffinch.broker.core.transaction_metadata import TransactionMetadata, from_bytes, to_bytes
-from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.broker.core.transaction_moves import Ending, TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
-from chaffinch.identifiers import ProducerIdentity, TopicPartition
-from chaffinch.storage.file_system import MemoryFileSystem, StorageError
-from chaffinch.storage.journal import Journal
-
-T0 = 1_000_000
-TIMEOUT_MS = 60_000
-EXPIRATION_MS = 7 * 86_400_000
-ORDERS = TopicPartition("orders", 0)
-OTHER = TopicPartition("orders", 1)
-S = TransactionState
-
-
-@dataclass
-class Recorder:
-    """Participants that remember what they were told, and fail when asked to."""
-
-    calls: list[Any] = field(default_factory=list)
-    is_broken: bool = False
-
-    def write_marker(self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, now_ms: int) -> None:
-        self._check()
-        self.calls.append((topic_partition, is_commit, identity))
-
-    def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
-        self._check()
-        self.calls.append((group, is_commit, producer_id))
-
-    def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
-        self.calls.append("synced")
-
-    def _check(self) -> None:
-        if self.is_broken:
-            raise StorageError("orders-0", "append to", "no space left")
-
-
-class World:
-    """A coordinator on a journal that survives `restart`."""
-
-    def __init__(self) -> None:
-        self.file_system = MemoryFileSystem()
-        self.recorder = Recorder()
-        self.restart()
-
-    def restart(self) -> None:
-        self.journal = Journal.open(self.file_system, "journals", "transactions")
-        self.coordinator = TransactionCoordinator(
-            self.journal, self.recorder, timeout_max_ms=900_000, expiration_ms=EXPIRATION_MS, sync_decisions=False
-        )
-
-    def init(self, now_ms: int = T0, expected: ProducerIdentity | None = None) -> ProducerIdentity:
-        answer = self.coordinator.init_producer_id("t", TIMEOUT_MS, now_ms, *([] if expected is None else [expected]))
-        assert answer.code is codes.NONE, answer
-        return answer.identity
-
-    def state(self) -> TransactionState:
-        metadata = self.coordinator.describe("t")
-        assert metadata is not None
-        return metadata.state
-
-    def in_state(self, state: TransactionState) -> ProducerIdentity:
-        """Bring the id "t" into a state by requests, and return its identity."""
-        identity = self.init()
-        if state is S.EMPTY:
-            return identity
-        assert self.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.NONE
-        if state is S.ONGOING:
-            return identity
-        self.recorder.is_broken = state in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
-        assert self.coordinator.end("t", identity, state in (S.PREPARE_COMMIT, S.COMPLETE_COMMIT), T0) is codes.NONE
-        assert self.state() is state
-        return identity
-
-
-REACHABLE = (S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.storage.file_system import StorageError
+from tests.broker.core.coordinator_world import EXPIRATION_MS, ORDERS, OTHER, REACHABLE, T0, TIMEOUT_MS, S, World
 
 # state -> answer to commit, abort, add partitions, fresh InitProducerId (Kafka's TransactionCoordinator, protocol version 1)
 _51, _48 = codes.CONCURRENT_TRANSACTIONS, codes.INVALID_TXN_STATE
@@ -108,8 +37,8 @@ def test_every_state_times_every_request(state: TransactionState, request_index:
     identity = world.in_state(state)
     coordinator = world.coordinator
     requests = (
-        lambda: coordinator.end("t", identity, True, T0),
-        lambda: coordinator.end("t", identity, False, T0),
+        lambda: world.end(identity, True),
+        lambda: world.end(identity, False),
         lambda: coordinator.add_partitions("t", identity, [OTHER], T0),
         lambda: coordinator.init_producer_id("t", TIMEOUT_MS, T0).code,
     )
@@ -126,7 +55,7 @@ def test_identities_are_checked_before_states(state: TransactionState, request_:
 
     def ask(transactional_id: str, who: ProducerIdentity) -> ErrorCode:
         return {
-            "end": lambda: coordinator.end(transactional_id, who, True, T0),
+            "end": lambda: world.end(who, True, transactional_id),
             "add_partitions": lambda: coordinator.add_partitions(transactional_id, who, [ORDERS], T0),
             "add_group": lambda: coordinator.add_group(transactional_id, who, "g", T0),
             "verify": lambda: coordinator.verify(transactional_id, who, ORDERS),
@@ -145,10 +74,13 @@ def test_the_tables_know_every_state_that_is_stored() -> None:
     for table in (
         transaction_moves.INIT_PRODUCER_ID,
         transaction_moves.ADD_PARTITIONS,
-        transaction_moves.END_COMMIT,
-        transaction_moves.END_ABORT,
+        transaction_moves.VERIFY_PARTITIONS,
+        transaction_moves.END_VERSION_1,
+        transaction_moves.END_VERSION_2,
     ):
         assert set(table) == stored
+    assert {frozenset(row) for row in transaction_moves.END_VERSION_1.values()} == {frozenset({Ending.COMMIT, Ending.ABORT})}
+    assert {frozenset(row) for row in transaction_moves.END_VERSION_2.values()} == {frozenset(Ending)}
     assert set(transaction_moves.LEGAL_PREDECESSORS) == set(TransactionState)
 
 
@@ -188,7 +120,7 @@ class TestInitProducerId:
         fenced = ProducerIdentity(identity.producer_id, identity.epoch + 1)
         assert world.recorder.calls == [(ORDERS, False, fenced)]
         assert world.init() == ProducerIdentity(identity.producer_id, identity.epoch + 2)
-        assert world.coordinator.end("t", identity, True, T0) is codes.PRODUCER_FENCED
+        assert world.end(identity, True) is codes.PRODUCER_FENCED
 
     def test_a_producer_that_names_its_epoch(self) -> None:
         """Current: bumped. The one before, when that bump's answer was lost: the same answer. Anything else: fenced."""
@@ -220,7 +152,7 @@ class TestInitProducerId:
         stranger = ProducerIdentity(identity.producer_id, identity.epoch + offset)
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, stranger).code is codes.PRODUCER_FENCED
         assert world.state() is S.ONGOING
-        assert world.coordinator.end("t", identity, True, T0) is codes.NONE
+        assert world.end(identity, True) is codes.NONE
 
     def test_exhausted_epochs_rotate_the_producer_id(self) -> None:
         """At 32766 the next start gets a new id at epoch 0; who lost that answer gets it again under the old identity."""
@@ -250,7 +182,7 @@ class TestTransactions:
         identity = world.init()
         world.coordinator.add_partitions("t", identity, [OTHER, ORDERS], T0)
         world.coordinator.add_group("t", identity, "g", T0)
-        assert world.coordinator.end("t", identity, True, T0) is codes.NONE
+        assert world.end(identity, True) is codes.NONE
         assert world.recorder.calls == [("g", True, identity.producer_id), (ORDERS, True, identity), (OTHER, True, identity)]
 
     def test_the_next_transaction_begins_empty(self) -> None:
@@ -258,7 +190,7 @@ class TestTransactions:
         identity = world.in_state(S.COMPLETE_COMMIT)
         world.recorder.calls.clear()
         world.coordinator.add_partitions("t", identity, [OTHER], T0)
-        world.coordinator.end("t", identity, False, T0)
+        world.end(identity, False)
         assert world.recorder.calls == [(OTHER, False, identity)]
 
     def test_adding_what_is_there_writes_nothing(self) -> None:
@@ -276,7 +208,7 @@ class TestTransactions:
         assert world.coordinator.verify("t", identity, OTHER) is codes.TRANSACTION_ABORTABLE
         assert world.coordinator.verify_group("t", identity, "g") is codes.TRANSACTION_ABORTABLE
         assert world.coordinator.verify(None, identity, ORDERS) is codes.INVALID_PRODUCER_ID_MAPPING
-        world.coordinator.end("t", identity, True, T0)
+        world.end(identity, True)
         assert world.coordinator.verify("t", identity, ORDERS) is codes.TRANSACTION_ABORTABLE
 
     def test_everything_survives_a_restart(self) -> None:
@@ -285,10 +217,10 @@ class TestTransactions:
         before = world.coordinator.describe("t")
         world.restart()
         assert world.coordinator.describe("t") == before
-        assert world.coordinator.end("t", identity, True, T0) is codes.NONE
+        assert world.end(identity, True) is codes.NONE
         world.restart()
         assert world.state() is S.COMPLETE_COMMIT
-        assert world.coordinator.end("t", identity, True, T0) is codes.NONE
+        assert world.end(identity, True) is codes.NONE
 
     def test_metadata_round_trip(self) -> None:
         metadata = TransactionMetadata(
@@ -297,6 +229,8 @@ class TestTransactions:
             producer_epoch=5,
             last_producer_epoch=4,
             previous_producer_id=3,
+            next_producer_id=2**62 + 1,
+            transaction_version=2,
             state=S.PREPARE_ABORT,
             partitions=frozenset({ORDERS, OTHER}),
             groups=frozenset({"g", "h\u00e9"}),
@@ -304,6 +238,24 @@ class TestTransactions:
             updated_ms=2,
         )
         assert from_bytes("t", to_bytes(metadata)) == metadata
+
+    def test_the_journal_of_an_earlier_version_is_read(self) -> None:
+        """As written before transaction version 2 came: without the next producer id and the version."""
+        written = (
+            b'{"producer_id": 7, "producer_epoch": 5, "last_producer_epoch": -1, "previous_producer_id": -1, "timeout_ms": 60000, '
+            b'"state": "PREPARE_COMMIT", "partitions": [["orders", 0]], "groups": ["g"], "started_ms": 1, "updated_ms": 2}'
+        )
+        expected = TransactionMetadata(
+            transactional_id="t",
+            producer_id=7,
+            producer_epoch=5,
+            state=S.PREPARE_COMMIT,
+            partitions=frozenset({ORDERS}),
+            groups=frozenset({"g"}),
+            started_ms=1,
+            updated_ms=2,
+        )
+        assert from_bytes("t", written) == expected
 
 
 class TestTimeouts:
@@ -316,7 +268,7 @@ class TestTimeouts:
         assert "'t'" in line
         assert str(TIMEOUT_MS) in line
         assert world.recorder.calls == [(ORDERS, False, ProducerIdentity(identity.producer_id, identity.epoch + 1))]
-        assert world.coordinator.end("t", identity, True, T0) is codes.PRODUCER_FENCED
+        assert world.end(identity, True) is codes.PRODUCER_FENCED
         assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.PRODUCER_FENCED
 
     def test_time_counts_from_the_first_partition_of_each_transaction(self) -> None:
@@ -333,7 +285,7 @@ class TestTimeouts:
         identity = world.init()
         for _ in range(100):
             world.coordinator.add_partitions("t", identity, [ORDERS], T0)
-            world.coordinator.end("t", identity, True, T0)
+            world.end(identity, True)
         assert len(world.coordinator._deadlines) <= 2
 
     def test_an_unused_id_is_forgotten(self) -> None:
@@ -342,7 +294,7 @@ class TestTimeouts:
         world.coordinator.expire(T0 + TIMEOUT_MS)
         assert world.coordinator.expire(T0 + EXPIRATION_MS - 1) == []
         assert len(world.coordinator.expire(T0 + EXPIRATION_MS)) == 1
-        assert world.coordinator.end("t", identity, True, T0) is codes.INVALID_PRODUCER_ID_MAPPING
+        assert world.end(identity, True) is codes.INVALID_PRODUCER_ID_MAPPING
         world.restart()
         assert world.coordinator.describe("t") is None
 
@@ -387,9 +339,9 @@ class TestCrashBetweenDecisionAndMarkers:
                 raise StorageError(path, "append to", "no space left")
 
         world.file_system.hook = full
-        assert world.coordinator.end("t", identity, True, T0) is codes.NOT_COORDINATOR
+        assert world.end(identity, True) is codes.NOT_COORDINATOR
         assert world.coordinator.init_producer_id("new", TIMEOUT_MS, T0).code is codes.NOT_COORDINATOR
         world.file_system.hook = None
         assert world.state() is S.ONGOING
         assert world.recorder.calls == []
-        assert world.coordinator.end("t", identity, False, T0) is codes.NONE
+        assert world.end(identity, False) is codes.NONE

@@ -29,6 +29,7 @@ from chaffinch.storage.partition_log import AppendResult
 
 VERSION_WITH_ZSTD = 7
 VERSION_WITH_ABORTABLE = 11
+VERSION_WITH_IMPLICIT_ADD = 12
 PLAIN_ATTRIBUTES = frozenset(codec | transactional for codec in Compression for transactional in (0, ATTRIBUTE_TRANSACTIONAL))
 """Attributes of ordinary batches: any codec, transactional or not, CreateTime, no control batch."""
 
@@ -65,6 +66,8 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     header = view.header
     log = partition.log
     duplicate = log.find_duplicate(header) if header.producer_id >= 0 else None
+    if begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
+        log.producers.expect(header)
     if duplicate is not None:
         broker.counters.add(partition.topic.name, "TotalProduceRequestsPerSec")
         broker.counters.add(partition.topic.name, "DuplicateBatchesPerSec")
@@ -82,7 +85,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     verdict = check_records(view, partition.policy, Origin.CLIENT, now_ms)
     if isinstance(verdict, Rejected):
         return _rejection(verdict)
-    refusal = _producer_refusal(broker, partition, header, terms) if header.producer_id >= 0 else None
+    refusal = _producer_refusal(broker, partition, header, terms, now_ms) if header.producer_id >= 0 else None
     if refusal is not None:
         return refusal
     stored = verdict.batch if verdict.is_rewritten else view
@@ -158,29 +161,45 @@ def _log_refusal(view: BatchView, partition: Partition) -> Refusal | None:
     return None
 
 
-def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms) -> Refusal | None:
+def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Refusal | None:
     """Transaction, epoch and sequence, in this order."""
-    if header.is_transactional and not partition.log.has_ongoing_transaction(header.producer_id):
-        refusal = _verification_refusal(broker, partition, header, terms)
+    begins = begins_transaction(partition, header)
+    if begins:
+        refusal = _verification_refusal(broker, partition, header, terms, now_ms)
         if refusal is not None:
             return refusal
-    refused = partition.log.check_producer(header, Origin.CLIENT)
+    refused = partition.log.producers.check(header, unknown_begins_at_zero=begins and terms.version >= VERSION_WITH_IMPLICIT_ADD)
     return None if refused is None else _refusal(refused.code, refused.message, _SEQUENCE_COUNTERS.get(refused.code))
 
 
-def _verification_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms) -> Refusal | None:
-    """The first batch of a transaction in this partition: does the coordinator know about it (KIP-890, `AddPartitionsToTxnManager`)?"""
-    if not broker.settings["transaction.partition.verification.enable"]:
+def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
+    """Whether a batch is the first one of its transaction in the partition."""
+    return header.is_transactional and not partition.log.producers.has_ongoing(header.producer_id, header.producer_epoch)
+
+
+def _verification_refusal(
+    broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int
+) -> Refusal | None:
+    """The first batch of a transaction in this partition: does the coordinator know about it (KIP-890, `AddPartitionsToTxnManager`)?
+
+    From version 12 on it is told here.
+    """
+    adds = terms.version >= VERSION_WITH_IMPLICIT_ADD
+    if adds:
+        code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, [partition.topic_partition], now_ms)
+    elif broker.settings["transaction.partition.verification.enable"]:
+        code = broker.transactions.verify(terms.transactional_id, header.identity, partition.topic_partition)
+    else:
         return None
-    code = broker.transactions.verify(terms.transactional_id, header.identity, partition.topic_partition)
     if code is codes.NONE:
         return None
     producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
     if code is codes.PRODUCER_FENCED:
         return _refusal(codes.INVALID_PRODUCER_EPOCH, f"{producer} of transactional id {terms.transactional_id!r} is fenced")
-    if code is codes.CONCURRENT_TRANSACTIONS:
-        # 19, because clients repeat it without looking for another leader.
-        return _refusal(codes.NOT_ENOUGH_REPLICAS, f"CONCURRENT_TRANSACTIONS: the last transaction of {producer} is still being ended")
+    if code in _PASSING:
+        # Older clients repeat 19, and without looking for another leader.
+        repeated = code if code is codes.CONCURRENT_TRANSACTIONS and adds else codes.NOT_ENOUGH_REPLICAS
+        return _refusal(repeated, f"{code.name}: the last transaction of {producer} is still being ended, or the coordinator cannot write")
     if code is codes.TRANSACTION_ABORTABLE:
         message = f"{partition.topic_partition} was not added to the open transaction of {producer}"
         return _refusal(code if terms.version >= VERSION_WITH_ABORTABLE else codes.INVALID_TXN_STATE, message)
@@ -203,6 +222,9 @@ _SLICING_CODES = {
     Fault.BATCH_CUT_SHORT: codes.INVALID_RECORD,
 }
 """What a batch that cannot be sliced gets: 2 for headers that say nonsense, as in Apache Kafka, 87 where bytes are missing."""
+
+_PASSING = frozenset({codes.CONCURRENT_TRANSACTIONS, codes.NOT_COORDINATOR})
+"""What the coordinator answers while it cannot: clients come again."""
 
 _SEQUENCE_COUNTERS = {
     codes.OUT_OF_ORDER_SEQUENCE_NUMBER: INVALID_SEQUENCE,

@@ -1,25 +1,26 @@
-"""The transaction coordinator: who may write under which transactional id, and how each transaction ends (KIP-98, KIP-360, KIP-447).
+"""The transaction coordinator: who may write under which transactional id, and how each transaction ends (KIP-98, 360, 447, 890).
 
-Protocol version 1. The legal moves are data in `transaction_moves.py`; this file checks identities, makes the moves, writes them down.
+The legal moves are data in `transaction_moves.py`, ids and epochs are worked out in `transaction_epochs.py`; this file checks identities,
+makes the moves, writes them down. Clients choose transaction version 1 or 2 by the versions of their requests, each time anew.
 Every change goes to the journal first and to memory second; a decision to commit or abort is in the journal before the first marker, and
 a decision found at start without its completion is completed then, so a crash between the two changes nothing for anybody.
 
 Partitions and group offsets are reached through `Participants`. No clock: each call takes the time.
 Follows Apache Kafka's TransactionCoordinator and TransactionMetadata. One deviation: in state ONGOING, InitProducerId with an epoch that is
-not the current one is refused as fenced instead of aborting somebody else's transaction.
+not the current one is refused as fenced instead of aborting somebody else's transaction. (Another one is in `repeats_last_end`.)
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from chaffinch.broker.core import transaction_metadata, transaction_moves
+from chaffinch.broker.core import transaction_epochs, transaction_metadata, transaction_moves
 from chaffinch.broker.core.producer_ids import ProducerIds
-from chaffinch.broker.core.transaction_metadata import EPOCH_EXHAUSTED, NO_EPOCH, TransactionMetadata
-from chaffinch.broker.core.transaction_moves import Move, Refused, TransactionState
+from chaffinch.broker.core.transaction_metadata import TransactionMetadata
+from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP, Ending, Move, Refused, TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
@@ -41,8 +42,10 @@ _KEY_PREFIX = b"transaction/"
 class Participants(Protocol):
     """Where decisions are carried out. Both methods may be called again for the same transaction after a crash."""
 
-    def write_marker(self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, now_ms: int) -> None:
-        """Append the marker; a partition that no longer exists is skipped. Raises StorageError."""
+    def write_marker(
+        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, now_ms: int
+    ) -> None:
+        """Append the marker; a partition that no longer exists, or has it already, is skipped. Raises StorageError."""
 
     def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
         """Make the group's pending offsets of this producer valid, or drop them. Raises StorageError."""
@@ -52,8 +55,8 @@ class Participants(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class InitAnswer:
-    """Answer to InitProducerId: a code, and the identity when the code is NONE."""
+class IdentityAnswer:
+    """Answer to InitProducerId and EndTxn: a code, and when it is NONE the identity to go on with."""
 
     code: ErrorCode
     identity: ProducerIdentity = NO_PRODUCER
@@ -70,13 +73,16 @@ class TransactionCoordinator:
         timeout_max_ms: int,
         expiration_ms: int,
         sync_decisions: bool,
+        transaction_version: int = VERSION_WITH_EPOCH_BUMP,
     ) -> None:
+        """`transaction_version`: the one under which the coordinator itself aborts; clients choose their own."""
         self._journal = journal
         self._participants = participants
         self._producer_ids = ProducerIds(journal)
         self._timeout_max_ms = timeout_max_ms
         self._expiration_ms = expiration_ms
         self._sync_decisions = sync_decisions
+        self._transaction_version = transaction_version
         self._transactions: dict[str, TransactionMetadata] = {}
         # One live entry per id: `_scheduled` says which one it is, so that a busy id does not fill the heap with its past.
         self._deadlines: list[tuple[int, str]] = []
@@ -91,36 +97,32 @@ class TransactionCoordinator:
     def describe(self, transactional_id: str) -> TransactionMetadata | None:
         return self._transactions.get(transactional_id)
 
+    def __iter__(self) -> Iterator[TransactionMetadata]:
+        """All transactional ids, in no particular order."""
+        return iter(self._transactions.values())
+
+    def is_current(self, transactional_id: str | None, identity: ProducerIdentity) -> bool:
+        """Whether `identity` is what the transactional id was given last."""
+        return self._identified(transactional_id, identity)[0] is not None
+
     def verify(self, transactional_id: str | None, identity: ProducerIdentity, partition: TopicPartition) -> ErrorCode:
         """Whether `partition` is part of the producer's open transaction (KIP-890 part 1): NONE, or the coordinator's own code.
 
         49: unknown id; 90: other epoch; 51: being decided; 120: the partition was never added.
         """
         metadata, code = self._identified(transactional_id, identity)
-        if metadata is None:
-            return code
-        if metadata.state in transaction_moves.COMPLETED:
-            return codes.CONCURRENT_TRANSACTIONS
-        if metadata.state is not TransactionState.ONGOING or partition not in metadata.partitions:
-            return codes.TRANSACTION_ABORTABLE
-        return codes.NONE
+        return code if metadata is None else _membership(metadata, partition in metadata.partitions)
 
     def verify_group(self, transactional_id: str | None, identity: ProducerIdentity, group: str) -> ErrorCode:
         """As `verify`, for the offsets of a group."""
         metadata, code = self._identified(transactional_id, identity)
-        if metadata is None:
-            return code
-        if metadata.state in transaction_moves.COMPLETED:
-            return codes.CONCURRENT_TRANSACTIONS
-        if metadata.state is not TransactionState.ONGOING or group not in metadata.groups:
-            return codes.TRANSACTION_ABORTABLE
-        return codes.NONE
+        return code if metadata is None else _membership(metadata, group in metadata.groups)
 
     # Requests -----------------------------------------------------------------------------------------------------------------------
 
     def init_producer_id(
         self, transactional_id: str | None, timeout_ms: int, now_ms: int, expected: ProducerIdentity = NO_PRODUCER
-    ) -> InitAnswer:
+    ) -> IdentityAnswer:
         """A producer introduces itself. `expected` is the identity it believes to have (KIP-360), NO_PRODUCER for a fresh start.
 
         Ongoing transactions are aborted under a raised epoch that nobody is ever told, and the answer is CONCURRENT_TRANSACTIONS: the
@@ -129,67 +131,48 @@ class TransactionCoordinator:
         if transactional_id is None:
             return self._init_idempotent()
         if transactional_id == "":
-            return InitAnswer(codes.INVALID_REQUEST)
+            return IdentityAnswer(codes.INVALID_REQUEST)
         if not 0 < timeout_ms <= self._timeout_max_ms:
-            return InitAnswer(codes.INVALID_TRANSACTION_TIMEOUT)
+            return IdentityAnswer(codes.INVALID_TRANSACTION_TIMEOUT)
         try:
             return self._init_transactional(transactional_id, timeout_ms, now_ms, expected)
         except StorageError:
-            return InitAnswer(NOT_WRITTEN)
+            return IdentityAnswer(NOT_WRITTEN)
 
-    def _init_idempotent(self) -> InitAnswer:
+    def _init_idempotent(self) -> IdentityAnswer:
         try:
-            return InitAnswer(codes.NONE, ProducerIdentity(self._producer_ids.allocate(), 0))
+            return IdentityAnswer(codes.NONE, ProducerIdentity(self._producer_ids.allocate(), 0))
         except StorageError:
-            return InitAnswer(NOT_WRITTEN)
+            return IdentityAnswer(NOT_WRITTEN)
 
-    def _init_transactional(self, transactional_id: str, timeout_ms: int, now_ms: int, expected: ProducerIdentity) -> InitAnswer:
+    def _init_transactional(self, transactional_id: str, timeout_ms: int, now_ms: int, expected: ProducerIdentity) -> IdentityAnswer:
         metadata = self._transactions.get(transactional_id)
         if metadata is None:
             metadata = TransactionMetadata(transactional_id=transactional_id, producer_id=self._producer_ids.allocate())
-        if expected != NO_PRODUCER and not _is_known_producer(metadata, expected):
-            return InitAnswer(codes.PRODUCER_FENCED)
+        if expected != NO_PRODUCER and not transaction_epochs.is_known_producer(metadata, expected):
+            return IdentityAnswer(codes.PRODUCER_FENCED)
         answer = transaction_moves.INIT_PRODUCER_ID[metadata.state]
         if isinstance(answer, Refused):
-            return InitAnswer(answer.code)
+            return IdentityAnswer(answer.code)
         if answer is Move.FENCE:
             if expected not in (NO_PRODUCER, metadata.identity):
-                return InitAnswer(codes.PRODUCER_FENCED)
+                return IdentityAnswer(codes.PRODUCER_FENCED)
             self._fence_and_abort(metadata, now_ms)
-            return InitAnswer(codes.CONCURRENT_TRANSACTIONS)
-        renewed = self._with_new_epoch(metadata, expected)
+            return IdentityAnswer(codes.CONCURRENT_TRANSACTIONS)
+        renewed = transaction_epochs.renewed(metadata, expected, self._producer_ids.allocate)
         if renewed is None:
-            return InitAnswer(codes.PRODUCER_FENCED)
+            return IdentityAnswer(codes.PRODUCER_FENCED)
         empty = replace(renewed, timeout_ms=timeout_ms, state=TransactionState.EMPTY, started_ms=-1, updated_ms=now_ms)
-        return InitAnswer(codes.NONE, self._move(metadata, empty).identity)
-
-    def _with_new_epoch(self, metadata: TransactionMetadata, expected: ProducerIdentity) -> TransactionMetadata | None:
-        """The next identity of a producer at rest; None when `expected` is an old one (Kafka: prepareIncrementProducerEpoch)."""
-        is_fresh = expected == NO_PRODUCER
-        if metadata.is_epoch_exhausted and (is_fresh or expected.epoch == metadata.producer_epoch):
-            return replace(
-                metadata,
-                producer_id=self._producer_ids.allocate(),
-                producer_epoch=0,
-                last_producer_epoch=NO_EPOCH if is_fresh else metadata.producer_epoch,
-                previous_producer_id=metadata.producer_id,
-            )
-        if is_fresh:
-            return replace(metadata, producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=NO_EPOCH)
-        if metadata.producer_epoch in (NO_EPOCH, expected.epoch):
-            return replace(metadata, producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=metadata.producer_epoch)
-        if expected.epoch == metadata.last_producer_epoch:
-            return metadata  # The answer to the same bump was lost: give it again.
-        return None
+        return IdentityAnswer(codes.NONE, self._move(metadata, empty).identity)
 
     def add_partitions(
         self, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], now_ms: int
     ) -> ErrorCode:
-        """Make existing partitions part of the transaction, opening it if need be (AddPartitionsToTxn)."""
+        """Make existing partitions part of the transaction, opening it if need be (AddPartitionsToTxn, Produce from version 12 on)."""
         return self._add(transactional_id, identity, frozenset(partitions), frozenset(), now_ms)
 
     def add_group(self, transactional_id: str, identity: ProducerIdentity, group: str, now_ms: int) -> ErrorCode:
-        """Make a group's offsets part of the transaction (AddOffsetsToTxn)."""
+        """Make a group's offsets part of the transaction (AddOffsetsToTxn, TxnOffsetCommit from version 5 on)."""
         return self._add(transactional_id, identity, frozenset(), frozenset({group}), now_ms)
 
     def _add(
@@ -225,24 +208,32 @@ class TransactionCoordinator:
             return NOT_WRITTEN
         return codes.NONE
 
-    def end(self, transactional_id: str, identity: ProducerIdentity, is_commit: bool, now_ms: int) -> ErrorCode:
-        """Commit or abort (EndTxn, protocol version 1). NONE means decided and written down."""
+    def end(
+        self, transactional_id: str, identity: ProducerIdentity, is_commit: bool, now_ms: int, transaction_version: int = 1
+    ) -> IdentityAnswer:
+        """Commit or abort (EndTxn). NONE means decided and written down; version 2 goes on with the identity of the answer."""
         if not transactional_id:
-            return codes.INVALID_REQUEST
-        metadata, code = self._identified(transactional_id, identity)
-        if metadata is None:
-            return code
-        table = transaction_moves.END_COMMIT if is_commit else transaction_moves.END_ABORT
-        answer = table[metadata.state]
+            return IdentityAnswer(codes.INVALID_REQUEST)
+        metadata = self._transactions.get(transactional_id)
+        is_again = (
+            metadata is not None
+            and transaction_version >= VERSION_WITH_EPOCH_BUMP
+            and transaction_epochs.repeats_last_end(metadata, identity)
+        )
+        if metadata is None or not is_again:
+            metadata, code = self._identified(transactional_id, identity)
+            if metadata is None:
+                return IdentityAnswer(code)
+        table = transaction_moves.END_VERSION_2 if transaction_version >= VERSION_WITH_EPOCH_BUMP else transaction_moves.END_VERSION_1
+        answer = table[metadata.state][Ending.of(is_commit=is_commit, is_again=is_again)]
         if isinstance(answer, Refused):
-            return answer.code
+            return IdentityAnswer(answer.code)
         if answer is Move.ALREADY_DONE:
-            return codes.NONE
+            return IdentityAnswer(codes.NONE, metadata.identity)
         try:
-            self._decide(metadata, is_commit, now_ms)
+            return IdentityAnswer(codes.NONE, self._decide(metadata, is_commit, transaction_version, now_ms))
         except StorageError:
-            return NOT_WRITTEN
-        return codes.NONE
+            return IdentityAnswer(NOT_WRITTEN)
 
     # Time and start -----------------------------------------------------------------------------------------------------------------
 
@@ -276,7 +267,7 @@ class TransactionCoordinator:
         if metadata.state is TransactionState.ONGOING:
             self._fence_and_abort(metadata, now_ms)
             return f"transaction of {name!r} aborted: open for more than {metadata.timeout_ms} ms; its producer is fenced"
-        if metadata.state in transaction_moves.COMPLETED:
+        if metadata.is_decided:
             self._complete(metadata, now_ms)
             return f"markers of the transaction of {name!r} completed"
         self._journal.put({_key(name): None})
@@ -285,7 +276,7 @@ class TransactionCoordinator:
 
     def complete_decided(self, now_ms: int) -> int:
         """Finish every transaction that was decided but not completed; called once at start. Returns how many. Raises StorageError."""
-        decided = [metadata for metadata in self._transactions.values() if metadata.state in transaction_moves.COMPLETED]
+        decided = [metadata for metadata in self if metadata.is_decided]
         for metadata in decided:
             self._complete(metadata, now_ms)
         return len(decided)
@@ -296,24 +287,29 @@ class TransactionCoordinator:
     # Moves --------------------------------------------------------------------------------------------------------------------------
 
     def _fence_and_abort(self, metadata: TransactionMetadata, now_ms: int) -> None:
-        """Abort under the next epoch, so that the markers carry it to every partition and late batches are refused there too."""
-        fenced = replace(
-            metadata,
-            state=TransactionState.PREPARE_EPOCH_FENCE,
-            producer_epoch=metadata.producer_epoch + 1,
-            last_producer_epoch=NO_EPOCH,
-        )
+        """Abort under a higher epoch, so that the markers carry it to every partition and late batches are refused there too."""
+        fenced = transaction_epochs.fenced(metadata)
         _check_move(metadata.state, fenced.state)
-        self._decide(fenced, False, now_ms)
+        self._decide(fenced, False, self._transaction_version, now_ms)
 
-    def _decide(self, metadata: TransactionMetadata, is_commit: bool, now_ms: int) -> None:
-        """Write the decision, then carry it out. A failure to carry it out is retried later: the decision stands."""
-        state = TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
-        decided = self._move(metadata, replace(metadata, state=state, updated_ms=now_ms))
+    def _decide(self, metadata: TransactionMetadata, is_commit: bool, transaction_version: int, now_ms: int) -> ProducerIdentity:
+        """Write the decision, then carry it out. A failure to carry it out is retried later: the decision stands.
+
+        Returns the identity with which the producer goes on.
+        """
+        decided = transaction_epochs.decided(
+            metadata,
+            is_commit=is_commit,
+            transaction_version=transaction_version,
+            now_ms=now_ms,
+            allocate=self._producer_ids.allocate,
+        )
+        self._move(metadata, decided)
         try:
             self._complete(decided, now_ms)
         except StorageError:
             self._schedule(decided.transactional_id, now_ms + MARKER_RETRY_MS)
+        return transaction_epochs.completed(decided, now_ms).identity
 
     def _complete(self, metadata: TransactionMetadata, now_ms: int) -> None:
         if self._sync_decisions:
@@ -322,19 +318,11 @@ class TransactionCoordinator:
         for group in sorted(metadata.groups):
             self._participants.complete_offsets(group, metadata.producer_id, is_commit)
         for partition in sorted(metadata.partitions):
-            self._participants.write_marker(partition, is_commit, metadata.identity, now_ms)
+            self._participants.write_marker(partition, is_commit, metadata.identity, metadata.transaction_version, now_ms)
         if self._sync_decisions:
             # Before the completion: were it kept by a loss of power and a marker not, nobody would write that marker again.
             self._participants.sync(metadata.partitions, metadata.groups)
-        completed = replace(
-            metadata,
-            state=transaction_moves.COMPLETED[metadata.state],
-            partitions=frozenset(),
-            groups=frozenset(),
-            started_ms=-1,
-            updated_ms=now_ms,
-        )
-        self._move(metadata, completed)
+        self._move(metadata, transaction_epochs.completed(metadata, now_ms))
 
     def _move(self, before: TransactionMetadata, after: TransactionMetadata) -> TransactionMetadata:
         """The only place where a state changes: checked, written down, remembered."""
@@ -345,7 +333,7 @@ class TransactionCoordinator:
 
     def _remember(self, metadata: TransactionMetadata) -> None:
         self._transactions[metadata.transactional_id] = metadata
-        if metadata.state not in transaction_moves.COMPLETED:  # Those are completed at once, or scheduled by whoever failed to.
+        if not metadata.is_decided:  # Those are completed at once, or scheduled by whoever failed to.
             self._schedule(metadata.transactional_id, self._due_ms(metadata))
 
     def _schedule(self, transactional_id: str, due_ms: int) -> None:
@@ -358,7 +346,7 @@ class TransactionCoordinator:
     def _due_ms(self, metadata: TransactionMetadata) -> int:
         if metadata.state is TransactionState.ONGOING:
             return metadata.started_ms + metadata.timeout_ms
-        if metadata.state in transaction_moves.COMPLETED:
+        if metadata.is_decided:
             return metadata.updated_ms
         return metadata.updated_ms + self._expiration_ms
 
@@ -373,11 +361,11 @@ class TransactionCoordinator:
         return metadata, codes.NONE
 
 
-def _is_known_producer(metadata: TransactionMetadata, expected: ProducerIdentity) -> bool:
-    """Whether a producer that names its identity may be this id's producer (isValidProducerId in Kafka); its epoch is looked at later."""
-    if metadata.producer_epoch == NO_EPOCH or expected.producer_id == metadata.producer_id:
-        return True
-    return expected.producer_id == metadata.previous_producer_id and expected.epoch >= EPOCH_EXHAUSTED
+def _membership(metadata: TransactionMetadata, is_member: bool) -> ErrorCode:
+    answer = transaction_moves.VERIFY_PARTITIONS[metadata.state]
+    if isinstance(answer, Refused):
+        return answer.code
+    return codes.NONE if is_member else codes.TRANSACTION_ABORTABLE
 
 
 def _check_move(before: TransactionState, after: TransactionState) -> None:

@@ -1,7 +1,8 @@
 """The transaction coordinator's legal moves, as data: states, who may follow whom, and what each request gets in each state.
 
-Protocol version 1 (before KIP-890's epoch bump at every end). A pair that is absent is a programmer's mistake, never a silent no-op.
-Follows Apache Kafka's TransactionMetadata (predecessors) and TransactionCoordinator (answers).
+Transaction versions 1 and 2 (`transaction.version`): in version 2 every end raises the epoch (KIP-890), so that a request to end shows by
+its epoch whether it means the transaction at hand or repeats the end of the one before. A pair that is absent is a programmer's mistake,
+never a silent no-op. Follows Apache Kafka's TransactionState (predecessors) and TransactionCoordinator (answers).
 """
 
 from __future__ import annotations
@@ -13,9 +14,15 @@ from enum import Enum
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 
+VERSION_WITH_EPOCH_BUMP = 2
+"""Of `transaction.version`; 0 and 1 differ in Kafka's files only, and are both called version 1 here."""
+
 
 class TransactionState(Enum):
-    """States with Kafka's own numbers. PREPARE_EPOCH_FENCE is only ever pending: it is passed through, not stored."""
+    """States with Kafka's own numbers. PREPARE_EPOCH_FENCE is only ever pending: it is passed through, not stored.
+
+    DEAD is never reached: an id that expired is removed at once.
+    """
 
     EMPTY = 0
     ONGOING = 1
@@ -26,6 +33,11 @@ class TransactionState(Enum):
     DEAD = 6
     PREPARE_EPOCH_FENCE = 7
 
+    @property
+    def title(self) -> str:
+        """Kafka's name of the state, as tools show and filter it: `CompleteCommit`."""
+        return self.name.title().replace("_", "")
+
 
 _S = TransactionState
 
@@ -33,12 +45,14 @@ LEGAL_PREDECESSORS: Mapping[TransactionState, frozenset[TransactionState]] = {
     _S.EMPTY: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.ONGOING: frozenset({_S.ONGOING, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.PREPARE_COMMIT: frozenset({_S.ONGOING}),
-    _S.PREPARE_ABORT: frozenset({_S.ONGOING, _S.PREPARE_EPOCH_FENCE}),
+    _S.PREPARE_ABORT: frozenset({_S.ONGOING, _S.PREPARE_EPOCH_FENCE, _S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.COMPLETE_COMMIT: frozenset({_S.PREPARE_COMMIT}),
     _S.COMPLETE_ABORT: frozenset({_S.PREPARE_ABORT}),
     _S.DEAD: frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT}),
     _S.PREPARE_EPOCH_FENCE: frozenset({_S.ONGOING}),
 }
+
+"""The abort of a transaction that was never begun, from a state at rest to PREPARE_ABORT, is version 2's."""
 
 COMPLETED: Mapping[TransactionState, TransactionState] = {
     _S.PREPARE_COMMIT: _S.COMPLETE_COMMIT,
@@ -53,8 +67,30 @@ class Move(Enum):
     NEW_EPOCH = "give the producer its next epoch"
     FENCE = "raise the epoch, abort, ask the client to come again"
     ADD = "write the new partitions down"
+    LOOK = "the partition must be part of the transaction, else TRANSACTION_ABORTABLE"
     DECIDE = "write the decision down, then the markers"
     ALREADY_DONE = "the same decision was taken: success again"
+
+
+class Ending(Enum):
+    """What EndTxn asks for. AGAIN: under the epoch before the last end, so it repeats a request whose answer was lost (version 2)."""
+
+    COMMIT = "commit"
+    COMMIT_AGAIN = "commit, again"
+    ABORT = "abort"
+    ABORT_AGAIN = "abort, again"
+
+    @staticmethod
+    def of(*, is_commit: bool, is_again: bool) -> Ending:
+        return _ENDINGS[is_commit, is_again]
+
+
+_ENDINGS = {
+    (True, False): Ending.COMMIT,
+    (True, True): Ending.COMMIT_AGAIN,
+    (False, False): Ending.ABORT,
+    (False, True): Ending.ABORT_AGAIN,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +103,7 @@ class Refused:
 Answer = Move | Refused
 _CONCURRENT = Refused(codes.CONCURRENT_TRANSACTIONS)
 _INVALID_STATE = Refused(codes.INVALID_TXN_STATE)
+_FENCED = Refused(codes.PRODUCER_FENCED)
 
 INIT_PRODUCER_ID: Mapping[TransactionState, Answer] = {
     _S.EMPTY: Move.NEW_EPOCH,
@@ -86,20 +123,62 @@ ADD_PARTITIONS: Mapping[TransactionState, Answer] = {
     _S.COMPLETE_ABORT: Move.ADD,
 }
 
-END_COMMIT: Mapping[TransactionState, Answer] = {
-    _S.EMPTY: _INVALID_STATE,
-    _S.ONGOING: Move.DECIDE,
+VERIFY_PARTITIONS: Mapping[TransactionState, Answer] = {
+    _S.EMPTY: Refused(codes.TRANSACTION_ABORTABLE),
+    _S.ONGOING: Move.LOOK,
     _S.PREPARE_COMMIT: _CONCURRENT,
-    _S.PREPARE_ABORT: _INVALID_STATE,
-    _S.COMPLETE_COMMIT: Move.ALREADY_DONE,
-    _S.COMPLETE_ABORT: _INVALID_STATE,
-}
-
-END_ABORT: Mapping[TransactionState, Answer] = {
-    _S.EMPTY: _INVALID_STATE,
-    _S.ONGOING: Move.DECIDE,
-    _S.PREPARE_COMMIT: _INVALID_STATE,
     _S.PREPARE_ABORT: _CONCURRENT,
-    _S.COMPLETE_COMMIT: _INVALID_STATE,
-    _S.COMPLETE_ABORT: Move.ALREADY_DONE,
+    _S.COMPLETE_COMMIT: Refused(codes.TRANSACTION_ABORTABLE),
+    _S.COMPLETE_ABORT: Refused(codes.TRANSACTION_ABORTABLE),
 }
+"""For version 1, whose clients add partitions themselves: is this one part of the transaction (KIP-890 part 1)?"""
+
+END_VERSION_1: Mapping[TransactionState, Mapping[Ending, Answer]] = {
+    _S.EMPTY: {Ending.COMMIT: _INVALID_STATE, Ending.ABORT: _INVALID_STATE},
+    _S.ONGOING: {Ending.COMMIT: Move.DECIDE, Ending.ABORT: Move.DECIDE},
+    _S.PREPARE_COMMIT: {Ending.COMMIT: _CONCURRENT, Ending.ABORT: _INVALID_STATE},
+    _S.PREPARE_ABORT: {Ending.COMMIT: _INVALID_STATE, Ending.ABORT: _CONCURRENT},
+    _S.COMPLETE_COMMIT: {Ending.COMMIT: Move.ALREADY_DONE, Ending.ABORT: _INVALID_STATE},
+    _S.COMPLETE_ABORT: {Ending.COMMIT: _INVALID_STATE, Ending.ABORT: Move.ALREADY_DONE},
+}
+"""EndTxn up to version 4. The epoch never shows a repetition here."""
+
+END_VERSION_2: Mapping[TransactionState, Mapping[Ending, Answer]] = {
+    _S.EMPTY: {
+        Ending.COMMIT: _INVALID_STATE,
+        Ending.COMMIT_AGAIN: _FENCED,
+        Ending.ABORT: Move.DECIDE,
+        Ending.ABORT_AGAIN: _FENCED,
+    },
+    _S.ONGOING: {
+        Ending.COMMIT: Move.DECIDE,
+        Ending.COMMIT_AGAIN: _FENCED,
+        Ending.ABORT: Move.DECIDE,
+        Ending.ABORT_AGAIN: _FENCED,
+    },
+    _S.PREPARE_COMMIT: {
+        Ending.COMMIT: _FENCED,
+        Ending.COMMIT_AGAIN: _CONCURRENT,
+        Ending.ABORT: _FENCED,
+        Ending.ABORT_AGAIN: _INVALID_STATE,
+    },
+    _S.PREPARE_ABORT: {
+        Ending.COMMIT: _FENCED,
+        Ending.COMMIT_AGAIN: _INVALID_STATE,
+        Ending.ABORT: _FENCED,
+        Ending.ABORT_AGAIN: _CONCURRENT,
+    },
+    _S.COMPLETE_COMMIT: {
+        Ending.COMMIT: _INVALID_STATE,
+        Ending.COMMIT_AGAIN: Move.ALREADY_DONE,
+        Ending.ABORT: Move.DECIDE,
+        Ending.ABORT_AGAIN: _INVALID_STATE,
+    },
+    _S.COMPLETE_ABORT: {
+        Ending.COMMIT: _INVALID_STATE,
+        Ending.COMMIT_AGAIN: _INVALID_STATE,
+        Ending.ABORT: Move.DECIDE,
+        Ending.ABORT_AGAIN: Move.ALREADY_DONE,
+    },
+}
+"""EndTxn from version 5 on."""

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import COORDINATOR_EPOCH
+from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 
 
@@ -18,11 +19,17 @@ class TransactionParticipants:
         self._offsets = offsets
         self._grown = grown
 
-    def write_marker(self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, now_ms: int) -> None:
+    def write_marker(
+        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, now_ms: int
+    ) -> None:
         partition = self._topics.partition(*topic_partition)
-        # A refused marker is of an earlier epoch than the partition knows: whoever raised it has ended the transaction (47, 52 in Kafka).
-        if partition is None or partition.log.check_marker(identity, COORDINATOR_EPOCH) is not None:
+        if partition is None:
             return
+        # A refused marker is of an earlier epoch than the partition knows: whoever raised it has ended the transaction (47, 52 in Kafka).
+        if partition.log.check_marker(identity, COORDINATOR_EPOCH) is not None:
+            return
+        if transaction_version >= VERSION_WITH_EPOCH_BUMP and partition.log.producers.has_marker(identity):
+            return  # Written before a crash: in version 2 each marker has an epoch of its own.
         partition.log.append_marker(is_commit, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)
         self._grown.append(partition)
 

@@ -1,4 +1,7 @@
-"""EndTxn: commit or abort. When the answer is NONE, the decision is written down and the markers are too, or will be."""
+"""EndTxn: commit or abort. When the answer is NONE, the decision is written down and the markers are too, or will be.
+
+From version 5 on the client speaks transaction version 2: the answer has the identity for its next transaction (KIP-890).
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,30 @@ from chaffinch.broker.core import transaction_codes
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.transaction_coordinator import IdentityAnswer
+from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+
+VERSION_WITH_IDENTITY = 5
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, EndTxnRequest)
+    version = event.request.version
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if broker.is_coordinator(event.node_id, request.transactional_id):
-        code = broker.transactions.end(request.transactional_id, identity, request.committed, now_ms)
+        transaction_version = VERSION_WITH_EPOCH_BUMP if version >= VERSION_WITH_IDENTITY else 1
+        answer = broker.transactions.end(request.transactional_id, identity, request.committed, now_ms, transaction_version)
     else:
-        code = codes.NOT_COORDINATOR
-    if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
+        answer = IdentityAnswer(codes.NOT_COORDINATOR)
+    if answer.code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
         reason = f"{'commit' if request.committed else 'abort'} by producer {identity.producer_id} epoch {identity.epoch}"
-        refuse(broker, event, now_ms, place=request.transactional_id, code=code, reason=reason)
-    return EndTxnResponse(error_code=transaction_codes.travelling(code, "EndTxn", event.request.version))
+        refuse(broker, event, now_ms, place=request.transactional_id, code=answer.code, reason=reason)
+    return EndTxnResponse(
+        error_code=transaction_codes.travelling(answer.code, "EndTxn", version),
+        producer_id=answer.identity.producer_id,
+        producer_epoch=answer.identity.epoch,
+    )

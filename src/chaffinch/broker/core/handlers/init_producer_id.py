@@ -6,7 +6,7 @@ from chaffinch.broker.core import transaction_codes
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transaction_coordinator import InitAnswer
+from chaffinch.broker.core.transaction_coordinator import IdentityAnswer
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -26,10 +26,10 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     )
 
 
-def _answer(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, now_ms: int) -> InitAnswer:
+def _answer(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, now_ms: int) -> IdentityAnswer:
     if request.transactional_id and not broker.is_coordinator(event.node_id, request.transactional_id):
-        return InitAnswer(codes.NOT_COORDINATOR)
+        return IdentityAnswer(codes.NOT_COORDINATOR)
     if (request.producer_id < 0) != (request.producer_epoch < 0):
-        return InitAnswer(codes.INVALID_REQUEST)
+        return IdentityAnswer(codes.INVALID_REQUEST)
     expected = ProducerIdentity(request.producer_id, request.producer_epoch)
     return broker.transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, now_ms, expected)

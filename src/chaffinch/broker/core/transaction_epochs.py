@@ -1,0 +1,103 @@
+"""Which producer id and epoch a transactional id has after a request: recovery (KIP-360), fencing, the bump at every end (KIP-890).
+
+Pure functions from what is known to what is to be written down; `transaction_coordinator.py` decides when, and writes.
+`allocate` gives a producer id that was never used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from chaffinch.broker.core.transaction_metadata import EPOCH_EXHAUSTED, EPOCH_MAX, NO_EPOCH, TransactionMetadata
+from chaffinch.broker.core.transaction_moves import COMPLETED, VERSION_WITH_EPOCH_BUMP, TransactionState
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+
+NO_PRODUCER_ID = NO_PRODUCER.producer_id
+
+
+def is_known_producer(metadata: TransactionMetadata, expected: ProducerIdentity) -> bool:
+    """Whether a producer that names its identity may be this id's producer (isValidProducerId in Kafka); its epoch is looked at later."""
+    if metadata.producer_epoch == NO_EPOCH or expected.producer_id == metadata.producer_id:
+        return True
+    return expected.producer_id == metadata.previous_producer_id and expected.epoch >= EPOCH_EXHAUSTED
+
+
+def renewed(metadata: TransactionMetadata, expected: ProducerIdentity, allocate: Callable[[], int]) -> TransactionMetadata | None:
+    """The next identity of a producer at rest; None when `expected` is an old one (Kafka: prepareIncrementProducerEpoch)."""
+    is_fresh = expected == NO_PRODUCER
+    if metadata.is_epoch_exhausted and (is_fresh or expected.epoch == metadata.producer_epoch):
+        return replace(
+            metadata,
+            producer_id=allocate(),
+            producer_epoch=0,
+            last_producer_epoch=NO_EPOCH if is_fresh else metadata.producer_epoch,
+            previous_producer_id=metadata.producer_id,
+        )
+    if is_fresh:
+        return replace(metadata, producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=NO_EPOCH)
+    if metadata.producer_epoch in (NO_EPOCH, expected.epoch):
+        return replace(metadata, producer_epoch=metadata.producer_epoch + 1, last_producer_epoch=metadata.producer_epoch)
+    if expected.epoch == metadata.last_producer_epoch:
+        return metadata  # The answer to the same bump was lost: give it again.
+    return None
+
+
+def fenced(metadata: TransactionMetadata) -> TransactionMetadata:
+    """Above the epoch of whoever writes now, to be aborted. Nobody is ever told this epoch."""
+    return replace(
+        metadata,
+        state=TransactionState.PREPARE_EPOCH_FENCE,
+        producer_epoch=min(metadata.producer_epoch + 1, EPOCH_MAX),
+        last_producer_epoch=NO_EPOCH,
+    )
+
+
+def decided(
+    metadata: TransactionMetadata, *, is_commit: bool, transaction_version: int, now_ms: int, allocate: Callable[[], int]
+) -> TransactionMetadata:
+    """The decision. In version 2 it has the next epoch, which the markers carry to every partition: what comes late is refused there."""
+    is_at_rest = metadata.state not in (TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE)
+    taken = replace(
+        metadata,
+        state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
+        transaction_version=transaction_version,
+        started_ms=now_ms if is_at_rest else metadata.started_ms,
+        updated_ms=now_ms,
+    )
+    if transaction_version < VERSION_WITH_EPOCH_BUMP:
+        return taken
+    # After a fence the producer is not told what comes next: its next InitProducerId gives it another id, if need be.
+    rotates = metadata.is_epoch_exhausted and metadata.state is not TransactionState.PREPARE_EPOCH_FENCE
+    return replace(
+        taken,
+        producer_epoch=min(metadata.producer_epoch + 1, EPOCH_MAX),
+        last_producer_epoch=metadata.producer_epoch,
+        next_producer_id=allocate() if rotates else NO_PRODUCER_ID,
+    )
+
+
+def completed(metadata: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+    """After the markers. A producer whose epochs are used up goes on under its next id; `last_producer_epoch` stays what it knows."""
+    done = replace(metadata, state=COMPLETED[metadata.state], partitions=frozenset(), groups=frozenset(), updated_ms=now_ms)
+    if metadata.next_producer_id == NO_PRODUCER_ID:
+        return done
+    return replace(
+        done,
+        producer_id=metadata.next_producer_id,
+        producer_epoch=0,
+        previous_producer_id=metadata.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+    )
+
+
+def repeats_last_end(metadata: TransactionMetadata, identity: ProducerIdentity) -> bool:
+    """Whether `identity` is the one under which the last transaction was ended in version 2.
+
+    Apache Kafka compares with the current epoch less one, which takes a producer fenced by one of version 1 for a repetition.
+    """
+    if metadata.transaction_version < VERSION_WITH_EPOCH_BUMP or identity.epoch != metadata.last_producer_epoch:
+        return False
+    return identity.producer_id == metadata.producer_id or (
+        identity.producer_id == metadata.previous_producer_id and identity.epoch == EPOCH_EXHAUSTED
+    )

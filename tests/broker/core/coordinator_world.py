@@ -1,0 +1,101 @@
+"""A transaction coordinator with participants that only take notes, for tests of its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaffinch.broker.core.transaction_coordinator import IdentityAnswer, TransactionCoordinator
+from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.storage.file_system import MemoryFileSystem, StorageError
+from chaffinch.storage.journal import Journal
+
+T0 = 1_000_000
+TIMEOUT_MS = 60_000
+EXPIRATION_MS = 7 * 86_400_000
+ORDERS = TopicPartition("orders", 0)
+OTHER = TopicPartition("orders", 1)
+S = TransactionState
+
+
+@dataclass
+class Recorder:
+    """Participants that remember what they were told, and fail when asked to."""
+
+    calls: list[Any] = field(default_factory=list)
+    is_broken: bool = False
+
+    def write_marker(
+        self, topic_partition: TopicPartition, is_commit: bool, identity: ProducerIdentity, transaction_version: int, now_ms: int
+    ) -> None:
+        self._check()
+        self.calls.append((topic_partition, is_commit, identity))
+
+    def complete_offsets(self, group: str, producer_id: int, is_commit: bool) -> None:
+        self._check()
+        self.calls.append((group, is_commit, producer_id))
+
+    def sync(self, topic_partitions: Iterable[TopicPartition], groups: Iterable[str]) -> None:
+        self.calls.append("synced")
+
+    def _check(self) -> None:
+        if self.is_broken:
+            raise StorageError("orders-0", "append to", "no space left")
+
+
+class World:
+    """A coordinator on a journal that survives `restart`. Everybody in it speaks transaction version `version`."""
+
+    def __init__(self, version: int = 1) -> None:
+        self.version = version
+        self.file_system = MemoryFileSystem()
+        self.recorder = Recorder()
+        self.restart()
+
+    def restart(self) -> None:
+        self.journal = Journal.open(self.file_system, "journals", "transactions")
+        self.coordinator = TransactionCoordinator(
+            self.journal,
+            self.recorder,
+            timeout_max_ms=900_000,
+            expiration_ms=EXPIRATION_MS,
+            sync_decisions=False,
+            transaction_version=self.version,
+        )
+
+    def init(self, now_ms: int = T0, expected: ProducerIdentity | None = None) -> ProducerIdentity:
+        answer = self.coordinator.init_producer_id("t", TIMEOUT_MS, now_ms, *([] if expected is None else [expected]))
+        assert answer.code is codes.NONE, answer
+        return answer.identity
+
+    def end(self, identity: ProducerIdentity, is_commit: bool, transactional_id: str = "t") -> ErrorCode:
+        return self.end_answer(identity, is_commit, transactional_id).code
+
+    def end_answer(self, identity: ProducerIdentity, is_commit: bool, transactional_id: str = "t") -> IdentityAnswer:
+        return self.coordinator.end(transactional_id, identity, is_commit, T0, self.version)
+
+    def state(self) -> TransactionState:
+        metadata = self.coordinator.describe("t")
+        assert metadata is not None
+        return metadata.state
+
+    def in_state(self, state: TransactionState) -> ProducerIdentity:
+        """Bring the id "t" into a state by requests, and return the identity it was given last."""
+        identity = self.init()
+        if state is S.EMPTY:
+            return identity
+        assert self.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.NONE
+        if state is S.ONGOING:
+            return identity
+        self.recorder.is_broken = state in (S.PREPARE_COMMIT, S.PREPARE_ABORT)
+        answer = self.end_answer(identity, state in (S.PREPARE_COMMIT, S.COMPLETE_COMMIT))
+        assert answer.code is codes.NONE
+        assert self.state() is state
+        return answer.identity
+
+
+REACHABLE = (S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)

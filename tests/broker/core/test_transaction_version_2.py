@@ -1,0 +1,246 @@
+"""Transaction version 2 (KIP-890): an epoch of its own for every transaction, repeated ends, used up epochs, the abort of nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from chaffinch.broker.core import transaction_epochs
+from chaffinch.broker.core.transaction_metadata import EPOCH_EXHAUSTED, EPOCH_MAX, TransactionMetadata
+from chaffinch.broker.core.transaction_moves import Ending, TransactionState
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.storage.file_system import StorageError
+from tests.broker.core.coordinator_world import ORDERS, OTHER, REACHABLE, T0, TIMEOUT_MS, S, World
+
+OK, _47, _48, _49, _51, _90, _120 = (
+    codes.NONE,
+    codes.INVALID_PRODUCER_EPOCH,
+    codes.INVALID_TXN_STATE,
+    codes.INVALID_PRODUCER_ID_MAPPING,
+    codes.CONCURRENT_TRANSACTIONS,
+    codes.PRODUCER_FENCED,
+    codes.TRANSACTION_ABORTABLE,
+)
+
+# state -> commit, commit again, abort, abort again; add partitions, verify, fresh InitProducerId (Kafka's TransactionCoordinator)
+ANSWERS: dict[TransactionState, tuple[ErrorCode, ...]] = {
+    S.EMPTY: (_48, _90, OK, _90, OK, _120, OK),
+    S.ONGOING: (OK, _90, OK, _90, OK, OK, _51),
+    S.PREPARE_COMMIT: (_90, _51, _90, _48, _51, _51, _51),
+    S.PREPARE_ABORT: (_90, _48, _90, _51, _51, _51, _51),
+    S.COMPLETE_COMMIT: (_48, OK, OK, _48, OK, _120, OK),
+    S.COMPLETE_ABORT: (_48, _48, OK, OK, OK, _120, OK),
+}
+EVENTS = (*Ending, "add", "verify", "init")
+RAISES_EPOCH = {(S.EMPTY, Ending.ABORT), (S.COMPLETE_COMMIT, Ending.ABORT), (S.COMPLETE_ABORT, Ending.ABORT)}
+RAISES_EPOCH |= {(S.ONGOING, Ending.COMMIT), (S.ONGOING, Ending.ABORT)}
+
+
+def stored(world: World) -> TransactionMetadata:
+    metadata = world.coordinator.describe("t")
+    assert metadata is not None
+    return metadata
+
+
+def exhausted(world: World, state: TransactionState = S.ONGOING) -> ProducerIdentity:
+    """Bring "t" to the last epoch that a client may have, in a state, without asking 32766 times."""
+    world.in_state(state)
+    metadata = replace(stored(world), producer_epoch=EPOCH_EXHAUSTED)
+    world.coordinator._remember(metadata)
+    return metadata.identity
+
+
+@pytest.mark.parametrize("event", range(len(EVENTS)), ids=lambda number: str(EVENTS[number]))
+@pytest.mark.parametrize("state", REACHABLE)
+def test_every_state_times_every_event(state: TransactionState, event: int) -> None:
+    world = World(version=2)
+    world.in_state(state)
+    before = stored(world)
+    current = before.identity
+    last = ProducerIdentity(current.producer_id, current.epoch - 1)
+    asked = EVENTS[event]
+    if isinstance(asked, Ending):
+        is_commit = asked in (Ending.COMMIT, Ending.COMMIT_AGAIN)
+        answer = world.end_answer(last if asked in (Ending.COMMIT_AGAIN, Ending.ABORT_AGAIN) else current, is_commit)
+        code = answer.code
+        expected = ProducerIdentity(current.producer_id, current.epoch + 1) if (state, asked) in RAISES_EPOCH else current
+        assert answer.identity == (expected if code is OK else ProducerIdentity(-1, -1))
+    elif asked == "add":
+        code = world.coordinator.add_partitions("t", current, [OTHER], T0)
+    elif asked == "verify":
+        code = world.coordinator.verify("t", current, ORDERS)
+    else:
+        code = world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code
+    assert code is ANSWERS[state][event]
+    if code not in (OK, _51):
+        assert stored(world) == before
+
+
+@pytest.mark.parametrize("state", REACHABLE)
+@pytest.mark.parametrize(("id_offset", "epoch_offset", "code"), [(1, 0, _49), (1, -1, _49), (0, 1, _90), (0, -2, _90)])
+def test_strangers(state: TransactionState, id_offset: int, epoch_offset: int, code: ErrorCode) -> None:
+    world = World(version=2)
+    world.in_state(state)
+    current = stored(world).identity
+    stranger = ProducerIdentity(current.producer_id + id_offset, current.epoch + epoch_offset)
+    assert world.end(stranger, True) is code
+    assert world.end(stranger, False) is code
+
+
+class TestEpochs:
+    def test_every_transaction_has_its_own(self) -> None:
+        world = World(version=2)
+        identity = world.init()
+        for number in range(3):
+            assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is OK
+            identity = world.end_answer(identity, number % 2 == 0).identity
+        assert identity.epoch == 3
+        assert world.recorder.calls == [
+            (ORDERS, number % 2 == 0, ProducerIdentity(identity.producer_id, number + 1)) for number in range(3)
+        ]
+
+    def test_an_end_asked_for_again_has_the_same_answer_and_writes_nothing(self) -> None:
+        world = World(version=2)
+        identity = world.in_state(S.ONGOING)
+        answer = world.end_answer(identity, True)
+        size = world.journal.size_bytes
+        assert world.end_answer(identity, True) == answer
+        assert (world.journal.size_bytes, len(world.recorder.calls)) == (size, 1)
+
+    def test_while_markers_wait_the_answer_is_the_one_it_will_be(self) -> None:
+        world = World(version=2)
+        identity = world.in_state(S.ONGOING)
+        world.recorder.is_broken = True
+        answer = world.end_answer(identity, True)
+        assert answer.identity == ProducerIdentity(identity.producer_id, identity.epoch + 1)
+        assert world.coordinator.add_partitions("t", answer.identity, [ORDERS], T0) is _51
+
+    def test_a_batch_of_the_last_transaction_finds_no_way_in(self) -> None:
+        world = World(version=2)
+        identity = world.in_state(S.ONGOING)
+        assert world.end(identity, True) is OK
+        assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is _90
+
+    def test_nothing_is_aborted(self) -> None:
+        world = World(version=2)
+        identity = world.init()
+        assert world.end_answer(identity, False).identity.epoch == identity.epoch + 1
+        assert (world.recorder.calls, world.state()) == ([], S.COMPLETE_ABORT)
+
+    def test_who_was_fenced_by_version_1_does_not_pass_for_one_that_asks_again(self) -> None:
+        """The newer producer commits without a bump, so that its epoch is one above the fenced one's, as after a bump."""
+        world = World(version=1)
+        fenced = world.init()
+        newer = world.init()
+        world.coordinator.add_partitions("t", newer, [ORDERS], T0)
+        assert world.end(newer, True) is OK
+        world.version = 2
+        assert world.end(fenced, True) is _90
+
+    def test_clients_may_change_the_version_between_transactions(self) -> None:
+        world = World(version=1)
+        first = world.in_state(S.COMPLETE_COMMIT)
+        world.version = 2
+        world.coordinator.add_partitions("t", first, [ORDERS], T0)
+        second = world.end_answer(first, True).identity
+        assert second.epoch == first.epoch + 1
+        world.version = 1
+        world.coordinator.add_partitions("t", second, [ORDERS], T0)
+        assert world.end_answer(second, True).identity == second
+
+
+class TestUsedUpEpochs:
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_the_producer_goes_on_under_a_new_id(self, commit: bool) -> None:
+        world = World(version=2)
+        identity = exhausted(world)
+        answer = world.end_answer(identity, commit)
+        assert answer.identity.producer_id != identity.producer_id
+        assert answer.identity.epoch == 0
+        assert world.recorder.calls == [(ORDERS, commit, ProducerIdentity(identity.producer_id, EPOCH_MAX))]
+        assert world.end_answer(identity, commit) == answer
+        assert world.end(identity, not commit) is _48
+        assert world.coordinator.add_partitions("t", answer.identity, [ORDERS], T0) is OK
+        assert world.end(identity, commit) is _90
+
+    def test_a_restart_between_decision_and_markers_keeps_the_promised_id(self) -> None:
+        world = World(version=2)
+        identity = exhausted(world)
+        world.recorder.is_broken = True
+        promised = world.end_answer(identity, True).identity
+        assert world.end(identity, True) is _51
+        world.recorder.is_broken = False
+        world.restart()
+        assert world.coordinator.complete_decided(T0) == 1
+        assert world.end_answer(identity, True).identity == promised == stored(world).identity
+
+    def test_the_empty_abort_too(self) -> None:
+        world = World(version=2)
+        identity = exhausted(world, S.COMPLETE_COMMIT)
+        answer = world.end_answer(identity, False)
+        assert answer.identity.epoch == 0
+        assert answer.identity.producer_id != identity.producer_id
+
+    def test_fencing_never_goes_beyond_the_largest_epoch(self) -> None:
+        world = World(version=2)
+        identity = exhausted(world)
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code is _51
+        assert world.recorder.calls == [(ORDERS, False, ProducerIdentity(identity.producer_id, EPOCH_MAX))]
+        fresh = world.init()
+        assert (fresh.epoch, fresh.producer_id != identity.producer_id) == (0, True)
+
+
+class TestFencing:
+    def test_a_timeout_raises_the_epoch_twice(self) -> None:
+        """Once for the fence, once for the end, as in Kafka: neither is told to anybody."""
+        world = World(version=2)
+        identity = world.in_state(S.ONGOING)
+        assert len(world.coordinator.expire(T0 + TIMEOUT_MS)) == 1
+        assert world.recorder.calls == [(ORDERS, False, ProducerIdentity(identity.producer_id, identity.epoch + 2))]
+        for commit in (True, False):
+            assert world.end(identity, commit) is _90
+        assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is _90
+        assert world.init().epoch == identity.epoch + 3
+
+    def test_recovery_of_a_producer_that_knows_its_epoch(self) -> None:
+        """KIP-360 after an end in version 2: current or, where that answer was lost, the one before."""
+        world = World(version=2)
+        old = world.in_state(S.ONGOING)
+        current = world.end_answer(old, False).identity
+        assert world.init(expected=old) == current
+        bumped = world.init(expected=current)
+        assert bumped.epoch == current.epoch + 1
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, old).code is _90
+
+
+class TestJournal:
+    @pytest.mark.parametrize("state", REACHABLE)
+    def test_everything_survives_a_restart(self, state: TransactionState) -> None:
+        world = World(version=2)
+        world.in_state(state)
+        before = stored(world)
+        world.restart()
+        assert stored(world) == before
+
+    def test_an_end_that_cannot_be_written_is_not_taken(self) -> None:
+        world = World(version=2)
+        identity = world.in_state(S.ONGOING)
+
+        def full(operation: str, path: str, size: int) -> None:
+            if operation == "append":
+                raise StorageError(path, "append to", "no space left")
+
+        world.file_system.hook = full
+        assert world.end_answer(identity, True).code is codes.NOT_COORDINATOR
+        world.file_system.hook = None
+        assert (world.state(), stored(world).identity) == (S.ONGOING, identity)
+        assert world.end(identity, True) is OK
+
+
+def test_only_decisions_of_version_2_make_repetitions() -> None:
+    metadata = TransactionMetadata(transactional_id="t", producer_id=1, producer_epoch=5, last_producer_epoch=4, transaction_version=1)
+    assert not transaction_epochs.repeats_last_end(metadata, ProducerIdentity(1, 4))
+    assert transaction_epochs.repeats_last_end(replace(metadata, transaction_version=2), ProducerIdentity(1, 4))
