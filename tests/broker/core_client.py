@@ -140,7 +140,11 @@ class Client:
         txn: str | None = None,
     ) -> PartitionProduceResponse:
         """Send one batch to one partition; its part of the answer."""
-        answer = self.ask(produce_request(topic, records, partition=partition, acks=acks, txn=txn), version)
+        request = produce_request(topic, records, partition=partition, acks=acks, txn=txn)
+        known = self.cluster.core.topics.get(topic)
+        if known is not None:
+            request.topics[0].topic_id = known.topic_id
+        answer = self.ask(request, version)
         result: PartitionProduceResponse = answer.responses[0].partition_responses[0]
         return result
 

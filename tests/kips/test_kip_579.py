@@ -58,7 +58,7 @@ def test_produce(policy: str, replicas: int, stopped: int, in_sync_min: int, ack
     assert produce_code(policy, replicas, stopped, in_sync_min, acks) == code
 
 
-@pytest.mark.parametrize("version", range(3, 13))
+@pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize(("numbering", "code"), [("apache", 40), ("kip", 89)])
 def test_every_version_gets_the_same_number(numbering: str, code: int, version: int) -> None:
     """Non-retriable everywhere: 40 is known to all clients; 89 literally on demand."""

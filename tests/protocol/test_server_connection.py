@@ -100,8 +100,8 @@ class TestViolations:
         [
             ("03e7 0000 00000001 ffff", "API key 999 is not served (version 0, correlation id 1)"),
             ("ffff 0000 00000001 ffff", "API key -1 is not served"),
-            ("0000 000d 00000001 ffff 00", "Produce v13 is not served, only versions 3 to 12"),
-            ("0000 0002 00000001 ffff", "Produce v2 is not served"),
+            ("0000 000e 00000001 ffff 00", "Produce v14 is not served, only versions 0 to 13"),
+            ("0001 0003 00000001 ffff", "Fetch v3 is not served"),
             ("0003 ffff 00000001 ffff", "Metadata v-1 is not served"),
             ("0003 0000", "malformed RequestHeader v1: correlation_id"),
             ("", "malformed RequestHeader v1: correlation_id"),

@@ -64,7 +64,7 @@ def _row(request: type[Message], response: type[Message], served: tuple[int, int
 APIS: dict[int, Api] = {
     api.key: api
     for api in (
-        _row(ProduceRequest, ProduceResponse, served=(3, 12), used=(3, 11)),
+        _row(ProduceRequest, ProduceResponse, served=(0, 13), used=(3, 11)),
         _row(FetchRequest, FetchResponse, served=(4, 18), used=(4, 12)),
         _row(ListOffsetsRequest, ListOffsetsResponse, served=(1, 10), used=(1, 8)),
         _row(MetadataRequest, MetadataResponse, served=(0, 13), used=(4, 13)),

@@ -3,6 +3,9 @@
 slice -> CRC -> duplicate -> size -> batch header -> replication (KIP-579, in-sync count) -> record rules -> transaction, epoch and
 sequence -> append. A duplicate of a stored batch comes before everything that can change with time or configuration, so that a retry of a
 stored batch is never refused (size and CRC swap places with Apache Kafka's order for that). Nothing is left behind by a refusal.
+
+Message sets of formats 0 and 1, which Produce versions 0 to 2 may carry, take the same way without a producer, and are stored as one
+batch of format 2. So may batches of format 2 come in these versions, as in Apache Kafka; the other way round is refused.
 """
 
 from __future__ import annotations
@@ -20,13 +23,16 @@ from chaffinch.errors.exceptions import Culprit
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.records import batch
 from chaffinch.records.batch import HEADER_BYTES, BatchHeader, BatchView
-from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, LENGTH_END, MAGIC
+from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, LENGTH_END, MAGIC, MAGIC_POSITION
 from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.records.message_set import OLD_FORMATS, MessageSet, read_message_set
+from chaffinch.records.message_set_validation import check_set, convert
 from chaffinch.records.validation import Origin, Rejected, check_batch, check_records
-from chaffinch.records.validation_rules import INVALID_CRC, INVALID_SEQUENCE
+from chaffinch.records.validation_rules import INVALID_CRC, INVALID_MAGIC, INVALID_SEQUENCE
 from chaffinch.storage.partition_log import AppendResult
 
+VERSION_WITH_BATCHES = 3
 VERSION_WITH_ZSTD = 7
 VERSION_WITH_ABORTABLE = 11
 VERSION_WITH_IMPLICIT_ADD = 12
@@ -61,6 +67,8 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     view = sliced(records, terms)
     if isinstance(view, Refusal):
         return view
+    if isinstance(view, MessageSet):
+        return _append_set(broker, partition, view, terms, now_ms)
     if not view.crc_is_valid():
         return _refusal(codes.CORRUPT_MESSAGE, "the batch's checksum does not match its bytes", INVALID_CRC)
     header = view.header
@@ -95,26 +103,50 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     return result
 
 
-def sliced(records: Buffer | None, terms: AppendTerms) -> BatchView | Refusal:
-    """The one batch that a partition's records are."""
+def _append_set(broker: BrokerState, partition: Partition, message_set: MessageSet, terms: AppendTerms, now_ms: int) -> Outcome:
+    """The same for messages of formats 0 and 1. Nothing tells that a set was stored already: producers have no ids in these formats."""
+    size = len(message_set.data)
+    rejected = check_set(message_set, partition.policy)
+    if rejected is not None:
+        return _rejection(rejected, (("BytesRejectedPerSec", size),) if rejected.code is codes.MESSAGE_TOO_LARGE else ())
+    refusal = _replication_refusal(broker, partition, terms.acks)
+    if refusal is not None:
+        return refusal
+    verdict = convert(message_set, partition.policy, now_ms)
+    if isinstance(verdict, Rejected):
+        return _rejection(verdict, (("BytesRejectedPerSec", size),) if verdict.code is codes.MESSAGE_TOO_LARGE else ())
+    converted = len(verdict.batch)
+    if converted > partition.topic.config.segment_bytes:
+        return _larger_than_segment(converted, partition)
+    result = partition.log.append(verdict.batch, now_ms=now_ms, leader_epoch=partition.replicas.leader_epoch)
+    broker.counters.add_stored(partition.topic.name, verdict.count, converted)
+    broker.grown.append(partition)
+    return result
+
+
+def sliced(records: Buffer | None, terms: AppendTerms) -> BatchView | MessageSet | Refusal:
+    """The one batch, or the one message set, that a partition's records are."""
     if records is None or len(records) < HEADER_BYTES:
-        return _unsliced(records)
+        return _unsliced(records, terms)
     header = batch.read_header(records)
     if header.length + LENGTH_END != len(records) or header.magic != MAGIC:
-        return _unsliced(records)
+        return _unsliced(records, terms)
     if terms.version < VERSION_WITH_ZSTD and header.compression_id == Compression.ZSTD:
         return _refusal(codes.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {VERSION_WITH_ZSTD}, this is {terms.version}")
     return BatchView(memoryview(records), header)
 
 
-def _unsliced(records: Buffer | None) -> Refusal:
-    """Why bytes are not one batch of format 2."""
+def _unsliced(records: Buffer | None, terms: AppendTerms) -> MessageSet | Refusal:
+    """What bytes are that are not one batch of format 2: a message set, or nothing that can be read."""
     if not records:
         return _refusal(codes.INVALID_RECORD, "no record batch came for this partition")
     try:
+        if terms.version < VERSION_WITH_BATCHES and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_FORMATS:
+            return read_message_set(records)
         count = sum(1 for _ in batch.views(records))
     except CorruptBatch as error:
-        return _refusal(_SLICING_CODES.get(error.fault, codes.INVALID_RECORD), str(error))
+        counter = INVALID_MAGIC if error.fault in _MAGIC_FAULTS else None
+        return _refusal(_SLICING_CODES.get(error.fault, codes.INVALID_RECORD), str(error), counter)
     return _refusal(codes.INVALID_RECORD, f"{count} record batches came for this partition; format 2 takes one")
 
 
@@ -149,10 +181,7 @@ def _log_refusal(view: BatchView, partition: Partition) -> Refusal | None:
     """What the topic's log cannot hold, whatever is in the batch."""
     config = partition.topic.config
     if view.size > config.segment_bytes:
-        return _refusal(
-            codes.RECORD_LIST_TOO_LARGE,
-            f"a batch of {view.size} bytes is larger than segment.bytes of topic {partition.topic.name}, {config.segment_bytes} bytes",
-        )
+        return _larger_than_segment(view.size, partition)
     if view.header.producer_id >= 0 and not config.takes_idempotent_batches:
         return _refusal(
             codes.UNSUPPORTED_FOR_MESSAGE_FORMAT,
@@ -161,7 +190,14 @@ def _log_refusal(view: BatchView, partition: Partition) -> Refusal | None:
     return None
 
 
-def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Refusal | None:
+def _larger_than_segment(size: int, partition: Partition) -> Refusal:
+    topic, segment_bytes = partition.topic.name, partition.topic.config.segment_bytes
+    return _refusal(codes.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes, segment.bytes of topic {topic} allows {segment_bytes} bytes")
+
+
+def _producer_refusal(
+    broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int
+) -> Refusal | None:
     """Transaction, epoch and sequence, in this order."""
     begins = begins_transaction(partition, header)
     if begins:
@@ -222,6 +258,8 @@ _SLICING_CODES = {
     Fault.BATCH_CUT_SHORT: codes.INVALID_RECORD,
 }
 """What a batch that cannot be sliced gets: 2 for headers that say nonsense, as in Apache Kafka, 87 where bytes are missing."""
+
+_MAGIC_FAULTS = frozenset({Fault.BATCH_MAGIC, Fault.BATCH_MAGIC_OLD})
 
 _PASSING = frozenset({codes.CONCURRENT_TRANSACTIONS, codes.NOT_COORDINATOR})
 """What the coordinator answers while it cannot: clients come again."""

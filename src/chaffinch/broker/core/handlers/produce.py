@@ -2,12 +2,14 @@
 
 What an old client may hear: below version 8 there are no culprits and no text, and INVALID_RECORD and INVALID_COMPACTION_KEY become
 INVALID_REQUEST (never CORRUPT_MESSAGE, which would be retried). `error.numbering` decides which numbers travel.
+From version 13 on topics are known by their ids (KIP-516).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TypeGuard
+from uuid import UUID
 
 from chaffinch.broker.core.acknowledgement import Unacknowledged
 from chaffinch.broker.core.append import AppendTerms, Outcome, Refusal, append
@@ -28,6 +30,7 @@ from chaffinch.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from chaffinch.protocol.primitives import Buffer, Records
@@ -37,6 +40,7 @@ from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_CULPRITS = 8
 VERSION_WITH_LEADER = 10
+VERSION_WITH_TOPIC_IDS = 13
 ACKS = frozenset({-1, 0, 1})
 ATTRIBUTES_POSITION = 22
 """The byte of a batch header that says whether the batch is transactional: the low one of the attributes."""
@@ -66,11 +70,12 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         refused_whole = _whole_refusal(request)
     response = ProduceResponse()
     has_refusal = False
-    for topic in request.topics:
+    for topic in request.topics if len(request.topics) == 1 else _merged(request.topics):
         answers = []
+        name = topic.name if terms.version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
         for data in topic.partitions if len(topic.partitions) == 1 else _last_of_each(topic.partitions):
-            place = TopicPartition(topic.name, data.index)
-            outcome = refused_whole or _outcome(broker, event, place, data, terms, now_ms, fault)
+            place = TopicPartition(name or "", data.index)
+            outcome = refused_whole or _unknown_id(topic, name) or _outcome(broker, event, place, data, terms, now_ms, fault)
             if isinstance(outcome, Refusal):
                 has_refusal = True
                 answers.append(_refused(broker, event, place, outcome, response, now_ms))
@@ -83,7 +88,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
                         log_start_offset=outcome.log_start_offset,
                     )
                 )
-        response.responses.append(TopicProduceResponse(name=topic.name, partition_responses=answers))
+        response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     if request.acks == 0:
         return Close("a Produce request with acks=0 was refused") if has_refusal else SILENCE
     if request.acks == ACKS_ALL and broker.nodes.lagging:
@@ -91,12 +96,33 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     return response
 
 
+def _merged(topics: Sequence[TopicProduceData]) -> Sequence[TopicProduceData]:
+    """A topic named twice in a request is one topic with the partitions of both."""
+    merged: dict[tuple[str, UUID], TopicProduceData] = {}
+    for topic in topics:
+        known = merged.setdefault((topic.name, topic.topic_id), topic)
+        if known is not topic:
+            known.partitions = [*known.partitions, *topic.partitions]
+    return list(merged.values())
+
+
+def _name_of(broker: BrokerState, topic_id: UUID) -> str | None:
+    known = broker.topics.by_id(topic_id)
+    return None if known is None else known.name
+
+
+def _unknown_id(topic: TopicProduceData, name: str | None) -> Refusal | None:
+    if name is not None:
+        return None
+    return Refusal(code=codes.UNKNOWN_TOPIC_ID, message=f"no topic of this cluster has the id {topic.topic_id}")
+
+
 def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response: ProduceResponse, deadline_ms: int) -> Result:
     """The answer once every in-sync replica has the batches, or it is certain that they will not in time."""
     waiting: list[Unacknowledged] = []
     for topic in response.responses:
         for answer in topic.partition_responses:
-            partition = broker.topics.partition(topic.name, answer.index)
+            partition = broker.topics.partition(topic.name or _name_of(broker, topic.topic_id) or "", answer.index)
             if partition is not None and answer.error_code == codes.NONE.number:
                 waiting.append(Unacknowledged(partition, answer))
     if all(stored.is_over(event.node_id) for stored in waiting):
