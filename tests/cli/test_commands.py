@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from chaffinch import EmbeddedBroker
-from tests.cli.commands import CHECKS, Shell
+from tests.cli.commands import CHECKS
+from tests.cli.shell import Shell
 
 APACHE_BOOTSTRAP = os.environ.get("CHAFFINCH_APACHE_BOOTSTRAP")
 

@@ -1,0 +1,76 @@
+"""Offsets that a group has committed: read them, and set them from outside the group (OffsetFetch, OffsetCommit).
+
+Setting them works for groups without members, and for those that no member was ever in: simple groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from chaffinch.admin.by_leader import by_topic
+from chaffinch.client import answers
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import codes, exception_for
+from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from chaffinch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedOffset:
+    """The offset that a group reads next in a partition, the epoch of the leader that told it (-1: none), and a text of the committer's."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+
+
+def committed_offsets(
+    client: SyncClient, group: str, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, CommittedOffset]:
+    """What the group has committed for these partitions, or for all there are; those without a commit are left out."""
+    wanted = None if partitions is None else by_topic(partitions)
+    if wanted == {}:
+        return {}
+    old = None if wanted is None else [OffsetFetchRequestTopic(name=name, partition_indexes=numbers) for name, numbers in wanted.items()]
+    new = None if wanted is None else [OffsetFetchRequestTopics(name=name, partition_indexes=numbers) for name, numbers in wanted.items()]
+    request = OffsetFetchRequest(group_id=group, topics=old, groups=[OffsetFetchRequestGroup(group_id=group, topics=new)])
+    answer: OffsetFetchResponse = client.coordinator_request(group, "group", request)
+    answers.raise_for(answer)
+    topics = answer.groups[0].topics if answer.groups else answer.topics
+    return {
+        TopicPartition(topic.name, found.partition_index): CommittedOffset(
+            offset=found.committed_offset, leader_epoch=found.committed_leader_epoch, metadata=found.metadata or ""
+        )
+        for topic in topics
+        for found in topic.partitions
+        if found.committed_offset != NO_OFFSET
+    }
+
+
+def commit_offsets(client: SyncClient, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Set what the group reads next. UnknownMemberIdException when the group has members: only they may commit then."""
+    topics = [
+        OffsetCommitRequestTopic(
+            name=name,
+            partitions=[
+                OffsetCommitRequestPartition(
+                    partition_index=number, committed_offset=offsets[TopicPartition(name, number)], committed_metadata=""
+                )
+                for number in numbers
+            ],
+        )
+        for name, numbers in by_topic(offsets).items()
+    ]
+    answer = client.coordinator_request(group, "group", OffsetCommitRequest(group_id=group, topics=topics))
+    for code, message in answers.codes_in(answer):
+        if code is codes.UNKNOWN_MEMBER_ID:
+            message = f"group {group!r} has members: only they commit its offsets; stop them first"
+        raise exception_for(code, message=message or f"group {group!r}: {code.text}", api="OffsetCommit")

@@ -1,0 +1,199 @@
+"""`chaffinch consume`: the records of a topic as lines, JSON lines, CSV, Parquet or Arrow.
+
+It reads from where it is told up to where the topic ended when it began, unless it is to follow. `--group` reads from and commits the
+offsets of a group without being a member of it, as a simple consumer does: it takes every partition it is given, and shares none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import IO, Annotated, Final
+
+import typer
+
+from chaffinch.admin import group_offsets, offsets, options, topics
+from chaffinch.admin.reading import RecordReader
+from chaffinch.cli.connection import BootstrapServer, CommandConfig, settings_of
+from chaffinch.cli.progress import progress
+from chaffinch.cli.row_sinks import BINARY_FORMATS, FORMATS, SCHEMA, RowSink, format_of, open_sink, read_batch
+from chaffinch.cli.times import parse_time
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import ConfigException, OffsetOutOfRangeException, Stored
+from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
+
+_WORDS: Final = {"earliest": OFFSET_EARLIEST, "latest": OFFSET_LATEST}
+
+
+def consume(
+    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic to read.")],
+    output: Annotated[str | None, typer.Option("--output", metavar="FILE", help="Where to write; else stdout.")] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Else what the file's suffix says, else lines.")
+    ] = None,
+    fields: Annotated[
+        str | None, typer.Option("--fields", metavar="NAME,...", help=f"Of {','.join(SCHEMA.names)}; else all of them.")
+    ] = None,
+    key_separator: Annotated[str | None, typer.Option("--key-separator", help="Lines: print the key, and this after it.")] = None,
+    null_marker: Annotated[str, typer.Option("--null-marker", help="Lines: what stands for null.")] = "null",
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", min=0, help="A partition; may be repeated. Without it: all.")
+    ] = None,
+    from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the first record there is.")] = False,
+    offset: Annotated[
+        str | None, typer.Option("--offset", metavar="N|earliest|latest", help="Start at this offset of each partition.")
+    ] = None,
+    from_timestamp: Annotated[
+        str | None, typer.Option("--from-timestamp", metavar="MS|TIME", help="Start with the first record of this time or later.")
+    ] = None,
+    max_messages: Annotated[int | None, typer.Option("--max-messages", min=1, help="End after so many records.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Do not stop at the end: wait for more.")] = False,
+    isolation_level: Annotated[
+        str | None, typer.Option("--isolation-level", metavar="read_committed|read_uncommitted", help="Else read_committed.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="ID", help="Start where this group stopped, and commit its offsets, without joining it."),
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Print the records of a topic, or write them to a file."""
+    given = {"isolation.level": isolation_level}
+    settings = settings_of(options.READING_TABLE, bootstrap_server, command_config, given)
+    name = _format("json" if as_json and file_format is None else file_format, output)
+    columns = _columns(fields, name)
+    starting = _starting(from_beginning, offset, from_timestamp, partition)
+    with ExitStack() as stack:
+        client = stack.enter_context(options.open_client(settings))
+        places = _places(client, topic, partition)
+        starts = _starts(client, places, starting, group, follow=follow)
+        ends = None if follow else offsets.latest(client, places, isolation=settings["isolation.level"])
+        out = stack.enter_context(_opened(output))
+        sink = open_sink(name, out, columns, key_separator=key_separator, null_marker=null_marker, is_file=output is not None)
+        reader = RecordReader(client, starts, ends=ends, settings=settings, records_max=max_messages)
+        try:
+            with progress("reading", _expected(starts, ends, max_messages), is_wanted=output is not None) as show:
+                _copy(reader, sink, columns, show)
+        finally:
+            sink.close()
+            if group is not None:
+                _commit(client, group, starts, reader.positions)
+
+
+def _copy(reader: RecordReader, sink: RowSink, columns: list[str], show: Callable[[int], None]) -> None:
+    count = 0
+    for place, records in reader:
+        sink.write(read_batch(place, records).select(columns))
+        sink.flush()
+        count += len(records)
+        show(count)
+
+
+def _commit(client: SyncClient, group: str, starts: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int]) -> None:
+    """What was written is committed, however the command ends; nothing else is."""
+    moved = {place: position for place, position in positions.items() if position != starts[place]}
+    if moved:
+        group_offsets.commit_offsets(client, group, moved)
+
+
+# What is asked for --------------------------------------------------------------------------------------------------------------------
+
+
+def _format(name: str | None, output: str | None) -> str:
+    chosen = format_of(output) if name is None else name
+    if chosen not in FORMATS:
+        raise ConfigException(f"--format {chosen!r}: it must be one of {', '.join(FORMATS)}")
+    if chosen in BINARY_FORMATS and output is None and sys.stdout.isatty():
+        raise ConfigException(f"--format {chosen} is not for terminals: name a file with --output, or send stdout elsewhere")
+    return chosen
+
+
+def _columns(fields: str | None, name: str) -> list[str]:
+    if fields is None or name == "lines":
+        if fields is not None:
+            raise ConfigException("--fields is for json, csv, parquet and arrow; lines have the value, and with --key-separator the key")
+        return list(SCHEMA.names)
+    columns = [field.strip() for field in fields.split(",")]
+    for column in columns:
+        if column not in SCHEMA.names or columns.count(column) > 1:
+            raise ConfigException(f"--fields {fields!r}: {column!r} is not one of {', '.join(SCHEMA.names)}, or is there twice")
+    return columns
+
+
+def _starting(
+    from_beginning: bool, offset: str | None, from_timestamp: str | None, partition: list[int] | None
+) -> tuple[int | None, int | None]:
+    """(offset or sentinel, time), each None where not given."""
+    asked = {"--from-beginning": from_beginning, "--offset": offset is not None, "--from-timestamp": from_timestamp is not None}
+    given = [name for name, is_given in asked.items() if is_given]
+    if len(given) > 1:
+        raise ConfigException(f"{given[0]} and {given[1]} contradict each other: give one")
+    if from_timestamp is not None:
+        return None, parse_time("--from-timestamp", from_timestamp)
+    if offset is None:
+        return (OFFSET_EARLIEST if from_beginning else None), None
+    if offset in _WORDS:
+        return _WORDS[offset], None
+    if not offset.isdecimal() or int(offset) >= 2**63:
+        raise ConfigException(f"--offset {offset!r}: it must be earliest, latest or a whole number")
+    if not partition:
+        raise ConfigException("--offset with a number needs --partition: each partition has offsets of its own")
+    return int(offset), None
+
+
+def _places(client: SyncClient, topic: str, numbers: list[int] | None) -> list[TopicPartition]:
+    (found,) = topics.find_topics(client, [topic])
+    places = topics.partitions_of(found)
+    for number in numbers or ():
+        if TopicPartition(topic, number) not in places:
+            raise ConfigException(f"--partition {number}: topic {topic!r} has partitions 0 to {len(places) - 1}")
+    return places if not numbers else [TopicPartition(topic, number) for number in sorted(set(numbers))]
+
+
+def _starts(
+    client: SyncClient, places: list[TopicPartition], starting: tuple[int | None, int | None], group: str | None, *, follow: bool
+) -> dict[TopicPartition, int]:
+    """Where to begin: what is asked for; else where the group stopped; else the beginning, or with `--follow` the end."""
+    offset, time_ms = starting
+    if offset is not None and offset >= 0:
+        return _checked(client, dict.fromkeys(places, offset))
+    if time_ms is not None:
+        found = offsets.list_offsets(client, dict.fromkeys(places, time_ms))
+        late = [place for place, start in found.items() if start == NO_OFFSET]
+        return {**found, **offsets.latest(client, late)}
+    known: Mapping[TopicPartition, int] = {}
+    if group is not None and offset is None:
+        known = {place: found.offset for place, found in group_offsets.committed_offsets(client, group, places).items()}
+    default = offset if offset is not None else OFFSET_LATEST if follow else OFFSET_EARLIEST
+    unknown = [place for place in places if place not in known]
+    found = offsets.list_offsets(client, dict.fromkeys(unknown, default))
+    return {place: known.get(place, found.get(place, 0)) for place in places}
+
+
+def _checked(client: SyncClient, starts: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The same offsets, which are all there or come next."""
+    first, end = offsets.earliest(client, starts), offsets.latest(client, starts)
+    for place, start in starts.items():
+        if not first[place] <= start <= end[place]:
+            text = f"offset {start} is not there: the partition begins at {first[place]} and ends at {end[place]}"
+            raise OffsetOutOfRangeException(text, topic_partition=place, stored=Stored.NO, api="ListOffsets")
+    return starts
+
+
+def _expected(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int] | None, max_messages: int | None) -> int | None:
+    if ends is None:
+        return max_messages
+    total = sum(max(0, ends[place] - start) for place, start in starts.items())
+    return total if max_messages is None else min(total, max_messages)
+
+
+@contextmanager
+def _opened(output: str | None) -> Iterator[IO[bytes]]:
+    if output is None:
+        yield sys.stdout.buffer
+        return
+    with open(output, "wb") as file:
+        yield file

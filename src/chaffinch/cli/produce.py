@@ -1,0 +1,246 @@
+"""`chaffinch produce`: lines, JSON lines, CSV, Parquet or Arrow into a topic, with every row's outcome.
+
+Pieces of the input go to `Producer.send_table`, which waits while the producer's memory is full; only so many pieces wait for their
+outcome. A bad row never stops the others, unless the whole is one transaction: then it is all or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
+from typing import IO, TYPE_CHECKING, Annotated, Final
+
+import pyarrow.compute as pc
+import typer
+
+from chaffinch.admin import options, topics
+from chaffinch.cli import record_texts, row_sources
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, print_json, settings_of
+from chaffinch.cli.main import EXIT_REFUSED
+from chaffinch.cli.progress import progress
+from chaffinch.cli.rejected_rows import RejectedRows, rejected_rows
+from chaffinch.cli.row_sinks import FORMATS, format_of
+from chaffinch.cli.row_sources import Piece
+from chaffinch.errors import ConfigException, KafkaException
+from chaffinch.errors.codes import Group
+from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.producer.producer import Producer
+from chaffinch.records.faults import InvalidColumn
+from chaffinch.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from chaffinch.producer.table_result import SendTableResult
+
+# Pieces on their way: enough to keep the brokers busy while the next is read; each stays in memory until its outcome is known.
+PIECES_WAITING_MAX: Final = 8
+# Of these the bytes that were read are counted, of the others the rows.
+TEXT_FORMATS: Final = ("lines", "json", "csv")
+
+
+def produce(
+    topic: Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic to write to.")],
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="What to read; without it, or with -, stdin.")] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", metavar="|".join(FORMATS), help="Else what the file's suffix says, else lines.")
+    ] = None,
+    key_separator: Annotated[
+        str | None, typer.Option("--key-separator", help="Lines: what stands before it is the key; \\t is a tab.")
+    ] = None,
+    null_marker: Annotated[str | None, typer.Option("--null-marker", help="Lines and CSV: a text that stands for null.")] = None,
+    key_field: Annotated[
+        str | None, typer.Option("--key-field", metavar="NAME", help="All but lines: the row as JSON is the value, this field the key.")
+    ] = None,
+    rejected: Annotated[
+        str | None, typer.Option("--rejected", metavar="FILE", help="Where rejected rows go with their reasons: .jsonl or .parquet.")
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option("--compression", metavar="none|gzip|snappy|lz4|zstd", help="Codec of the batches.")
+    ] = None,
+    acks: Annotated[
+        str | None, typer.Option("--acks", metavar="all|1|0", help="Who must have a record before it counts as written.")
+    ] = None,
+    idempotent: Annotated[
+        bool | None, typer.Option("--idempotent/--no-idempotent", help="Write each batch once, however often it is sent (the default).")
+    ] = None,
+    transactional_id: Annotated[
+        str | None, typer.Option("--transactional-id", metavar="ID", help="Write everything in one transaction: all rows or none.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the rows of a file, or of stdin, to a topic."""
+    given = {
+        "compression.type": compression,
+        "acks": acks,
+        "enable.idempotence": idempotent,
+        "transactional.id": transactional_id,
+    }
+    settings = settings_of(PRODUCER_OPTIONS, bootstrap_server, command_config, given)
+    path = None if file == "-" else file
+    name = _format(file_format, path, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
+    with ExitStack() as stack:
+        source = stack.enter_context(_opened(path))
+        with options.connect(bootstrap_servers=settings["bootstrap.servers"]) as client:
+            topics.find_topics(client, [topic])
+        pieces = _pieces(name, source, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
+        bad = stack.enter_context(rejected_rows(topic, "line" if name in ("lines", "json") else "row", rejected))
+        producer = stack.enter_context(Producer({option: settings[option] for option in settings.given}))
+        is_text = name in TEXT_FORMATS
+        show = stack.enter_context(progress(f"{path or 'stdin'} to {topic}", _size(source) if is_text else None, is_bytes=is_text))
+        run = _Run(producer, topic, bad, show)
+        try:
+            written = run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
+        except KafkaException as error:
+            raise _placed(error, path) from None
+    _report(topic, written, bad, rejected, is_transaction=bool(settings["transactional.id"]), as_json=as_json)
+
+
+class _Run:
+    """One input on its way: pieces out, outcomes back in their order."""
+
+    def __init__(self, producer: Producer, topic: str, bad: RejectedRows, show: Callable[[int], None]) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._bad = bad
+        self._show = show
+        self._clock = SystemClock()
+        self._waiting: deque[tuple[Piece, Future[SendTableResult]]] = deque()
+        self._written = 0
+
+    def send(self, pieces: Iterator[Piece], *, stops_at_first: bool = False) -> int:
+        """Everything there is; how many rows were written. `stops_at_first`: no further than the first piece with a rejected row."""
+        try:
+            for piece in pieces:
+                self._send(piece)
+                if stops_at_first and self._bad.count:
+                    break
+        except KafkaException as error:
+            # What was sent before the input broke off is on its way; who reads the message wants to know where to go on.
+            if type(error) is not KafkaException or stops_at_first:
+                raise
+            raise KafkaException(f"{error.message}; {self._finish()} rows before it were written") from None
+        return self._finish()
+
+    def _send(self, piece: Piece) -> None:
+        self._bad.add_broken(piece.broken)
+        if len(piece.table):
+            try:
+                self._waiting.append((piece, self._producer.send_table(self._topic, piece.table)))
+            except InvalidColumn as error:
+                raise KafkaException(f"{error}; --key-field NAME takes rows as a whole") from None
+        self._show(piece.done)
+        while self._waiting and (len(self._waiting) > PIECES_WAITING_MAX or self._waiting[0][1].done()):
+            self._settle()
+
+    def _finish(self) -> int:
+        self._producer.flush()
+        while self._waiting:
+            self._settle()
+        return self._written
+
+    def in_transaction(self, pieces: Iterator[Piece]) -> int:
+        """All or nothing: with a rejected row the transaction is aborted, and nothing counts as written."""
+        self._producer.init_transactions()
+        self._producer.begin_transaction()
+        try:
+            self.send(pieces, stops_at_first=True)
+            if not self._bad.count:
+                self._producer.commit_transaction()
+                return self._written
+        except BaseException:
+            self._producer.abort_transaction()
+            raise
+        self._producer.abort_transaction()
+        return 0
+
+    def _settle(self) -> None:
+        piece, future = self._waiting.popleft()
+        result = future.result()
+        self._written += result.written
+        rejected = result.rejected
+        if rejected.num_rows:
+            # Rows that only went down with a transaction are not at fault: the transaction's own end says what was.
+            rejected = rejected.filter(pc.not_equal(rejected["group"], Group.TRANSACTION_ABORTABLE.value))
+        self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
+
+
+# Input --------------------------------------------------------------------------------------------------------------------------------
+
+
+def _format(name: str | None, path: str | None, **given: str | None) -> str:
+    chosen = format_of(path) if name is None else name
+    if chosen not in FORMATS:
+        raise ConfigException(f"--format {chosen!r}: it must be one of {', '.join(FORMATS)}")
+    for option, formats in _OPTION_FORMATS.items():
+        if given[option] is not None and chosen not in formats:
+            raise ConfigException(f"--{option.replace('_', '-')} is for {', '.join(formats)}; the format is {chosen}")
+    if given["key_separator"] == "":
+        raise ConfigException("--key-separator is empty")
+    return chosen
+
+
+_OPTION_FORMATS: Final = {
+    "key_separator": ("lines",),
+    "null_marker": ("lines", "csv"),
+    "key_field": ("json", "csv", "parquet", "arrow"),
+}
+
+
+def _pieces(name: str, source: IO[bytes], *, key_separator: str | None, null_marker: str | None, key_field: str | None) -> Iterator[Piece]:
+    match name:
+        case "json":
+            return row_sources.read_json(source, record_texts.record_of if key_field is None else record_texts.keyed_object(key_field))
+        case "csv":
+            return row_sources.read_csv(source, key_field=key_field, null_marker=null_marker)
+        case "parquet":
+            return row_sources.read_parquet(source, key_field)
+        case "arrow":
+            return row_sources.read_arrow(source, key_field)
+        case _:
+            separator = None if key_separator is None else key_separator.replace("\\t", "\t")
+            return row_sources.read_lines(source, key_separator=separator, null_marker=null_marker)
+
+
+@contextmanager
+def _opened(path: str | None) -> Iterator[IO[bytes]]:
+    if path is None:
+        yield sys.stdin.buffer
+        return
+    with open(path, "rb") as file:
+        yield file
+
+
+def _size(source: IO[bytes]) -> int | None:
+    """Bytes of a file; None of a pipe or terminal."""
+    try:
+        return os.fstat(source.fileno()).st_size or None
+    except OSError:
+        return None
+
+
+# Output -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _report(topic: str, written: int, bad: RejectedRows, path: str | None, *, is_transaction: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"topic": topic, "written": written, "rejected": bad.count, "rejected_file": path, "first_rejection": bad.first})
+    elif not bad.count:
+        print(f"{written} {'row' if written == 1 else 'rows'} written to {topic}")
+    if bad.count:
+        rest = "nothing was written: the transaction was aborted" if is_transaction else f"{written} written"
+        kept = f"all of them are in {path}" if path else "--rejected FILE keeps them"
+        count = f"{bad.count} {'row' if bad.count == 1 else 'rows'} rejected"
+        print(f"chaffinch: {topic}: {count}, {rest}; {bad.first}; {kept}", file=sys.stderr)
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _placed(error: KafkaException, path: str | None) -> KafkaException:
+    """An error about the input, which does not know where that comes from."""
+    if type(error) is KafkaException:
+        return KafkaException(f"{path or 'stdin'}: {error.message}")
+    return error

@@ -1,0 +1,141 @@
+"""One record from one text: a JSON object of `record_json`'s fields, or the parts of a row of CSV. ValueError says what is wrong.
+
+For input, where each row may be wrong in its own way; what Parquet and Arrow hold has types and goes by columns.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import json
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from chaffinch.cli.record_json import BASE64, compact
+from chaffinch.cli.times import parse_time
+from chaffinch.errors import ConfigException
+
+Headers = list[tuple[str, bytes | None]]
+
+FIELDS: Final = ("key", "value", "headers", "timestamp", "partition")
+# What reading a topic adds: a record that was read may be written as it is.
+READ_ONLY: Final = ("topic", "offset")
+_KNOWN: Final = (*FIELDS, *READ_ONLY, "key_encoding", "value_encoding")
+_PARTITION_MAX: Final = 2**31 - 1
+
+
+class TextRecord(NamedTuple):
+    """One record. `timestamp` None: now; `partition` None: as the key says."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int | None
+    partition: int | None
+
+
+def record_of(text: bytes) -> TextRecord:
+    """The record of a JSON object with the fields of `record_json`."""
+    fields = _object(text)
+    for name in fields:
+        if name not in _KNOWN:
+            near = difflib.get_close_matches(name, FIELDS, n=1, cutoff=0.5)
+            raise ValueError(f"unknown field {name!r}: {f'the nearest is {near[0]!r}' if near else 'there are ' + ', '.join(FIELDS)}")
+    if "value" not in fields:
+        raise ValueError("no field 'value'; null is a tombstone")
+    return TextRecord(
+        key=_content(fields, "key"),
+        value=_content(fields, "value"),
+        headers=headers_of(fields.get("headers")),
+        timestamp=timestamp_of(fields.get("timestamp")),
+        partition=partition_of(fields.get("partition")),
+    )
+
+
+def keyed_object(key_field: str) -> Callable[[bytes], TextRecord]:
+    """A reader of JSON objects that are the value as a whole, with one of their fields for a key (missing or null: no key)."""
+
+    def read(text: bytes) -> TextRecord:
+        key = _object(text).get(key_field)
+        return TextRecord(key=_bytes(key), value=text, headers=[], timestamp=None, partition=None)
+
+    return read
+
+
+def headers_of(value: Any) -> Headers:
+    """From a list of objects with `key` and `value`, or from an object of names and values."""
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return [(name, _bytes(content)) for name, content in value.items()]
+    if not isinstance(value, list):
+        raise ValueError(f"headers {_shown(value)}: expected a list of objects with key and value")
+    found: Headers = []
+    for entry in value:
+        if not isinstance(entry, dict) or not isinstance(entry.get("key"), str) or not entry.keys() <= {"key", "value", "value_encoding"}:
+            raise ValueError(f"header {_shown(entry)}: expected an object with key and value")
+        found.append((entry["key"], _content(entry, "value")))
+    return found
+
+
+def timestamp_of(value: Any) -> int | None:
+    """Milliseconds since 1970, or a time as in ISO 8601."""
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
+        return value
+    if isinstance(value, str):
+        try:
+            return parse_time("timestamp", value)
+        except ConfigException as error:
+            raise ValueError(error.message) from None
+    raise ValueError(f"timestamp {_shown(value)}: expected milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z")
+
+
+def partition_of(value: Any) -> int | None:
+    """A partition's number."""
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _PARTITION_MAX:
+        return value
+    raise ValueError(f"partition {_shown(value)}: expected a number from 0 to {_PARTITION_MAX}")
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{_shown(found)}: expected an object")
+    return found
+
+
+def _content(fields: dict[str, Any], name: str) -> bytes | None:
+    value, encoding = fields.get(name), fields.get(f"{name}_encoding")
+    if encoding is None:
+        return _bytes(value)
+    if encoding != BASE64 or not isinstance(value, str):
+        raise ValueError(f"{name}_encoding {_shown(encoding)}: expected {BASE64!r} beside a string")
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{name} is no base64: {error}") from None
+
+
+def _bytes(value: Any) -> bytes | None:
+    """Text is its UTF-8, null is null, anything else its JSON."""
+    if value is None:
+        return None
+    try:
+        return (value if isinstance(value, str) else compact(value)).encode()
+    except UnicodeEncodeError:
+        raise ValueError("text with half a surrogate pair, which has no UTF-8") from None
+
+
+def _shown(value: Any) -> str:
+    text = compact(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

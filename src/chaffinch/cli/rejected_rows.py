@@ -1,0 +1,125 @@
+"""The file of rows that `chaffinch produce` could not write: each with its fields, its number, and the reason. JSON lines or Parquet.
+
+Columns and names are those of the Spark sink's dead letters in Parquet, so that what reads one reads the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePath
+from typing import IO, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from chaffinch.cli.record_json import json_lines
+from chaffinch.cli.row_sources import BrokenRow, Numbers
+from chaffinch.errors import ConfigException, codes
+from chaffinch.records.arrow_columns import COLUMNS
+from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
+from chaffinch.records.columns import RecordColumns
+
+REASON_FIELDS: Final = [
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("row", pa.int64()),
+    pa.field("error_code", pa.int32()),
+    pa.field("error_name", pa.string()),
+    pa.field("error_message", pa.string()),
+    pa.field("error_group", pa.string()),
+]
+SCHEMA: Final = pa.schema([*(RECORD_SCHEMA.field(name) for name in ("key", "value", "headers", "timestamp")), *REASON_FIELDS])
+"""What the file has; `row` is the line or row of the input, from 1."""
+
+
+class RejectedRows:
+    """Counts rejected rows, remembers the first, and keeps all of them in a file, if there is one."""
+
+    def __init__(self, topic: str, unit: str, out: IO[bytes] | None, parquet_writer: Any | None) -> None:
+        self.count = 0
+        self.first: str | None = None
+        """The first one's number and reason, in words."""
+        self._topic = topic
+        self._unit = unit
+        self._out = out
+        self._writer = parquet_writer
+
+    def add(self, table: pa.Table, numbers: Numbers, result: pa.Table, now_ms: int) -> None:
+        """Rows that were sent in vain: `result` is `SendTableResult.rejected`, `table` what was sent, `numbers` its rows' numbers."""
+        if not len(result):
+            return
+        rows = result.column("row").to_numpy()
+        records = table.select([name for name in COLUMNS if name in table.schema.names]).take(pa.array(rows))
+        found = RecordColumns.from_arrow(records, timestamp_default_ms=now_ms).to_arrow()
+        partitions = np.maximum(result.column("partition").to_numpy(), -1)
+        self._note(int(numbers[rows[0]]), f"{result['error'][0]} ({result['code'][0]}): {result['message'][0]}", len(rows))
+        self._write(
+            {
+                **{name: found.column(name) for name in ("key", "value", "headers", "timestamp")},
+                "topic": result.column("topic"),
+                "partition": pa.array(partitions, pa.int32(), mask=partitions < 0),
+                "row": pa.array(numbers[rows]),
+                "error_code": result.column("code").cast(pa.int32()),
+                "error_name": result.column("error"),
+                "error_message": result.column("message"),
+                "error_group": result.column("group"),
+            }
+        )
+
+    def add_broken(self, broken: Sequence[BrokenRow]) -> None:
+        """Rows that are no records: their text is the value."""
+        if not broken:
+            return
+        code = codes.INVALID_RECORD
+        self._note(broken[0].number, broken[0].reason, len(broken))
+        count = len(broken)
+        self._write(
+            {
+                "key": pa.nulls(count, pa.binary()),
+                "value": pa.array([row.text for row in broken], pa.binary()),
+                "headers": pa.nulls(count, SCHEMA.field("headers").type),
+                "timestamp": pa.nulls(count, SCHEMA.field("timestamp").type),
+                "topic": pa.array([self._topic] * count, pa.string()),
+                "partition": pa.nulls(count, pa.int32()),
+                "row": pa.array([row.number for row in broken], pa.int64()),
+                "error_code": pa.array([code.number] * count, pa.int32()),
+                "error_name": pa.array([code.name] * count, pa.string()),
+                "error_message": pa.array([row.reason for row in broken], pa.string()),
+                "error_group": pa.array([code.group_produce.value] * count, pa.string()),
+            }
+        )
+
+    def _note(self, number: int, reason: str, count: int) -> None:
+        if self.first is None:
+            self.first = f"{self._unit} {number}: {reason}"
+        self.count += count
+
+    def _write(self, columns: dict[str, Any]) -> None:
+        table = pa.table(columns, schema=SCHEMA)
+        if self._writer is not None:
+            self._writer.write_table(table)
+        elif self._out is not None:
+            for batch in table.to_batches():
+                for line in json_lines(batch).to_pylist():
+                    self._out.write(line.encode())
+            self._out.flush()
+
+
+@contextmanager
+def rejected_rows(topic: str, unit: str, path: str | None) -> Iterator[RejectedRows]:
+    """Opens the file before anything is sent: where it cannot be written, nothing is. Its suffix says the format."""
+    if path is None:
+        yield RejectedRows(topic, unit, None, None)
+        return
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in (".parquet", ".json", ".jsonl", ".ndjson"):
+        raise ConfigException(f"--rejected {path!r}: its name must end in .jsonl, .json, .ndjson or .parquet")
+    with open(path, "wb") as out:
+        if suffix != ".parquet":
+            yield RejectedRows(topic, unit, out, None)
+            return
+        from pyarrow import parquet
+
+        with parquet.ParquetWriter(out, SCHEMA) as writer:
+            yield RejectedRows(topic, unit, None, writer)

@@ -1,0 +1,206 @@
+"""Where records that were read go: lines, JSON lines, CSV, Parquet, Arrow. Arrow batches in, bytes out, no object per record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+from typing import IO, Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chaffinch.cli.record_json import headers_text, json_lines
+from chaffinch.errors import KafkaException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA
+from chaffinch.records.columns import RecordColumns
+
+# Parquet and Arrow files are written in groups of rows: small ones make them large and slow to read.
+GROUP_BYTES: Final = 64 << 20
+GROUP_ROWS: Final = 1 << 20
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        RECORD_SCHEMA.field("timestamp"),
+        RECORD_SCHEMA.field("key"),
+        RECORD_SCHEMA.field("value"),
+        RECORD_SCHEMA.field("headers"),
+    ]
+)
+"""All that there is to a record that was read."""
+
+SUFFIXES: Final[Mapping[str, str]] = {
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+FORMATS: Final = ("lines", "json", "csv", "parquet", "arrow")
+BINARY_FORMATS: Final = ("parquet", "arrow")
+
+
+def format_of(path: str | None) -> str:
+    """The format that a file's name stands for; lines where it says nothing."""
+    return "lines" if path is None else SUFFIXES.get(PurePath(path).suffix.lower(), "lines")
+
+
+def read_batch(place: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
+    """Records of one partition as a batch of `SCHEMA`."""
+    found = columns.to_arrow()
+    arrays = {
+        "topic": pa.repeat(pa.scalar(place.topic, pa.string()), len(columns)),
+        "partition": pa.repeat(pa.scalar(place.partition, pa.int32()), len(columns)),
+        "offset": pa.array(columns.offsets, pa.int64()),
+        **{name: found.column(name) for name in RECORD_SCHEMA.names},
+    }
+    return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+class RowSink(Protocol):
+    """Takes batches of some columns of `SCHEMA`. `flush` passes on what can be; `close` ends what is written, not the file."""
+
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LinesSink:
+    """The value and a line feed; before it the key and a separator, if one is given. Null is `null_marker`."""
+
+    def __init__(self, out: IO[bytes], key_separator: str | None, null_marker: str) -> None:
+        self._out = out
+        self._separator = None if key_separator is None else pa.scalar(key_separator.encode(), pa.binary())
+        self._null = pa.scalar(null_marker.encode(), pa.binary())
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        parts = [batch.column("value").fill_null(self._null)]
+        if self._separator is not None:
+            parts = [batch.column("key").fill_null(self._null), self._separator, *parts]
+        end = [pa.scalar(text, pa.binary()) for text in (b"\n", b"")]
+        _write_all(self._out, pc.binary_join_element_wise(*parts, *end))
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+class JsonSink:
+    """One object per line, as `record_json` describes."""
+
+    def __init__(self, out: IO[bytes]) -> None:
+        self._out = out
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        _write_all(self._out, json_lines(batch))
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        self._out.flush()
+
+
+class CsvSink:
+    """A line of names, then one row per record: text quoted, null empty and not quoted, times in ms, headers as JSON."""
+
+    def __init__(self, out: IO[bytes], names: Sequence[str]) -> None:
+        from pyarrow import csv
+
+        self._out = out
+        self._schema = pa.schema([pa.field(name, _CSV_TYPES.get(name, SCHEMA.field(name).type)) for name in names])
+        self._writer = csv.CSVWriter(out, self._schema)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(pa.RecordBatch.from_arrays([_csv_column(batch, name) for name in self._schema.names], schema=self._schema))
+
+    def flush(self) -> None:
+        self._out.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+        self._out.flush()
+
+
+_CSV_TYPES: Final = {"timestamp": pa.int64(), "key": pa.string(), "value": pa.string(), "headers": pa.string()}
+
+
+def _csv_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    array = batch.column(name)
+    if name == "headers":
+        return pa.array([headers_text(entries) if entries else None for entries in array.to_pylist()], pa.string())
+    try:
+        return array.cast(_CSV_TYPES.get(name, array.type))
+    except pa.ArrowInvalid:
+        raise KafkaException(f"column {name} has bytes that are not UTF-8, which CSV cannot hold: choose json, parquet or arrow") from None
+
+
+class GroupedSink:
+    """Parquet or Arrow: batches are gathered to groups of rows. `write_group` and `end` are the file format's own."""
+
+    def __init__(self, out: IO[bytes], write_group: Callable[[pa.Table], object], end: Callable[[], object]) -> None:
+        self._out = out
+        self._write_group = write_group
+        self._end = end
+        self._waiting: list[pa.RecordBatch] = []
+        self._bytes = self._rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._waiting.append(batch)
+        self._bytes += batch.nbytes
+        self._rows += len(batch)
+        if self._bytes >= GROUP_BYTES or self._rows >= GROUP_ROWS:
+            self._write_waiting()
+
+    def flush(self) -> None:
+        """Nothing: what is gathered waits for more, or for the end."""
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            self._write_group(pa.Table.from_batches(self._waiting))
+        self._waiting, self._bytes, self._rows = [], 0, 0
+
+    def close(self) -> None:
+        self._write_waiting()
+        self._end()
+        self._out.flush()
+
+
+def open_sink(name: str, out: IO[bytes], columns: Sequence[str], *, key_separator: str | None, null_marker: str, is_file: bool) -> RowSink:
+    """The sink of a format. `is_file`: an Arrow file has its index at the end then, else it is a stream."""
+    schema = pa.schema([SCHEMA.field(column) for column in columns])
+    match name:
+        case "json":
+            return JsonSink(out)
+        case "csv":
+            return CsvSink(out, columns)
+        case "parquet":
+            from pyarrow import parquet
+
+            parquet_writer = parquet.ParquetWriter(out, schema)
+            return GroupedSink(out, parquet_writer.write_table, parquet_writer.close)
+        case "arrow":
+            arrow_writer = pa.ipc.new_file(out, schema) if is_file else pa.ipc.new_stream(out, schema)
+            return GroupedSink(out, arrow_writer.write_table, arrow_writer.close)
+        case _:
+            return LinesSink(out, key_separator, null_marker)
+
+
+def _write_all(out: IO[bytes], lines: Any) -> None:
+    """The bytes of all elements, one after the other, in one piece."""
+    if not len(lines):
+        return
+    width = 8 if pa.types.is_large_string(lines.type) or pa.types.is_large_binary(lines.type) else 4
+    _, offsets, data = lines.buffers()
+    ends = memoryview(offsets).cast("B").cast("q" if width == 8 else "i")
+    out.write(memoryview(data)[ends[lines.offset] : ends[lines.offset + len(lines)]])

@@ -1,0 +1,313 @@
+"""What `chaffinch produce` reads: lines, JSON lines, CSV, Parquet, Arrow, in pieces that never hold the whole file.
+
+Each piece is a table for `Producer.send_table`, the number of each of its rows in the input, and the rows that cannot be read.
+"""
+
+from __future__ import annotations
+
+import csv as standard_csv
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from chaffinch.cli.record_json import compact
+from chaffinch.cli.record_texts import READ_ONLY, TextRecord, headers_of, partition_of, timestamp_of
+from chaffinch.errors import ConfigException, KafkaException
+from chaffinch.records.arrow_columns import HEADER_TYPE
+
+# A piece: large enough for full batches in several partitions, small beside the producer's memory.
+PIECE_BYTES: Final = 4 << 20
+PIECE_ROWS_MAX: Final = 1 << 16
+# A file without a line feed must not come into memory as a whole; no broker takes records this large.
+LINE_BYTES_MAX: Final = 128 << 20
+
+Numbers = npt.NDArray[np.int64]
+
+HEADERS_TYPE: Final = pa.list_(HEADER_TYPE)
+TEXT_SCHEMA: Final = pa.schema(
+    [("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS_TYPE), ("timestamp", pa.int64()), ("partition", pa.int32())]
+)
+"""What rows of text become."""
+
+
+class BrokenRow(NamedTuple):
+    """A row that is no record: its number, its text as far as it is known, and what is wrong."""
+
+    number: int
+    text: bytes
+    reason: str
+
+
+class Piece(NamedTuple):
+    """`numbers`: of each row of `table`, from 1. `done`: bytes or rows of the input that are read with this piece."""
+
+    table: pa.Table
+    numbers: Numbers
+    broken: list[BrokenRow]
+    done: int
+
+
+# Lines --------------------------------------------------------------------------------------------------------------------------------
+
+
+def _line_pieces(file: IO[bytes]) -> Iterator[tuple[bytes, int, int]]:
+    """(whole lines without their last line feed, number of the first, bytes read so far)."""
+    waiting: list[bytes] = []
+    waiting_bytes, number, done = 0, 1, 0
+    read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    while chunk := read(PIECE_BYTES):
+        done += len(chunk)
+        cut = chunk.rfind(b"\n")
+        if cut < 0:
+            waiting.append(chunk)
+            waiting_bytes += len(chunk)
+            if waiting_bytes > LINE_BYTES_MAX:
+                raise KafkaException(f"line {number} is longer than {LINE_BYTES_MAX} bytes")
+            continue
+        text = b"".join([*waiting, chunk[:cut]])
+        yield text, number, done
+        number += text.count(b"\n") + 1
+        waiting, waiting_bytes = [chunk[cut + 1 :]], len(chunk) - cut - 1
+    if text := b"".join(waiting):
+        yield text, number, done
+
+
+def read_lines(file: IO[bytes], *, key_separator: str | None, null_marker: str | None) -> Iterator[Piece]:
+    """Each line is a value; with a separator, what stands before its first occurrence is the key. A line feed or CR LF ends a line."""
+    marker = None if null_marker is None else pa.scalar(null_marker.encode(), pa.large_binary())
+    for text, first, done in _line_pieces(file):
+        lines = pc.split_pattern(pa.array([text.replace(b"\r\n", b"\n").removesuffix(b"\r")], pa.large_binary()), "\n").flatten()
+        numbers = np.arange(first, first + len(lines), dtype=np.int64)
+        if key_separator is None:
+            yield Piece(pa.table({"value": _with_nulls(lines, marker)}), numbers, [], done)
+            continue
+        parts = pc.split_pattern(lines, key_separator, max_splits=1)
+        has_key = pc.greater(pc.list_value_length(parts), 1)
+        keyed = parts.filter(has_key)
+        columns = {"key": pc.list_element(keyed, 0), "value": pc.list_element(keyed, 1)} if len(keyed) else {"key": [], "value": []}
+        table = pa.table({name: _with_nulls(_large(column), marker) for name, column in columns.items()})
+        mask = has_key.to_numpy(zero_copy_only=False)
+        broken = [
+            BrokenRow(int(numbers[index]), lines[index].as_py(), f"no key separator {key_separator!r} in it")
+            for index in np.flatnonzero(~mask)
+        ]
+        yield Piece(table, numbers[mask], broken, done)
+
+
+def _large(column: Any) -> pa.Array:
+    return column if isinstance(column, pa.Array) else pa.array(column, pa.large_binary())
+
+
+def _with_nulls(values: pa.Array, marker: pa.Scalar | None) -> pa.Array:
+    return values if marker is None else pc.if_else(pc.equal(values, marker), pa.scalar(None, values.type), values)
+
+
+# JSON lines ---------------------------------------------------------------------------------------------------------------------------
+
+
+def read_json(file: IO[bytes], record_of: Callable[[bytes], TextRecord]) -> Iterator[Piece]:
+    """One record per line; blank lines are none."""
+    for text, first, done in _line_pieces(file):
+        records: list[tuple[int, TextRecord]] = []
+        broken: list[BrokenRow] = []
+        for number, line in enumerate(text.split(b"\n"), first):
+            if not line.strip():
+                continue
+            try:
+                records.append((number, record_of(line.rstrip(b"\r"))))
+            except ValueError as error:
+                broken.append(BrokenRow(number, line, str(error)))
+        yield Piece(_text_table([record for _, record in records]), np.array([number for number, _ in records], np.int64), broken, done)
+
+
+def _text_table(records: Sequence[TextRecord]) -> pa.Table:
+    columns = {
+        "key": [record.key for record in records],
+        "value": [record.value for record in records],
+        "headers": [[{"key": key, "value": value} for key, value in record.headers] for record in records],
+        "timestamp": [record.timestamp for record in records],
+        "partition": [record.partition for record in records],
+    }
+    return pa.table(columns, schema=TEXT_SCHEMA)
+
+
+# CSV ----------------------------------------------------------------------------------------------------------------------------------
+
+
+def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None) -> Iterator[Piece]:
+    """Rows under a line of names. Columns key, value, headers, timestamp, partition; with `key_field` any, and the row is the value.
+
+    A field that is empty and not quoted is null, or one that is `null_marker`. The first row has the number 1.
+    """
+    from pyarrow import csv
+
+    names = _csv_names(file)
+    skipped: dict[int, BrokenRow] = {}
+
+    def skip(row: Any) -> str:
+        reason = f"{row.actual_columns} fields, the first line names {row.expected_columns}"
+        skipped[row.number] = BrokenRow(row.number, row.text.encode(), reason)
+        return "skip"
+
+    options = csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.binary()),
+        strings_can_be_null=True,
+        null_values=["" if null_marker is None else null_marker],
+        quoted_strings_can_be_null=False,
+    )
+    try:
+        reader = csv.open_csv(
+            file,
+            read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=PIECE_BYTES),
+            parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
+            convert_options=options,
+        )
+        number = 1
+        for batch in reader:
+            numbers, number = _numbered(len(batch), number, skipped)
+            broken = [skipped.pop(known) for known in sorted(skipped) if known < number]
+            yield _csv_piece(pa.table(batch), numbers, broken, key_field, file)
+        yield Piece(_text_table([]), np.empty(0, np.int64), list(skipped.values()), file.tell() if file.seekable() else 0)
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" not in str(error):
+            raise KafkaException(f"not readable as CSV: {error}") from None
+
+
+def _csv_names(file: IO[bytes]) -> list[str]:
+    try:
+        first = next(standard_csv.reader([file.readline(PIECE_BYTES).decode("utf-8-sig")]), [])
+    except (UnicodeDecodeError, standard_csv.Error) as error:
+        raise KafkaException(f"not readable as CSV: the first line: {error}") from None
+    if not first:
+        raise KafkaException("not readable as CSV: no names in the first line")
+    return first
+
+
+def _numbered(count: int, first: int, skipped: dict[int, BrokenRow]) -> tuple[Numbers, int]:
+    """The numbers of `count` rows from `first` on that were not skipped, and the number that comes next."""
+    candidates = np.arange(first, first + count + len(skipped), dtype=np.int64)
+    numbers = candidates[~np.isin(candidates, list(skipped))][:count]
+    return numbers, int(numbers[-1]) + 1 if count else first
+
+
+def _csv_piece(table: pa.Table, numbers: Numbers, broken: list[BrokenRow], key_field: str | None, file: IO[bytes]) -> Piece:
+    done = file.tell() if file.seekable() else 0
+    if key_field is not None:
+        return Piece(keyed_rows(table, key_field), numbers, broken, done)
+    table = table.drop_columns([name for name in READ_ONLY if name in table.schema.names])
+    good = np.ones(len(table), bool)
+    for name, parse, kind in _CSV_PARSERS:
+        if name not in table.schema.names:
+            continue
+        values: list[Any] = []
+        for index, text in enumerate(table.column(name).to_pylist()):
+            try:
+                values.append(None if text is None else parse(text.decode(errors="replace")))
+            except ValueError as error:
+                values.append(None)
+                if good[index]:
+                    row = ",".join(
+                        "" if field is None else field.decode(errors="replace") for field in table.slice(index, 1).to_pylist()[0].values()
+                    )
+                    broken.append(BrokenRow(int(numbers[index]), row.encode(), str(error)))
+                good[index] = False
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, kind))
+    return Piece(table if good.all() else table.filter(pa.array(good)), numbers[good], broken, done)
+
+
+def _csv_headers(text: str) -> list[dict[str, Any]]:
+    import json
+
+    return [{"key": key, "value": value} for key, value in headers_of(json.loads(text))]
+
+
+def _number(text: str) -> Any:
+    return int(text) if text.removeprefix("-").isdecimal() else text
+
+
+_CSV_PARSERS: Final[tuple[tuple[str, Callable[[str], Any], pa.DataType], ...]] = (
+    ("timestamp", lambda text: timestamp_of(_number(text)), pa.int64()),
+    ("partition", lambda text: partition_of(_number(text)), pa.int32()),
+    ("headers", _csv_headers, HEADERS_TYPE),
+)
+
+
+# Tables -------------------------------------------------------------------------------------------------------------------------------
+
+
+def read_parquet(file: IO[bytes], key_field: str | None) -> Iterator[Piece]:
+    """Row groups, a piece at a time. A stream that cannot be read from its end is copied to a temporary file first."""
+    from pyarrow import parquet
+
+    with tempfile.TemporaryFile() as copy:
+        if not file.seekable():
+            shutil.copyfileobj(file, copy)
+            file = copy
+        try:
+            opened = parquet.ParquetFile(file)
+            row_bytes = max(
+                1,
+                sum(opened.metadata.row_group(i).total_byte_size for i in range(opened.num_row_groups)) // max(1, opened.metadata.num_rows),
+            )
+            yield from _tables(opened.iter_batches(batch_size=max(1, min(PIECE_BYTES // row_bytes, PIECE_ROWS_MAX))), key_field)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise KafkaException(f"not readable as Parquet: {first_line(error)}") from None
+
+
+def read_arrow(file: IO[bytes], key_field: str | None) -> Iterator[Piece]:
+    """Record batches of an Arrow file (Feather 2) or stream."""
+    try:
+        is_file = file.seekable() and file.read(6) == b"ARROW1"
+        if file.seekable():
+            file.seek(0)
+        if is_file:
+            opened = pa.ipc.open_file(file)
+            batches = (opened.get_batch(index) for index in range(opened.num_record_batches))
+            yield from _tables(batches, key_field)
+        else:
+            yield from _tables(pa.ipc.open_stream(file), key_field)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise KafkaException(f"not readable as Arrow: {first_line(error)}") from None
+
+
+def _tables(batches: Any, key_field: str | None) -> Iterator[Piece]:
+    number = 1
+    for whole in batches:
+        for start in range(0, len(whole), PIECE_ROWS_MAX):
+            table = pa.table(whole.slice(start, PIECE_ROWS_MAX))
+            numbers = np.arange(number, number + len(table), dtype=np.int64)
+            number += len(table)
+            if key_field is not None:
+                table = keyed_rows(table, key_field)
+            else:
+                table = table.drop_columns([name for name in READ_ONLY if name in table.schema.names])
+            yield Piece(table, numbers, [], number - 1)
+
+
+def keyed_rows(table: pa.Table, key_field: str) -> pa.Table:
+    """Each row as a JSON object for a value, with one of its columns for a key."""
+    if key_field not in table.schema.names:
+        raise ConfigException(f"--key-field {key_field!r}: the columns are {', '.join(table.schema.names)}")
+    rows = [{name: _plain(value) for name, value in row.items()} for row in table.to_pylist()]
+    keys = [row[key_field] for row in rows]
+    return pa.table(
+        {
+            "key": pa.array([None if key is None else str(key).encode() for key in keys], pa.binary()),
+            "value": pa.array([compact(row).encode() for row in rows], pa.binary()),
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def first_line(error: BaseException) -> str:
+    """What Arrow says, without what it adds in further lines."""
+    return str(error).partition("\n")[0]

@@ -1,0 +1,254 @@
+"""What `chaffinch produce` and `chaffinch consume` do against any cluster: every format out and in, and every row's outcome."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.cli.shell import Shell
+
+TIME_MS = 1_700_000_000_000
+
+
+def topic_of(shell: Shell, name: str, *config: str, partitions: int = 1) -> str:
+    """A new topic."""
+    topic = shell.name(name)
+    shell.ok(
+        "topics", "create", "--topic", topic, "--partitions", str(partitions), *(word for text in config for word in ("--config", text))
+    )
+    return topic
+
+
+def records(shell: Shell, topic: str, *arguments: str) -> list[dict[str, object]]:
+    """What is in a topic, as `consume --json` prints it."""
+    return [json.loads(line) for line in shell.ok("consume", "--topic", topic, "--json", *arguments).lines]
+
+
+def pairs(shell: Shell, topic: str, *arguments: str) -> list[tuple[object, object]]:
+    return [(record["key"], record["value"]) for record in records(shell, topic, "--fields", "key,value", *arguments)]
+
+
+def lines_become_values(shell: Shell) -> None:
+    topic = topic_of(shell, "lines")
+    made = shell.ok("produce", "--topic", topic, stdin=b"one\ntwo\r\n\nfour")
+    assert made.out == f"4 rows written to {topic}\n"
+    assert shell.ok("consume", "--topic", topic).lines == ["one", "two", "", "four"]
+    assert shell.ok("produce", "--topic", topic, stdin=b"").out == f"0 rows written to {topic}\n"
+
+
+def lines_with_keys_and_nulls(shell: Shell) -> None:
+    topic = topic_of(shell, "keys", "cleanup.policy=compact")
+    made = shell(
+        "produce", "--topic", topic, "--key-separator", "\\t", "--null-marker", "NULL", stdin=b"a\t1\nb\t2\tmore\nno key\nc\tNULL\n\t5\n"
+    )
+    assert made.status == 1
+    assert "1 row rejected, 4 written; line 3: no key separator" in made.err
+    assert pairs(shell, topic) == [("a", "1"), ("b", "2\tmore"), ("c", None), ("", "5")]
+    assert shell.ok("consume", "--topic", topic, "--key-separator", "=", "--null-marker", "-").lines == ["a=1", "b=2\tmore", "c=-", "=5"]
+
+
+def a_row_that_the_topic_refuses_is_set_aside_alone(shell: Shell) -> None:
+    """KIP-135 over KIP-467: the neighbours of a record without a key are written, whichever broker it is."""
+    topic = topic_of(shell, "compacted", "cleanup.policy=compact")
+    rows = b"".join(b'{"key":%s,"value":"v%d"}\n' % (b"null" if n == 2 else b'"k%d"' % n, n) for n in range(5))
+    file = str(shell.folder / "rejected.jsonl")
+    made = shell("produce", "--topic", topic, "--format", "json", "--rejected", file, "--json", stdin=rows)
+    assert made.status == 1
+    assert (made.json["written"], made.json["rejected"], made.json["rejected_file"]) == (4, 1, file)
+    assert "line 3: INVALID_COMPACTION_KEY" in made.err
+    (row,) = [json.loads(line) for line in (shell.folder / "rejected.jsonl").read_text().splitlines()]
+    assert (row["key"], row["value"], row["row"], row["topic"], row["error_name"]) == (None, "v2", 3, topic, "INVALID_COMPACTION_KEY")
+    assert [value for _, value in pairs(shell, topic)] == ["v0", "v1", "v3", "v4"]
+
+
+def broken_rows_name_their_lines(shell: Shell) -> None:
+    topic = topic_of(shell, "broken")
+    rows = b'{"value":"v1"}\n{"value":\n\n{"valeu":"v4"}\n[5]\n{"value":"v6","timestamp":"soon"}\n'
+    rows += b'{"value":"v7","partition":-1}\n{"value":"v8"}\n'
+    file = str(shell.folder / "rejected.parquet")
+    made = shell("produce", "--topic", topic, "--format", "json", "--rejected", file, stdin=rows)
+    assert made.status == 1
+    assert "5 rows rejected, 2 written; line 2: no JSON" in made.err
+    found = pq.read_table(file).to_pylist()
+    assert [row["row"] for row in found] == [2, 4, 5, 6, 7]
+    assert found[1]["value"] == b'{"valeu":"v4"}'
+    assert [row["error_message"].partition(":")[0] for row in found[1:]] == [
+        "unknown field 'valeu'",
+        "[5]",
+        "timestamp 'soon'",
+        "partition -1",
+    ]
+    assert [value for _, value in pairs(shell, topic)] == ["v1", "v8"]
+
+
+def json_carries_everything_there_and_back(shell: Shell) -> None:
+    first, second = topic_of(shell, "json-1", partitions=2), topic_of(shell, "json-2", partitions=2)
+    rows = [
+        {
+            "key": "k",
+            "value": 'quote " backslash \\ line\nbell \a e\u0301',
+            "timestamp": TIME_MS,
+            "partition": 1,
+            "headers": {"a": "b", "n": None},
+        },
+        {"key": None, "value": None, "timestamp": TIME_MS, "partition": 1},
+        {"key": "/w==", "key_encoding": "base64", "value": "", "timestamp": "2023-11-14T22:13:20Z", "partition": 1},
+        {"key": 7, "value": {"b": [1, 2]}, "timestamp": TIME_MS, "partition": 1},
+    ]
+    shell.ok("produce", "--topic", first, "--format", "json", stdin="".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    found = records(shell, first)
+    assert [record["offset"] for record in found] == [0, 1, 2, 3]
+    assert {(record["topic"], record["partition"], record["timestamp"]) for record in found} == {(first, 1, TIME_MS)}
+    assert [record["value"] for record in found] == [rows[0]["value"], None, "", '{"b":[1,2]}']
+    assert [record["key"] for record in found] == ["k", None, "/w==", "7"]
+    assert found[0]["headers"] == [{"key": "a", "value": "b"}, {"key": "n", "value": None}]
+    assert found[2]["key_encoding"] == "base64"
+    shell.ok("produce", "--topic", second, "--format", "json", stdin=shell.ok("consume", "--topic", first, "--json").out.encode())
+    assert records(shell, second) == [{**record, "topic": second} for record in found]
+
+
+def files_of_tables_go_there_and_back(shell: Shell) -> None:
+    first = topic_of(shell, "tables", partitions=2)
+    rows = b'{"key":"a","value":"1","headers":{"h":"x"},"partition":0}\n{"key":"b","value":null,"partition":1}\n'
+    rows += b'{"key":null,"value":"","partition":1}\n'
+    shell.ok("produce", "--topic", first, "--format", "json", "--compression", "zstd", stdin=rows)
+    before = records(shell, first)
+    assert len(before) == 3
+    for suffix in ("parquet", "arrow", "csv", "jsonl"):
+        file, copy = str(shell.folder / f"records.{suffix}"), topic_of(shell, f"copy-{suffix}", partitions=2)
+        assert shell.ok("consume", "--topic", first, "--output", file).out == ""
+        assert shell.ok("produce", "--topic", copy, file).out == f"3 rows written to {copy}\n"
+        assert records(shell, copy) == [{**record, "topic": copy} for record in before], suffix
+
+
+def whole_rows_with_a_key_field(shell: Shell) -> None:
+    topic = topic_of(shell, "whole")
+    shell.ok("produce", "--topic", topic, "--format", "json", "--key-field", "id", stdin=b'{"id": 7, "x": [1]}\n{"x":2}\n')
+    shell.ok("produce", "--topic", topic, "--format", "csv", "--key-field", "id", stdin=b'id,name\n8,joe\n,"a,b"\n')
+    table = pa.table({"id": [9, None], "at": [b"bytes", None]})
+    pq.write_table(table, shell.folder / "rows.parquet")
+    shell.ok("produce", "--topic", topic, str(shell.folder / "rows.parquet"), "--key-field", "id")
+    assert pairs(shell, topic) == [
+        ("7", '{"id": 7, "x": [1]}'),
+        (None, '{"x":2}'),
+        ("8", '{"id":"8","name":"joe"}'),
+        (None, '{"id":null,"name":"a,b"}'),
+        ("9", '{"id":9,"at":"bytes"}'),
+        (None, '{"id":null,"at":null}'),
+    ]
+    shell.refused("produce", "--topic", topic, str(shell.folder / "rows.parquet"), says="column 'id' is unknown")
+    shell.refused(
+        "produce", "--topic", topic, str(shell.folder / "rows.parquet"), "--key-field", "ip", says="the columns are id, at", status=2
+    )
+
+
+def broken_rows_of_csv(shell: Shell) -> None:
+    topic = topic_of(shell, "csv")
+    rows = b'key,value,timestamp\na,1,1700000000000\nb,2\n"c\nd",3,never\n,"",\n'
+    made = shell("produce", "--topic", topic, "--format", "csv", "--rejected", str(shell.folder / "r.jsonl"), stdin=rows)
+    assert (made.status, "2 rows rejected, 2 written; row 2: 2 fields, the first line names 3" in made.err) == (1, True)
+    kept = [json.loads(line) for line in (shell.folder / "r.jsonl").read_text().splitlines()]
+    assert [(row["row"], row["value"]) for row in kept] == [(2, "b,2"), (3, "c\nd,3,never")]
+    assert pairs(shell, topic) == [("a", "1"), (None, "")]
+
+
+def a_transaction_is_all_or_nothing(shell: Shell) -> None:
+    topic = topic_of(shell, "transaction", "cleanup.policy=compact")
+    transactional = ("--topic", topic, "--key-separator", ":", "--transactional-id", shell.name("id"))
+    assert shell.ok("produce", *transactional, stdin=b"a:1\nb:2\n").out == f"2 rows written to {topic}\n"
+    made = shell("produce", *transactional, "--rejected", str(shell.folder / "r.jsonl"), "--json", stdin=b"c:3\nno key\nd:4\n")
+    assert (made.status, made.json["written"], made.json["rejected"]) == (1, 0, 1)
+    assert "nothing was written: the transaction was aborted; line 2" in made.err
+    assert pairs(shell, topic) == [("a", "1"), ("b", "2")]
+    assert len(pairs(shell, topic, "--isolation-level", "read_uncommitted")) >= 2
+
+
+def reading_starts_and_ends_where_it_is_told(shell: Shell) -> None:
+    topic = topic_of(shell, "places", partitions=2)
+    rows = [{"value": str(n), "timestamp": TIME_MS + n, "partition": n % 2} for n in range(10)]
+    shell.ok("produce", "--topic", topic, "--format", "json", stdin="".join(f"{json.dumps(row)}\n" for row in rows).encode())
+    cases = {
+        (): set("0123456789"),
+        ("--from-beginning",): set("0123456789"),
+        ("--partition", "1"): set("13579"),
+        ("--partition", "1", "--offset", "3"): set("79"),
+        ("--partition", "1", "--offset", "5"): set(),
+        ("--offset", "latest"): set(),
+        ("--from-timestamp", str(TIME_MS + 6)): set("6789"),
+        ("--from-timestamp", "2023-11-14T22:13:20.008Z"): set("89"),
+        ("--from-timestamp", "2040-01-01"): set(),
+        ("--partition", "0", "--max-messages", "2"): set("02"),
+        ("--partition", "0", "--max-messages", "2", "--follow", "--from-beginning"): set("02"),
+    }
+    for arguments, expected in cases.items():
+        assert set(shell.ok("consume", "--topic", topic, *arguments).lines) == expected, arguments
+    shell.refused("consume", "--topic", topic, "--partition", "1", "--offset", "6", says="begins at 0 and ends at 5")
+    shell.refused("consume", "--topic", topic, "--partition", "2", says="has partitions 0 to 1", status=2)
+    shell.refused("consume", "--topic", topic, "--offset", "3", says="needs --partition", status=2)
+    shell.refused("consume", "--topic", topic, "--offset", "latest", "--from-beginning", says="contradict", status=2)
+    shell.refused("consume", "--topic", topic, "--from-timestamp", "soon", says="expected milliseconds", status=2)
+
+
+def a_group_goes_on_where_it_stopped(shell: Shell) -> None:
+    topic, group = topic_of(shell, "group"), shell.name("readers")
+    shell.ok("produce", "--topic", topic, stdin=b"1\n2\n3\n4\n5\n")
+    assert shell.ok("consume", "--topic", topic, "--group", group, "--max-messages", "2").lines == ["1", "2"]
+    assert shell.ok("consume", "--topic", topic, "--group", group).lines == ["3", "4", "5"]
+    assert shell.ok("consume", "--topic", topic, "--group", group).lines == []
+    assert shell.ok("consume", "--topic", topic, "--group", group, "--from-beginning", "--max-messages", "1").lines == ["1"]
+    assert shell.ok("consume", "--topic", topic, "--group", group, "--max-messages", "1").lines == ["2"]
+
+
+def what_csv_cannot_hold_is_said(shell: Shell) -> None:
+    topic = topic_of(shell, "bytes")
+    shell.ok("produce", "--topic", topic, "--format", "json", stdin=b'{"value":"/w==","value_encoding":"base64"}\n')
+    shell.refused(
+        "consume", "--topic", topic, "--output", str(shell.folder / "bytes.csv"), says="column value has bytes that are not UTF-8"
+    )
+    shell.ok("consume", "--topic", topic, "--output", str(shell.folder / "bytes.parquet"))
+    assert pq.read_table(shell.folder / "bytes.parquet")["value"].to_pylist() == [b"\xff"]
+
+
+def files_and_topics_that_are_not_there(shell: Shell) -> None:
+    topic = topic_of(shell, "files")
+    folder = str(shell.folder)
+    empty, text = shell.file("empty.parquet", b""), shell.file("text.parquet", b"hello, this is no Parquet file")
+    for arguments, says, status in [
+        (("produce", "--topic", topic, f"{folder}/nowhere.csv"), "nowhere.csv: No such file", 1),
+        (("produce", "--topic", topic, folder), f"{folder}: Is a directory", 1),
+        (("produce", "--topic", topic, empty), "empty.parquet: not readable as Parquet", 1),
+        (("produce", "--topic", topic, text), "text.parquet: not readable as Parquet", 1),
+        (("produce", "--topic", topic, text, "--format", "arrow"), "text.parquet: not readable as Arrow", 1),
+        (("produce", "--topic", topic, shell.file("empty.csv", b"")), "empty.csv: not readable as CSV", 1),
+        (("produce", "--topic", topic, "--rejected", f"{folder}/nowhere/r.jsonl"), "No such file", 1),
+        (("produce", "--topic", topic, "--rejected", "r.txt"), "must end in", 2),
+        (("produce", "--topic", topic, "--format", "xml"), "it must be one of", 2),
+        (("produce", "--topic", topic, "--acks", "2"), "acks", 2),
+        (("produce", "--topic", topic, "--format", "json", "--key-separator", ":"), "is for lines", 2),
+        (("produce", "--topic", f"{topic}s"), f"the nearest is '{topic}'", 1),
+        (("consume", "--topic", f"{topic}s"), f"the nearest is '{topic}'", 1),
+        (("consume", "--topic", topic, "--output", folder), "Is a directory", 1),
+        (("consume", "--topic", topic, "--format", "xml"), "it must be one of", 2),
+        (("consume", "--topic", topic, "--json", "--fields", "key,size"), "'size' is not one of", 2),
+        (("consume", "--topic", topic, "--fields", "key"), "--fields is for", 2),
+    ]:
+        shell.refused(*arguments, says=says, status=status)
+
+
+CHECKS = [
+    lines_become_values,
+    lines_with_keys_and_nulls,
+    a_row_that_the_topic_refuses_is_set_aside_alone,
+    broken_rows_name_their_lines,
+    json_carries_everything_there_and_back,
+    files_of_tables_go_there_and_back,
+    whole_rows_with_a_key_field,
+    broken_rows_of_csv,
+    a_transaction_is_all_or_nothing,
+    reading_starts_and_ends_where_it_is_told,
+    a_group_goes_on_where_it_stopped,
+    what_csv_cannot_hold_is_said,
+    files_and_topics_that_are_not_there,
+]
