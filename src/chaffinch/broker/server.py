@@ -156,7 +156,7 @@ class BrokerServer:
     def connected(self, peer: Peer) -> bool:
         """Take note of a new connection; False when there are too many."""
         if len(self._peers) >= self._connections_max:
-            self._say_seldom(peer, "max.connections", f"connection from {peer.address} refused: there are {len(self._peers)} already")
+            self._say_seldom(peer, "too many connections", f"connection from {peer.address} refused: there are {len(self._peers)} already")
             return False
         self._peers[peer.connection_id] = peer
         self.traffic.connections += 1
@@ -182,7 +182,7 @@ class BrokerServer:
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         """The stream makes no sense any more: this connection ends, with one line."""
-        self._say_seldom(peer, "violation", f"connection from {peer.address} closed: {violation}")
+        self._say_seldom(peer, "broken requests", f"connection from {peer.address} closed: {violation}")
         peer.take_no_more_requests()
         self._loop.call_soon(peer.close)  # After the answers that wait for the end of this turn.
 
@@ -294,7 +294,7 @@ class BrokerServer:
     def _look_around(self) -> None:
         """Close connections that hold something without getting on."""
         for peer, reason in self._watch.sweep(list(self._peers.values())):
-            self._say_seldom(peer, "watch", f"connection from {peer.address} closed: {reason}")
+            self._say_seldom(peer, "connections without progress", f"connection from {peer.address} closed: {reason}")
             peer.abort()
         if self._watch.interval_s is not None:
             self._sweep = self._loop.call_later(self._watch.interval_s, self._look_around)
@@ -307,6 +307,7 @@ class BrokerServer:
         for peer in list(self._peers.values()):
             peer.close()
         await asyncio.sleep(0)
+        self._carry_out(self.core.state.refusals.end())
         self.core.close()
 
     def abandon(self) -> None:
@@ -339,5 +340,6 @@ class BrokerServer:
 
     def _say_seldom(self, peer: Peer, what: str, text: str) -> None:
         refusals = self.core.state.refusals
-        refusals.say_seldom((peer.address.rpartition(":")[0], what, ""), text, self._clock.wall_ms())
+        refusals.say_seldom(what, f"connections from {peer.address.rpartition(':')[0]}", text, self._clock.wall_ms())
         self._carry_out(refusals.take())
+        self._arm()

@@ -115,6 +115,7 @@ class BrokerCore:
             changed_keys=changed_keys,
             chores=[transactions, membership],
         )
+        self.state.chores.append(self.state.refusals)
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
             # and readers see them: they must not go any more.

@@ -20,6 +20,7 @@ from chaffinch.broker.core.topic_options import WITH_EFFECT
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.errors.codes import ErrorCode, Numbering
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.schema import Message
 
 
@@ -98,11 +99,12 @@ Handler: TypeAlias = Callable[[BrokerState, RequestReceived, int, Fault | None],
 
 
 def refuse(broker: BrokerState, event: RequestReceived, now_ms: int, *, place: Any, code: ErrorCode, reason: str) -> None:
-    """Say in the log what was refused."""
+    """Say in the log what was refused. `place`: a TopicPartition, or whatever else the request is about."""
     broker.refusals.refused(
         api=event.request.api.name,
         client=event.request.client_id or "",
         place=str(place),
+        within=place.topic if isinstance(place, TopicPartition) else str(place),
         code=code.name,
         reason=reason,
         now_ms=now_ms,

@@ -1,45 +1,68 @@
-"""The broker's lines about what it refused: one per refusal, but at most one per second for the same client, place and code.
+"""The broker's lines about what it refused: one per refusal, but a client that is refused again and again is counted and not repeated.
 
-KIP-579's motivation names the fault: a misconfigured producer that retries filled the broker's log. What was left out is counted in the
-next line.
+KIP-579's motivation names the fault: a misconfigured producer that retries filled the broker's log. So the first refusal of a client at a
+topic (or group, or transactional id) is a line with its reason; what follows within a second is counted, and the counts are said when the
+second is over. While there is something to count the intervals double, up to a minute. Whoever comes under ever new names meets a limit of
+lines per second for all together. No count is lost: what is left is said when the broker ends.
+
+What a line quotes comes from outside: control characters are escaped, and long texts cut.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
+from dataclasses import dataclass, field
+
 from chaffinch.broker.core.effects import Report
 
 INTERVAL_MS = 1000
-KEYS_MAX = 10_000
-"""Different refusals remembered; beyond it all are forgotten, which costs at most one line each."""
+INTERVAL_MS_MAX = 60_000
+REST_MS = 10_000
+"""After an interval without anything to count, so much quiet makes an end of it; a refusal before is a line, and the interval is longer."""
+LINES_PER_INTERVAL_MAX = 50
+WINDOWS_MAX = 10_000
+"""Clients and topics that are counted at a time; others are only counted all together."""
+TEXT_LENGTH_MAX = 1000
+NAME_LENGTH_MAX = 100
+
+
+@dataclass(slots=True)
+class _Window:
+    """What was left out of one kind since its last line. `who` begins the line that says so. `rests`: the next one is a line again."""
+
+    who: str
+    length_ms: int = INTERVAL_MS
+    ends_at_ms: int = 0
+    rests: bool = False
+    omitted: Counter[str] = field(default_factory=Counter)
 
 
 class RefusalLog:
-    """Collects `lines` for the shell. `take` empties it."""
+    """Collects `lines` for the shell; `take` empties it. A chore: counts are due when their interval is over."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[str, str, str], tuple[int, int]] = {}
-        self._without_effect: set[str] = set()
         self.lines: list[Report] = []
+        self._windows: dict[tuple[str, str], _Window] = {}
+        self._ends: list[tuple[int, tuple[str, str]]] = []  # A heap; of a window's entries the one at its `ends_at_ms` counts.
+        self._interval_end_ms = 0
+        self._interval_lines = 0
+        self._left_out = 0
+        self._without_effect: set[str] = set()
 
-    def refused(self, *, api: str, client: str, place: str, code: str, reason: str, now_ms: int) -> None:
-        """One refusal. `place` is a topic-partition, a group or a transactional id."""
-        self.say_seldom((client, place, code), f"refused: {api} from client {client!r} for {place}: {code}: {reason}", now_ms)
+    def refused(self, *, api: str, client: str, place: str, within: str, code: str, reason: str, now_ms: int) -> None:
+        """One refusal. `place`: a topic-partition, a group, a transactional id; `within`: the topic, or the place again."""
+        client, within = f"'{_cut(client, NAME_LENGTH_MAX)}'", _cut(within, NAME_LENGTH_MAX)
+        text = f"refused: {api} from client {client} for {_cut(place, NAME_LENGTH_MAX)}: {code}: {reason}"
+        self._say_seldom((client, within), f"refused: client {client} at {within}", code, text, now_ms)
 
-    def say_seldom(self, key: tuple[str, str, str], text: str, now_ms: int) -> None:
-        """A line that may come again and again for the same key."""
-        last_ms, omitted = self._last.get(key, (now_ms - INTERVAL_MS, 0))
-        if 0 <= now_ms - last_ms < INTERVAL_MS:
-            self._last[key] = (last_ms, omitted + 1)
-            return
-        if len(self._last) >= KEYS_MAX:
-            self._last.clear()
-        self._last[key] = (now_ms, 0)
-        more = f" ({omitted} more like it since the last line)" if omitted else ""
-        self.lines.append(Report(text + more))
+    def say_seldom(self, kind: str, origin: str, text: str, now_ms: int) -> None:
+        """A line that may come again and again from the same origin."""
+        self._say_seldom((kind, origin), f"{kind}: {_cut(origin, NAME_LENGTH_MAX)}", "like the last", text, now_ms)
 
     def say(self, text: str) -> None:
         """A line that comes once."""
-        self.lines.append(Report(text))
+        self.lines.append(Report(_cut(text, TEXT_LENGTH_MAX)))
 
     def without_effect(self, option: str, value: object, where: str = "") -> None:
         """An option that Apache Kafka knows was given, and changes nothing here: one line for it, however often it is given."""
@@ -51,3 +74,90 @@ class RefusalLog:
     def take(self) -> list[Report]:
         lines, self.lines = self.lines, []
         return lines
+
+    # As a chore -----------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        if self._left_out:
+            return min(self._interval_end_ms, self._ends[0][0]) if self._ends else self._interval_end_ms
+        return self._ends[0][0] if self._ends else None
+
+    def expire(self, now_ms: int) -> list[str]:
+        lines = []
+        while self._ends and self._ends[0][0] <= now_ms:
+            ends_at_ms, key = heapq.heappop(self._ends)
+            window = self._windows.get(key)
+            if window is None or window.ends_at_ms != ends_at_ms:
+                continue  # It was given another end since.
+            if window.omitted:
+                lines.append(_counted(window))
+                self._lengthen(key, window, now_ms)
+            elif window.rests:
+                del self._windows[key]
+            else:
+                window.rests = True
+                self._end_at(key, window, now_ms + REST_MS)
+        if self._left_out and now_ms >= self._interval_end_ms:
+            lines.append(self._take_left_out())
+        return lines
+
+    def end(self) -> list[Report]:
+        """All that was counted and not said yet: the broker ends."""
+        for window in self._windows.values():
+            if window.omitted:
+                self.say(_counted(window))
+        self._windows.clear()
+        self._ends.clear()
+        if self._left_out:
+            self.say(self._take_left_out())
+        return self.take()
+
+    # Inside ---------------------------------------------------------------------------------------------------------------------------
+
+    def _say_seldom(self, key: tuple[str, str], who: str, label: str, text: str, now_ms: int) -> None:
+        window = self._windows.get(key)
+        if window is not None and not window.rests:
+            window.omitted[label] += 1
+            return
+        if now_ms >= self._interval_end_ms or now_ms < self._interval_end_ms - INTERVAL_MS:
+            self._interval_end_ms = now_ms + INTERVAL_MS
+            self._interval_lines = 0
+        if self._interval_lines >= LINES_PER_INTERVAL_MAX or (window is None and len(self._windows) >= WINDOWS_MAX):
+            self._left_out += 1
+            return
+        self._interval_lines += 1
+        self.say(text)
+        if window is None:
+            window = self._windows[key] = _Window(who)
+            self._end_at(key, window, now_ms + window.length_ms)
+        else:
+            self._lengthen(key, window, now_ms)
+
+    def _lengthen(self, key: tuple[str, str], window: _Window, now_ms: int) -> None:
+        """Once more, and longer."""
+        window.omitted.clear()
+        window.rests = False
+        window.length_ms = min(2 * window.length_ms, INTERVAL_MS_MAX)
+        self._end_at(key, window, now_ms + window.length_ms)
+
+    def _end_at(self, key: tuple[str, str], window: _Window, ends_at_ms: int) -> None:
+        window.ends_at_ms = ends_at_ms
+        heapq.heappush(self._ends, (ends_at_ms, key))
+
+    def _take_left_out(self) -> str:
+        count, self._left_out = self._left_out, 0
+        return f"{count} more lines left out, of too many different clients and topics"
+
+
+def _counted(window: _Window) -> str:
+    counts = ", ".join(f"{label} {count}" for label, count in sorted(window.omitted.items()))
+    return f"{window.who}: {window.omitted.total()} more since the last line: {counts}"
+
+
+def _cut(text: str, length_max: int) -> str:
+    """One line of printable characters."""
+    cut = text if len(text) <= length_max else f"{text[:length_max]}..."
+    if cut.isprintable():
+        return cut
+    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in cut)

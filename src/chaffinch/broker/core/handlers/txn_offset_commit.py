@@ -48,7 +48,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         results.update(dict.fromkeys(offsets, codes.NOT_COORDINATOR))
     for place, code in results.items():
         if code is not codes.NONE:
-            refuse(broker, event, now_ms, place=f"{request.group_id!r} at {place}", code=code, reason=f"in {request.transactional_id!r}")
+            refuse(broker, event, now_ms, place=place, code=code, reason=f"offset of {request.group_id!r} in {request.transactional_id!r}")
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(

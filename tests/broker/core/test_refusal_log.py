@@ -1,0 +1,177 @@
+"""The refusal log: what is said at once, what is counted, and that no count is lost however the refusals come."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.broker.core import refusal_log
+from chaffinch.broker.core.refusal_log import INTERVAL_MS_MAX, LINES_PER_INTERVAL_MAX, RefusalLog
+
+NOW_MS = 1_700_000_000_000
+
+
+class Diary:
+    """A refusal log, its clock and everything it said."""
+
+    def __init__(self) -> None:
+        self.log = RefusalLog()
+        self.now_ms = NOW_MS
+        self.lines: list[str] = []
+
+    def refuse(
+        self, client: str = "app", topic: str = "orders", partition: int = 0, code: str = "INVALID_RECORD", why: str = "why"
+    ) -> None:
+        self.log.refused(
+            api="Produce", client=client, place=f"{topic}-{partition}", within=topic, code=code, reason=why, now_ms=self.now_ms
+        )
+        self.lines += [line.text for line in self.log.take()]
+
+    def advance(self, by_ms: int) -> None:
+        until_ms = self.now_ms + by_ms
+        while (deadline_ms := self.log.next_deadline_ms) is not None and deadline_ms <= until_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.lines += self.log.expire(self.now_ms)
+        self.now_ms = until_ms
+
+    def end(self) -> None:
+        self.lines += [line.text for line in self.log.end()]
+
+    def told(self) -> int:
+        """How many refusals the lines stand for."""
+        more = [re.search(r"(\d+) more (?:since|lines)", line) for line in self.lines]
+        return sum(1 if found is None else int(found[1]) for found in more)
+
+
+def test_a_refusal_is_a_line() -> None:
+    diary = Diary()
+    diary.refuse()
+    assert diary.lines == ["refused: Produce from client 'app' for orders-0: INVALID_RECORD: why"]
+    diary.advance(11_000)
+    assert len(diary.lines) == 1
+    assert diary.log.next_deadline_ms is None
+
+
+def test_repetitions_are_counted_by_code_and_said_after_a_second() -> None:
+    diary = Diary()
+    for code, count in (("INVALID_RECORD", 3), ("MESSAGE_TOO_LARGE", 2)):
+        for _ in range(count):
+            diary.refuse(code=code)
+    diary.advance(999)
+    assert len(diary.lines) == 1
+    diary.advance(1)
+    assert diary.lines[1] == "refused: client 'app' at orders: 4 more since the last line: INVALID_RECORD 2, MESSAGE_TOO_LARGE 2"
+
+
+def test_ten_thousand_partitions_are_one_topic() -> None:
+    """A misconfigured producer must not fill the disk."""
+    diary = Diary()
+    for partition in range(10_000):
+        diary.refuse(partition=partition)
+    diary.advance(1000)
+    assert len(diary.lines) == 2
+    assert "9999 more" in diary.lines[1]
+
+
+def test_every_topic_and_every_client_has_its_own_line() -> None:
+    diary = Diary()
+    for client in ("a", "b"):
+        for topic in ("orders", "payments"):
+            diary.refuse(client, topic)
+    assert len(set(diary.lines)) == 4
+
+
+def test_a_day_of_refusals_is_a_page() -> None:
+    """Intervals double up to a minute while there is something to count, and begin small again after a pause."""
+    diary = Diary()
+    for _ in range(24 * 3600):
+        diary.refuse()
+        diary.advance(1000)
+    assert len(diary.lines) < 24 * 60 + 20
+    diary.advance(2 * INTERVAL_MS_MAX)
+    count = len(diary.lines)
+    diary.refuse()
+    assert diary.lines[count:] == ["refused: Produce from client 'app' for orders-0: INVALID_RECORD: why"]
+
+
+def test_a_refusal_soon_after_a_quiet_interval_begins_a_longer_one() -> None:
+    diary = Diary()
+    diary.refuse()
+    diary.advance(1500)
+    diary.refuse()
+    diary.refuse()
+    diary.advance(1999)
+    assert len(diary.lines) == 2
+    diary.advance(1)
+    assert len(diary.lines) == 3
+    assert "1 more since" in diary.lines[2]
+
+
+def test_ever_new_names_are_counted_together() -> None:
+    diary = Diary()
+    for number in range(1000):
+        diary.refuse(client=f"client-{number}")
+    assert len(diary.lines) == LINES_PER_INTERVAL_MAX
+    diary.advance(1000)
+    assert diary.lines[-1] == f"{1000 - LINES_PER_INTERVAL_MAX} more lines left out, of too many different clients and topics"
+    diary.refuse(client="another")
+    assert "another" in diary.lines[-1]
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusal_log, "WINDOWS_MAX", 10)
+    diary = Diary()
+    for number in range(100):
+        diary.refuse(client=f"client-{number}")
+    assert len(diary.log._windows) == 10
+    diary.advance(11_000)
+    assert not diary.log._windows
+    assert diary.told() == 100
+
+
+def test_counts_come_out_at_the_end() -> None:
+    diary = Diary()
+    for _ in range(9):
+        diary.log.say_seldom("broken requests", "connections from 127.0.0.1", "connection from 127.0.0.1:4711 closed", diary.now_ms)
+    diary.refuse()
+    diary.refuse()
+    diary.end()
+    assert diary.lines == [
+        "connection from 127.0.0.1:4711 closed",
+        "refused: Produce from client 'app' for orders-0: INVALID_RECORD: why",
+        "broken requests: connections from 127.0.0.1: 8 more since the last line: like the last 8",
+        "refused: client 'app' at orders: 1 more since the last line: INVALID_RECORD 1",
+    ]
+    assert diary.log.next_deadline_ms is None
+
+
+def test_a_line_stays_one_line() -> None:
+    diary = Diary()
+    diary.refuse(client="evil\nERROR disk full\x1b[31m\r", topic="or\x00ders", why="say\n" + "x" * 100_000)
+    diary.refuse(client="evil\nERROR disk full\x1b[31m\r", topic="or\x00ders")
+    diary.advance(1000)
+    assert len(diary.lines) == 2
+    assert r"'evil\nERROR disk full\x1b[31m\r'" in diary.lines[0]
+    assert all(line.isprintable() and len(line) < 1100 for line in diary.lines)
+
+
+def test_a_clock_that_is_set_back_does_not_silence_new_clients() -> None:
+    diary = Diary()
+    for number in range(LINES_PER_INTERVAL_MAX):
+        diary.refuse(client=f"client-{number}")
+    diary.now_ms -= 3_600_000
+    diary.refuse(client="another")
+    assert "another" in diary.lines[-1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 80), st.integers(0, 3), st.integers(0, 1500)), max_size=200))
+def test_no_count_is_lost(refusals: list[tuple[int, int, int]]) -> None:
+    diary = Diary()
+    for client, topic, pause_ms in refusals:
+        diary.refuse(client=str(client), topic=str(topic))
+        diary.advance(pause_ms)
+    diary.end()
+    assert diary.told() == len(refusals)
