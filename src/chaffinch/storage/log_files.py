@@ -74,6 +74,10 @@ class LogFiles:
             segment.close()
         self._carry_out_swap()
 
+    def note_clean(self, first_dirty_offset: int) -> None:
+        """Compaction has seen all below `first_dirty_offset`, and had nothing to take away. Raises StorageError."""
+        self.write_state(replace(self.state, first_dirty_offset=first_dirty_offset))
+
     def _carry_out_swap(self) -> None:
         """The names follow, then the snapshots; with them nothing is left that speaks of the old files."""
         swap = self.state.swap

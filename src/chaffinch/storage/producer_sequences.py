@@ -124,6 +124,13 @@ class ProducerSequences:
             state = self._states[producer_id]
             yield OngoingTransaction(producer_id, state.epoch, first_offset, state.last_used_ms)
 
+    def last_entries(self) -> dict[int, tuple[int, int | None]]:
+        """Producer id -> (epoch, last offset of its last batch here, or None where only a marker has told its epoch)."""
+        return {
+            producer_id: (state.epoch, state.batches[-1].last_offset if state.batches else None)
+            for producer_id, state in self._states.items()
+        }
+
     def find_duplicate(self, header: BatchHeader) -> StoredBatch | None:
         """The stored batch with the same producer, epoch, first and last sequence, if it is one of the last five."""
         state = self._states.get(header.producer_id)

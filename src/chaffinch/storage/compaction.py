@@ -1,0 +1,189 @@
+"""Compaction of one log, in slices that the one thread of a broker can take between requests.
+
+First the keys of everything new are read (`LatestOffsets`), then the segments are written anew, from the oldest on, each group of them
+into one beside the old ones; it is synced, and takes their place by `LogFiles.swap`. Until then readers see the old ones, and appends go
+on, as only sealed segments are touched. A crash leaves the old segments or the new one; an error leaves the old ones, and a next
+compaction begins anew.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+
+from chaffinch.records.batch_header import BatchView, read_header
+from chaffinch.records.key_filter import read_keys
+from chaffinch.storage.batch_scan import BatchScan
+from chaffinch.storage.compaction_rules import AbortedRanges, LatestOffsets, Rules
+from chaffinch.storage.files import CorruptLog, StorageError
+from chaffinch.storage.offset_index import SPAN_MAX
+from chaffinch.storage.partition_log import PartitionLog
+from chaffinch.storage.segment import CLEANED_SUFFIX, Segment
+
+SLICE_BYTES = 1 << 20
+"""What one `step` works through, about: a few milliseconds."""
+SYNC_BYTES = 8 << 20
+"""A new segment is synced each time that it has grown by so much: no sync takes long."""
+RECOMPRESSION_COST = 4
+"""How many times longer a compressed byte takes, about."""
+
+
+class Compaction:
+    """One compaction of `log` up to `end_offset`; see `cleanable.cleanable` for when and how far.
+
+    `map_bytes_max`: memory for keys (`log.cleaner.dedupe.buffer.size`); where they do not fit, compaction ends earlier.
+    """
+
+    def __init__(self, log: PartitionLog, end_offset: int, now_ms: int, *, map_bytes_max: int) -> None:
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self._log = log
+        self._files = log.files
+        self._config = log.config
+        self._end_offset = end_offset
+        self._now_ms = now_ms
+        self._map_bytes_max = map_bytes_max
+        self._slice_bytes = 0
+        self._oldest = self._files.segments[0]
+        self._cleaned: Segment | None = None
+        self._aborted = AbortedRanges(entry for segment in self._files.segments for entry in segment.aborted)
+        self._latest = LatestOffsets(max(self._files.state.first_dirty_offset, self._oldest.base_offset))
+        self._rules = Rules(
+            self._latest,
+            self._aborted,
+            log.producers.last_entries(),
+            now_ms=now_ms,
+            delete_retention_ms=self._config.delete_retention_ms,
+            decompressed_bytes_max=self._config.decompressed_bytes_max,
+        )
+        self._work = self._run()
+
+    def step(self) -> bool:
+        """Work on for one slice; True when all is done. Raises StorageError or RecordsError: it is over then, and the log as it was, or
+        compacted in part."""
+        try:
+            next(self._work)
+        except StopIteration:
+            return True
+        except BaseException:
+            self.abandon()
+            raise
+        if not self._files.segments or self._files.segments[0] is not self._oldest:
+            self.abandon()  # Old segments were deleted meanwhile, perhaps those that are being read.
+            return True
+        return False
+
+    def abandon(self) -> None:
+        """End it here. What was written and has not taken its place is thrown away, now or by the next compaction or start."""
+        self._work.close()
+        if self._cleaned is not None:
+            self._cleaned.close()
+            self._cleaned = None
+            with suppress(StorageError):
+                self._files.settle()
+
+    def _run(self) -> Generator[None, None, None]:
+        self._files.settle()
+        yield from self._read_new_keys()
+        groups = self._groups()
+        for number, group in enumerate(groups, 1):
+            yield from self._clean(group, is_last=number == len(groups))
+
+    def _read_new_keys(self) -> Iterator[None]:
+        latest = self._latest
+        for segment in self._files.segments[:-1]:
+            if segment.base_offset >= self._end_offset:
+                return
+            if segment.end_offset <= latest.end_offset:
+                continue
+            position = segment.position_of(latest.end_offset) if segment.base_offset < latest.end_offset else 0
+            for view in self._batches(segment, position, max(segment.base_offset, latest.end_offset)):
+                header = view.header
+                if not header.is_control and header.count and not self._aborted.holds(header):
+                    records = read_keys(view, self._config.decompressed_bytes_max)
+                    latest.add(records)
+                    self._slice_bytes += len(records.payload)
+                latest.end_offset = header.last_offset + 1
+                if self._slice_is_over(view.size):
+                    yield
+                if latest.size_bytes >= self._map_bytes_max:
+                    return
+
+    def _groups(self) -> list[Sequence[Segment]]:
+        """The segments to be written anew, in groups that become one each."""
+        groups: list[list[Segment]] = []
+        size = 0
+        for segment in self._files.segments[:-1]:
+            if segment.base_offset >= self._latest.end_offset:
+                break
+            size += segment.size
+            is_full = size > self._config.segment_bytes or not groups or segment.end_offset - groups[-1][0].base_offset > SPAN_MAX
+            if is_full:
+                groups.append([])
+                size = segment.size
+            groups[-1].append(segment)
+        return list(groups)
+
+    def _clean(self, group: Sequence[Segment], *, is_last: bool) -> Iterator[None]:
+        files = self._files
+        cleaned = self._cleaned = Segment(
+            files.file_system,
+            files.directory,
+            group[0].base_offset,
+            self._config,
+            created_ms=group[-1].created_ms,
+            suffix=CLEANED_SUFFIX,
+        )
+        synced_bytes, is_changed = 0, len(group) > 1
+        for segment in group:
+            for view in self._batches(segment, 0, segment.base_offset):
+                ended = self._rules.note_marker(view.header) if view.header.is_control else None
+                kept = self._rules.apply(view, is_last=segment is group[-1] and view.header.last_offset + 1 == segment.end_offset)
+                is_changed = is_changed or kept is not view.data
+                if kept is not None:
+                    cleaned.append(kept, read_header(kept), view.header.base_offset)
+                    if ended is not None:
+                        cleaned.aborted.add(ended)
+                is_compressed = kept is not view.data and view.header.compression_id
+                if self._slice_is_over(view.size * RECOMPRESSION_COST if is_compressed else view.size):
+                    yield
+                if cleaned.size - synced_bytes >= SYNC_BYTES:
+                    cleaned.log.sync()
+                    synced_bytes = cleaned.size
+                    yield
+        cleaned.save()
+        cleaned.sync_all()
+        files.file_system.sync_directory(files.directory)
+        yield
+        self.bytes_written += cleaned.size
+        self._take_place(cleaned, group, is_changed=is_changed, is_last=is_last)
+
+    def _take_place(self, cleaned: Segment, group: Sequence[Segment], *, is_changed: bool, is_last: bool) -> None:
+        files = self._files
+        first_dirty_offset = self._latest.end_offset if is_last else files.state.first_dirty_offset
+        self._cleaned = None
+        if is_changed:
+            first = next(number for number, segment in enumerate(files.segments) if segment is group[0])
+            try:
+                files.swap(cleaned, first, first + len(group), first_dirty_offset)
+            finally:
+                if cleaned not in files.segments:
+                    cleaned.close()
+        else:
+            cleaned.remove()
+            if is_last:
+                files.note_clean(first_dirty_offset)
+        self._oldest = files.segments[0]
+
+    def _batches(self, segment: Segment, position: int, offset: int) -> Iterator[BatchView]:
+        scan = BatchScan(segment.log, position, offset, end=segment.size, gaps_below=self._files.state.gaps_below)
+        for _, view in scan:
+            self.bytes_read += view.size
+            yield view
+        if scan.damage is not None:
+            raise CorruptLog(segment.log.path, scan.position, f"{scan.damage}; it was whole before")
+
+    def _slice_is_over(self, size: int) -> bool:
+        self._slice_bytes += size
+        if self._slice_bytes < SLICE_BYTES:
+            return False
+        self._slice_bytes = 0
+        return True

@@ -1,0 +1,131 @@
+"""A compacted log on the memory disk: filling it, compacting it to the end, and reading it as consumers do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.records.batch import decode, encode, views
+from chaffinch.records.batch_header import BatchView
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.compression import Compression
+from chaffinch.storage.cleanable import cleanable
+from chaffinch.storage.compaction import Compaction
+from chaffinch.storage.file_system import MemoryFileSystem
+from chaffinch.storage.partition_log import LogConfig, PartitionLog
+from tests.storage.orders_log import DIRECTORY, ORDERS
+
+Rows = list[tuple[int, bytes | None, bytes | None]]
+DAY = 86_400_000
+ONE, TWO = ProducerIdentity(1, 0), ProducerIdentity(2, 0)
+
+
+def opened(files: MemoryFileSystem, **config: int | bool | float) -> PartitionLog:
+    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(compacts=True, **config), 0)  # type: ignore[arg-type]
+
+
+def records(*pairs: tuple[str | None, str | None], identity: ProducerIdentity = NO_PRODUCER, **options: object) -> bytearray:
+    keys = [None if key is None else key.encode() for key, _ in pairs]
+    values = [None if value is None else value.encode() for _, value in pairs]
+    return encode(RecordColumns.from_lists(keys, values, [1000] * len(pairs)), identity=identity, **options)  # type: ignore[arg-type]
+
+
+def compact(log: PartitionLog, now_ms: int = 0, *, map_bytes_max: int = 1 << 30) -> Compaction:
+    found = cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, now_ms)
+    job = Compaction(log, found.end_offset, now_ms, map_bytes_max=map_bytes_max)
+    while not job.step():
+        pass
+    return job
+
+
+def all_batches(log: PartitionLog) -> list[BatchView]:
+    """Read as a consumer does: from the next offset on, one batch at a time."""
+    found = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        view = next(views(log.read(offset, 1)[0]))
+        assert view.crc_is_valid()
+        assert view.header.last_offset >= offset
+        found.append(view)
+        offset = view.header.last_offset + 1
+    return found
+
+
+def rows(log: PartitionLog) -> Rows:
+    """(offset, key, value) of every record of data."""
+    found: Rows = []
+    for view in all_batches(log):
+        if not view.header.is_control:
+            columns = decode(view)
+            assert columns.offsets is not None
+            found += [(int(columns.offsets[i]), columns.key(i), columns.value(i)) for i in range(columns.count)]
+    return found
+
+
+def headers(log: PartitionLog) -> list[tuple[int, int, int]]:
+    """(base offset, last offset, count) of every batch."""
+    return [(view.header.base_offset, view.header.last_offset, view.header.count) for view in all_batches(log)]
+
+
+def transaction(log: PartitionLog, identity: ProducerIdentity, sequence: int, *pairs: tuple[str | None, str | None]) -> None:
+    log.append(records(*pairs, identity=identity, base_sequence=sequence, is_transactional=True), now_ms=0)
+
+
+def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: int) -> PartitionLog:
+    """`count` batches of two producers and of nobody, with tombstones, and transactions that end either way; sealed."""
+    dice = random.Random(seed)
+    log = opened(files, segment_bytes=600, index_interval_bytes=100, checkpoint_bytes=900, delete_retention_ms=50, **config)
+    sequences = {1: 0, 2: 0}
+    for number in range(count):
+        pairs = [(f"k{dice.randrange(6)}", None if dice.random() < 0.2 else f"v{number}") for _ in range(dice.randint(1, 4))]
+        roll = dice.random()
+        if roll < 0.4:
+            log.append(records(*pairs, compression=dice.choice(list(Compression))), now_ms=0)
+        elif roll < 0.8:
+            producer_id = dice.choice((1, 2))
+            transactional = producer_id == 2
+            log.append(
+                records(
+                    *pairs, identity=ProducerIdentity(producer_id, 0), base_sequence=sequences[producer_id], is_transactional=transactional
+                ),
+                now_ms=0,
+            )
+            sequences[producer_id] += len(pairs)
+        else:
+            log.append_marker(dice.random() < 0.5, TWO, 0, 1000)
+    log.append_marker(True, TWO, 0, 1000)
+    log.roll(0)
+    return log
+
+
+def committed(log: PartitionLog) -> Rows:
+    """What a reader of committed records sees, by the index of aborted transactions."""
+    found: Rows = []
+    aborted = log.aborted_transactions(0, log.log_end_offset)
+    views_ = all_batches(log)
+    for view in views_:
+        header = view.header
+        if header.is_control or not header.count:
+            continue
+        if header.is_transactional:
+            end = next((v.header.base_offset for v in views_ if v.header.is_control and v.header.base_offset > header.base_offset), None)
+            assert end is not None, "its marker is gone"
+            if any(first <= header.base_offset and all(not header.base_offset > e for e in _ends(views_, first)) for _, first in aborted):
+                continue
+        columns = decode(view)
+        assert columns.offsets is not None
+        found += [(int(columns.offsets[i]), columns.key(i), columns.value(i)) for i in range(columns.count)]
+    return found
+
+
+def _ends(batches: Sequence[BatchView], first: int) -> list[int]:
+    return [view.header.base_offset for view in batches if view.header.is_control and view.header.base_offset > first][:1]
+
+
+def last_values(found: Rows) -> dict[bytes | None, bytes | None]:
+    return {key: value for _, key, value in found}
+
+
+def live(values: dict[bytes | None, bytes | None]) -> dict[bytes | None, bytes | None]:
+    return {key: value for key, value in values.items() if value is not None}

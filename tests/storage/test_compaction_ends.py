@@ -1,0 +1,123 @@
+"""Compaction over random lives, with a death or an error in any of its steps: readers and producers find what they must."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaffinch.storage.file_system import Interrupted, MemoryFileSystem, StorageError
+from chaffinch.storage.partition_log import PartitionLog
+from tests.storage.compacted_log import busy_log, committed, compact, last_values, live, records
+from tests.storage.orders_log import DIRECTORY, ORDERS
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_readers_find_the_last_values_and_producers_their_sequences(seed: int) -> None:
+    files = MemoryFileSystem()
+    log = busy_log(files, seed)
+    before = committed(log)
+    end = log.log_end_offset
+    duplicates = {number: [tuple(batch) for batch in state.batches] for number, state in log.producers._states.items()}
+    now_ms = 10_000
+    for _ in range(4):
+        compact(log, now_ms)
+        after = committed(log)
+        assert live(last_values(after)) == live(last_values(before))
+        assert set(after) <= set(before)
+        assert log.log_end_offset == end
+        now_ms += 60
+    files.kill()
+    log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
+    assert committed(log) == after
+    assert {number: [tuple(batch) for batch in state.batches] for number, state in log.producers._states.items()} == duplicates
+    files.kill()
+    for name in files.list(DIRECTORY):
+        if not name.endswith((".log", ".state")):
+            files.remove(f"{DIRECTORY}/{name}")
+    log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
+    assert committed(log) == after
+    assert {number: [tuple(batch) for batch in state.batches[-1:]] for number, state in log.producers._states.items()} == {
+        number: batches[-1:] for number, batches in duplicates.items()
+    }
+
+
+class Ending:
+    """Raises inside operation number `at`, counted from now."""
+
+    def __init__(self, at: int, error: type[BaseException] = Interrupted) -> None:
+        self.left = at
+        self.error = error
+
+    def __call__(self, operation: str, path: str, size: int) -> None:
+        if operation in ("read", "lock"):
+            return
+        self.left -= 1
+        if self.left < 0 and self.error is Interrupted:
+            raise Interrupted(size // 2)
+        if self.left < 0:
+            raise StorageError(path, operation, "No space left on device")
+
+
+def steps_of_a_compaction() -> int:
+    files = MemoryFileSystem()
+    log = busy_log(files, 5, count=24)
+    counter = Ending(10**9)
+    files.hook = counter
+    compact(log, 10_000)
+    return 10**9 - counter.left
+
+
+@pytest.mark.parametrize("ends_by_power", [False, True])
+def test_a_death_in_any_step_leaves_the_last_values(ends_by_power: bool) -> None:
+    steps = steps_of_a_compaction()
+    assert steps > 30
+    for at in range(steps):
+        files = MemoryFileSystem()
+        log = busy_log(files, 5, count=24)
+        before, end = committed(log), log.log_end_offset
+        log.sync()
+        files.hook = Ending(at)
+        with pytest.raises(Interrupted):
+            compact(log, 10_000)
+        files.hook = None
+        dice = random.Random(at)
+        if ends_by_power:
+            files.crash(lambda path, unsynced, dice=dice: dice.choice([0, unsynced, dice.randint(0, unsynced)]))
+        else:
+            files.kill()
+        log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
+        assert log.cuts == []
+        assert log.log_end_offset == end
+        after = committed(log)
+        assert live(last_values(after)) == live(last_values(before)), at
+        assert set(after) <= set(before)
+        compact(log, 20_000)
+        assert live(last_values(committed(log))) == live(last_values(before)), at
+        assert not [name for name in files.list(DIRECTORY) if name.endswith((".cleaned", ".new"))]
+        log.close()
+        files.kill()
+        assert committed(PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)) == committed(log.open(files, DIRECTORY, ORDERS))
+
+
+def test_an_error_in_any_step_leaves_a_log_that_goes_on() -> None:
+    steps = steps_of_a_compaction()
+    for at in range(steps):
+        files = MemoryFileSystem()
+        log = busy_log(files, 5, count=24)
+        before = committed(log)
+        files.hook = Ending(at, StorageError)
+        with pytest.raises(StorageError):
+            compact(log, 10_000)
+        files.hook = None
+        assert live(last_values(committed(log))) == live(last_values(before)), at
+        log.append(records(("new", "1")), now_ms=0)
+        if at % 2:
+            log.roll(0)
+            compact(log, 20_000)
+            assert not [name for name in files.list(DIRECTORY) if name.endswith((".cleaned", ".new"))]
+        expected = {**live(last_values(before)), b"new": b"1"}
+        assert live(last_values(committed(log))) == expected, at
+        files.kill()
+        log = PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)
+        assert live(last_values(committed(log))) == expected, at
