@@ -42,8 +42,8 @@ simulate: setup ## replay one simulated world: make simulate SEED=17, or many: m
 fuzz: setup ## mutated bytes against every parser, with bounds checks on in the compiled loops
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
 
-interop: setup ## other Kafka clients against chaffinch broker
-	@$(BIN)/pytest tests/interop
+interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (15 minutes)
+	@$(BIN)/python -m tests.interop
 
 bench: setup ## the benchmarks, side by side, as ratios
 	@$(BIN)/python -m benchmarks

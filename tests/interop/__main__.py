@@ -1,0 +1,80 @@
+"""`make interop`: every client in every scenario, against Apache Kafka and against `chaffinch broker`; prints docs/interop.md.
+
+    python -m tests.interop                                        # all of it: some 15 minutes
+    python -m tests.interop --client kcat --scenario group         # a part, told on the terminal only
+    python -m tests.interop --only chaffinch                       # without Apache Kafka
+
+Ends with 1 when a cell that works on Apache Kafka does not work here, or when one fails on both for a reason nobody has named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tests.interop import interop_page
+from tests.interop.apache_kafka import ApacheKafka, kafka_version
+from tests.interop.brokers import APACHE_KAFKA, BROKERS, CHAFFINCH, ChaffinchBroker
+from tests.interop.cells import Cell, Row, Verdict, run_row
+from tests.interop.clients import CLIENTS, Client
+from tests.interop.installing import ROOT
+from tests.interop.processes import DidNotStart, NotRun
+from tests.interop.scenarios import SCENARIOS, Scenario
+
+PAGE = ROOT / "docs" / "interop.md"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop")
+    parser.add_argument("--client", action="append", choices=[client.name for client in CLIENTS])
+    parser.add_argument("--scenario", action="append", choices=[scenario.name for scenario in SCENARIOS])
+    parser.add_argument("--only", choices=BROKERS)
+    parser.add_argument("--bootstrap-servers", help="a broker that runs already, with --only")
+    given = parser.parse_args(arguments)
+    clients = [client for client in CLIENTS if given.client is None or client.name in given.client]
+    scenarios = [scenario for scenario in SCENARIOS if given.scenario is None or scenario.name in given.scenario]
+    rows: dict[str, list[Row]] = {}
+    for broker in BROKERS if given.only is None else (given.only,):
+        rows[broker] = _rows(broker, given.bootstrap_servers, clients, scenarios)
+    if (given.client, given.scenario, given.only) == (None, None, None):
+        PAGE.write_text(interop_page.page(kafka_version(), rows[APACHE_KAFKA], rows[CHAFFINCH], scenarios))
+        print(f"{PAGE.relative_to(ROOT)} printed")
+    return _report(rows)
+
+
+def _rows(broker: str, bootstrap_servers: str | None, clients: Sequence[Client], scenarios: Sequence[Scenario]) -> list[Row]:
+    try:
+        with _served(broker, bootstrap_servers) as address:
+            return [run_row(broker, address, client, scenarios) for client in clients]
+    except (NotRun, DidNotStart) as reason:
+        print(f"{broker}: not run: {reason}", flush=True)
+        cell = Cell(verdict=Verdict.NOT_RUN, note=f"{broker} could not be started")
+        return [Row(client=client, version="", cells={scenario.name: cell for scenario in scenarios}) for client in clients]
+
+
+@contextmanager
+def _served(broker: str, bootstrap_servers: str | None) -> Iterator[str]:
+    if bootstrap_servers is not None:
+        yield bootstrap_servers
+        return
+    with ApacheKafka() if broker == APACHE_KAFKA else ChaffinchBroker() as running:
+        yield running.bootstrap_servers
+
+
+def _report(rows: dict[str, list[Row]]) -> int:
+    failed = [
+        f"{row.client.name}, {scenario}, on {broker}: {cell.note}"
+        for broker, found in rows.items()
+        for row in found
+        for scenario, cell in row.cells.items()
+        if cell.verdict is Verdict.FAILS
+    ]
+    for line in failed:
+        print(f"fails: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""One cell of the table: make the topic, run the client's program, compare what it told and what was stored."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from tests.interop.clients import Client
+from tests.interop.installing import ROOT
+from tests.interop.processes import NotRun, Outcome, run
+from tests.interop.scenarios import Scenario, read_stored
+
+CELL_SECONDS = 90.0
+CREATE_SECONDS = 30.0
+NOTE_LENGTH_MAX = 300
+
+_numbers = itertools.count(1)
+
+
+class Verdict(Enum):
+    """What a cell says."""
+
+    WORKS = "works"
+    NOT_OFFERED = "not offered"
+    KNOWN_FAULT = "fault of the client"
+    NOT_RUN = "not run"
+    FAILS = "fails"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """`note`: the failure, the source, or what works only in part; one line."""
+
+    verdict: Verdict
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A client on one broker; `cells` by the scenario's name."""
+
+    client: Client
+    version: str
+    cells: Mapping[str, Cell]
+
+
+def run_row(broker: str, bootstrap_servers: str, client: Client, scenarios: Sequence[Scenario]) -> Row:
+    """Every scenario of one client, each told on the terminal."""
+    try:
+        command = client.prepare()
+    except NotRun as reason:
+        print(f"{broker}: {client.name}: not run: {reason}", flush=True)
+        cell = Cell(verdict=Verdict.NOT_RUN, note=_one_line(str(reason)))
+        return Row(client=client, version="", cells={scenario.name: cell for scenario in scenarios})
+    cells = {}
+    for scenario in scenarios:
+        cell = cells[scenario.name] = _cell(command, bootstrap_servers, client, scenario)
+        print(f"{broker}: {client.name}: {scenario.name}: {cell.verdict.value} {cell.note}".rstrip(), flush=True)
+    version = _facts(_program(command, "versions", "-", "-")).get("version", "")
+    return Row(client=client, version=str(version), cells=cells)
+
+
+def _cell(command: Sequence[str], bootstrap_servers: str, client: Client, scenario: Scenario) -> Cell:
+    if scenario.name in client.not_offered:
+        return Cell(verdict=Verdict.NOT_OFFERED, note=client.not_offered[scenario.name])
+    complaint = _complaint(command, bootstrap_servers, client, scenario)
+    if complaint:
+        fault = client.faults.get(scenario.name)
+        return Cell(verdict=Verdict.FAILS, note=complaint) if fault is None else Cell(verdict=Verdict.KNOWN_FAULT, note=fault)
+    return Cell(verdict=Verdict.WORKS, note="; ".join(_left_out(client, scenario).values()))
+
+
+def _complaint(command: Sequence[str], bootstrap_servers: str, client: Client, scenario: Scenario) -> str:
+    """What is wrong, in one line; empty when all is well."""
+    topic = f"{client.name.strip('@').replace('/', '-').replace(' ', '-').lower()}-{scenario.name}-{next(_numbers)}"
+    try:
+        _create(bootstrap_servers, topic, scenario)
+    except KafkaException as error:
+        return _one_line(f"the topic could not be created: {error}")
+    outcome = _program(command, scenario.name, bootstrap_servers, topic)
+    facts = _facts(outcome)
+    expected = {name: value for name, value in scenario.expected.items() if name not in _left_out(client, scenario)}
+    if scenario.name == "culprits":
+        expected["fates"] = list(client.culprits)
+    wrong = [f"{name} is {facts[name]!r}, expected {value!r}" for name, value in expected.items() if facts.get(name, value) != value]
+    if not facts.keys() >= expected.keys():
+        wrong.append(f"no word of {', '.join(name for name in expected if name not in facts)}")
+    if not outcome.succeeded:
+        wrong.append(outcome.errors.strip() or f"exit status {outcome.exit_status}")
+    if wrong:
+        return _one_line("; ".join(wrong))
+    return _one_line(scenario.stored(read_stored(bootstrap_servers, topic, scenario.partitions)))
+
+
+def _left_out(client: Client, scenario: Scenario) -> dict[str, str]:
+    """Facts of the scenario that the client does not offer, and why."""
+    begin = f"{scenario.name}."
+    return {
+        name.removeprefix(begin): f"without {name.removeprefix(begin)}: {why}" for name, why in client.not_offered.items() if begin in name
+    }
+
+
+def _create(bootstrap_servers: str, topic: str, scenario: Scenario) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    wanted = NewTopic(topic, scenario.partitions, 1, config=dict(scenario.config))
+    (created,) = admin.create_topics([wanted]).values()
+    created.result(CREATE_SECONDS)
+
+
+def _program(command: Sequence[str], *arguments: str) -> Outcome:
+    return run([*command, *arguments], timeout_s=CELL_SECONDS, folder=ROOT)
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    """The JSON objects of the output, together; other lines are a client's chatter."""
+    facts: dict[str, Any] = {}
+    for line in outcome.output.splitlines():
+        if line.startswith("{"):
+            facts |= json.loads(line)
+    return facts
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= NOTE_LENGTH_MAX else f"{line[: NOTE_LENGTH_MAX // 2]} ... {line[-NOTE_LENGTH_MAX // 2 :]}"

@@ -1,0 +1,122 @@
+"""The rows of docs/interop.md: each client, how its program is made ready, what it does not offer, how it presents culprits."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.interop.apache_kafka import jars, java_command
+from tests.interop.installing import CACHE, INSTALL_SECONDS, system_package
+from tests.interop.processes import NotRun, run
+
+FOLDER = Path(__file__).parent
+PYTHON_CLIENTS = FOLDER / "python_clients"
+PYTHON_LOCK = PYTHON_CLIENTS / "requirements.lock"
+NODE_PROGRAMS = FOLDER / "node"
+GO_PROGRAM = FOLDER / "franz_go"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One row.
+
+    `prepare` installs what is needed and returns the command to which SCENARIO, BOOTSTRAP_SERVERS and NAME are added; it raises NotRun.
+    `not_offered`: a scenario, or `scenario.fact`, -> why, with a source. `culprits`: the five fates of scenario `culprits` as the client
+    tells them, the same on Apache Kafka. `faults`: a scenario in which the client itself fails on every broker -> what is known of it.
+    """
+
+    name: str
+    prepare: Callable[[], list[str]]
+    culprits: tuple[str | None, ...]
+    not_offered: Mapping[str, str] = field(default_factory=dict)
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+
+def _must(command: list[str | Path], what: str, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+    done = run(command, timeout_s=INSTALL_SECONDS, folder=folder, environment=environment)
+    if not done.succeeded:
+        raise NotRun(f"{what} failed: {(done.output + done.errors).strip()[-400:]}")
+
+
+def _is_newer(made: Path, *sources: Path) -> bool:
+    return made.exists() and all(made.stat().st_mtime_ns >= source.stat().st_mtime_ns for source in sources)
+
+
+def _python(program: str) -> list[str]:
+    """A program of `python_clients/`, in an environment of its own with every codec that the clients know."""
+    folder = CACHE / "python"
+    done = folder / ".done"
+    if not _is_newer(done, PYTHON_LOCK):
+        _must([sys.executable, "-m", "venv", "--clear", folder], "creating a Python environment")
+        _must([folder / "bin" / "pip", "install", "--quiet", "--require-hashes", "-r", PYTHON_LOCK], "installing the Python clients")
+        done.touch()
+    return [str(folder / "bin" / "python"), str(PYTHON_CLIENTS / program)]
+
+
+def _kcat() -> list[str]:
+    system_package("kcat", "kcat")
+    return [sys.executable, str(PYTHON_CLIENTS / "run_kcat.py")]
+
+
+def _java() -> list[str]:
+    return java_command("ScenarioProgram.java")
+
+
+def _java_tools() -> list[str]:
+    jars()
+    return [sys.executable, "-m", "tests.interop.python_clients.run_java_tools"]
+
+
+def _go() -> list[str]:
+    program = CACHE / "franz-go"
+    if not _is_newer(program, *GO_PROGRAM.iterdir()):
+        go = system_package("go", "golang")
+        CACHE.mkdir(exist_ok=True)
+        _must([go, "build", "-o", program, "."], "building the Go program", folder=GO_PROGRAM)
+    return [str(program)]
+
+
+def _node(program: str) -> list[str]:
+    """A program of `node/`, copied beside its modules, under the Node.js that the lock file pins: Debian's may be too old."""
+    folder = CACHE / "node"
+    done = folder / ".done"
+    lock = NODE_PROGRAMS / "package-lock.json"
+    if not _is_newer(done, lock):
+        npm = system_package("npm", "npm")
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(NODE_PROGRAMS / name, folder)
+        _must([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"], "installing the Node modules", folder=folder)
+        done.touch()
+    for path in NODE_PROGRAMS.glob("*.js"):
+        shutil.copy(path, folder)
+    runtime = next(folder.glob("node_modules/node-linux-*/bin/node"), None)
+    if runtime is None:
+        raise NotRun("the lock file has no Node.js for this machine")
+    return [str(runtime), str(folder / program)]
+
+
+_KCAT_DOCS = "https://github.com/edenhill/kcat#readme"
+
+CLIENTS: tuple[Client, ...] = (
+    Client(
+        name="confluent-kafka",
+        prepare=lambda: _python("run_confluent_kafka.py"),
+        culprits=(
+            "_INVALID_DIFFERENT_RECORD",
+            "INVALID_RECORD",
+            "_INVALID_DIFFERENT_RECORD",
+            "INVALID_RECORD",
+            "_INVALID_DIFFERENT_RECORD",
+        ),
+    ),
+    Client(
+        name="Java",
+        prepare=_java,
+        culprits=("KafkaException", "InvalidRecordException", "KafkaException", "InvalidRecordException", "KafkaException"),
+    ),
+)
