@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from chaffinch.broker.core import counters, options, topic_options
+from chaffinch.broker.core import transaction_moves as moves
+from chaffinch.broker.core.transaction_moves import Ending
 from chaffinch.cli import errors as errors_page
 from chaffinch.producer.core import options as producer_options
 from chaffinch.producer.core import transaction_moves
@@ -131,6 +133,29 @@ def transaction_states() -> str:
     return f"```mermaid\n{transaction_moves.diagram()}```\n"
 
 
+def transaction_answers() -> str:
+    """State x request -> what the coordinator does, for both versions of transactions."""
+    version_1, version_2 = (Ending.COMMIT, Ending.ABORT), tuple(Ending)
+    head = ["state", "InitProducerId", "add", "verify", *(f"{ending.value} (1)" for ending in version_1)]
+    rows = [head + [f"{ending.value} (2)" for ending in version_2]]
+    rows.append(["---"] * len(rows[0]))
+    for state in moves.INIT_PRODUCER_ID:
+        answers = [table[state] for table in (moves.INIT_PRODUCER_ID, moves.ADD_PARTITIONS, moves.VERIFY_PARTITIONS)]
+        answers += [moves.END_VERSION_1[state][ending] for ending in version_1]
+        answers += [moves.END_VERSION_2[state][ending] for ending in version_2]
+        rows.append([state.title, *(_answer(answer) for answer in answers)])
+    legend = "".join(f"- *{_in_words(move)}*: {move.value}.\n" for move in moves.Move)
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows) + "\n" + legend
+
+
+def _answer(answer: moves.Answer) -> str:
+    return str(answer.code.number) if isinstance(answer, moves.Refused) else _in_words(answer)
+
+
+def _in_words(move: moves.Move) -> str:
+    return move.name.lower().replace("_", " ")
+
+
 def steps() -> str:
     """The steps of an undisturbed commit, as a numbered list."""
     in_order = [step for step in Step if step not in (Step.ABORT, Step.READ_MARKER_AFTER_FENCING)]
@@ -153,6 +178,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "producer options": lambda: options_table(producer_options.PRODUCER_OPTIONS.options),
     "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
     "transaction states": transaction_states,
+    "transaction answers": transaction_answers,
     "sink options": lambda: options_table(spark_options.SINK.options),
     "sink options without effect": lambda: without_effect(spark_options.SINK),
     "source options": lambda: options_table(spark_options.SOURCE.options),

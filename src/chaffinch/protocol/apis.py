@@ -15,6 +15,8 @@ from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, Delet
 from chaffinch.protocol.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from chaffinch.protocol.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResponse
 from chaffinch.protocol.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersResponse
+from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -25,6 +27,7 @@ from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRe
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from chaffinch.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
@@ -32,6 +35,7 @@ from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetF
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
 from chaffinch.protocol.schema import Message
 
 
@@ -81,15 +85,19 @@ APIS: dict[int, Api] = {
         _row(CreateTopicsRequest, CreateTopicsResponse, served=(2, 7), used=(2, 7)),
         _row(DeleteTopicsRequest, DeleteTopicsResponse, served=(1, 6), used=(1, 6)),
         _row(InitProducerIdRequest, InitProducerIdResponse, served=(0, 5), used=(0, 5)),
-        _row(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, served=(0, 3), used=(0, 3)),
+        _row(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, served=(0, 5), used=(0, 3)),
         _row(AddOffsetsToTxnRequest, AddOffsetsToTxnResponse, served=(0, 4), used=(0, 4)),
-        _row(EndTxnRequest, EndTxnResponse, served=(0, 4), used=(0, 4)),
-        _row(TxnOffsetCommitRequest, TxnOffsetCommitResponse, served=(0, 4), used=(0, 4)),
+        _row(EndTxnRequest, EndTxnResponse, served=(0, 5), used=(0, 4)),
+        _row(WriteTxnMarkersRequest, WriteTxnMarkersResponse, served=(1, 2), used=(1, 2)),
+        _row(TxnOffsetCommitRequest, TxnOffsetCommitResponse, served=(0, 5), used=(0, 4)),
         _row(DescribeConfigsRequest, DescribeConfigsResponse, served=(1, 4), used=(1, 4)),
         _row(DeleteGroupsRequest, DeleteGroupsResponse, served=(0, 2), used=(0, 2)),
         _row(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, served=(0, 1), used=(0, 1)),
         _row(OffsetDeleteRequest, OffsetDeleteResponse, served=(0, 0), used=(0, 0)),
         _row(DescribeClusterRequest, DescribeClusterResponse, served=(0, 2), used=(0, 2)),
+        _row(DescribeProducersRequest, DescribeProducersResponse, served=(0, 0), used=(0, 0)),
+        _row(DescribeTransactionsRequest, DescribeTransactionsResponse, served=(0, 0), used=(0, 0)),
+        _row(ListTransactionsRequest, ListTransactionsResponse, served=(0, 2), used=(0, 2)),
         _row(ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, served=(0, 1), used=(0, 1)),
         _row(ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse, served=(0, 1), used=(0, 1)),
     )

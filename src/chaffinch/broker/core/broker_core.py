@@ -28,6 +28,7 @@ from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
+from chaffinch.broker.core.producer_expiry import ProducerExpiry
 from chaffinch.broker.core.topics import Dice, Partition, Topic, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.broker.core.transaction_participants import TransactionParticipants
@@ -100,6 +101,7 @@ class BrokerCore:
             timeout_max_ms=static["transaction.max.timeout.ms"],
             expiration_ms=static["transactional.id.expiration.ms"],
             sync_decisions=static["flush.policy"] == "always",
+            transaction_version=static["transaction.version"],
         )
         self._syncs = static["flush.policy"] == "always"
         self.state = BrokerState(
@@ -113,7 +115,7 @@ class BrokerCore:
             fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
             grown=grown,
             changed_keys=changed_keys,
-            chores=[transactions, membership],
+            chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
         )
         self.state.chores.append(self.state.refusals)
         if self._syncs:

@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chaffinch.broker.core import transaction_error_answers
 from chaffinch.broker.core.groups import error_answers as groups_error_answers
 from chaffinch.protocol.messages import (
-    add_offsets_to_txn,
-    add_partitions_to_txn,
     api_versions,
     create_topics,
     delete_topics,
     describe_cluster,
     describe_configs,
-    end_txn,
     find_coordinator,
     incremental_alter_configs,
-    init_producer_id,
     list_offsets,
     metadata,
     offset_commit,
@@ -110,21 +107,6 @@ def _delete_topics(request: delete_topics.DeleteTopicsRequest, number: int) -> M
     )
 
 
-def _add_partitions(request: add_partitions_to_txn.AddPartitionsToTxnRequest, number: int) -> Message:
-    return add_partitions_to_txn.AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=[
-            add_partitions_to_txn.AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    add_partitions_to_txn.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=number)
-                    for index in topic.partitions
-                ],
-            )
-            for topic in request.v3_and_below_topics
-        ]
-    )
-
-
 def _describe_configs(request: describe_configs.DescribeConfigsRequest, number: int) -> Message:
     return describe_configs.DescribeConfigsResponse(
         results=[
@@ -156,13 +138,10 @@ _ANSWERS: Mapping[str, Callable[[Any, int], Message]] = {
     "ApiVersions": lambda _, number: api_versions.ApiVersionsResponse(error_code=number),
     "CreateTopics": _create_topics,
     "DeleteTopics": _delete_topics,
-    "InitProducerId": lambda _, number: init_producer_id.InitProducerIdResponse(error_code=number, producer_epoch=-1),
-    "AddPartitionsToTxn": _add_partitions,
-    "AddOffsetsToTxn": lambda _, number: add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=number),
-    "EndTxn": lambda _, number: end_txn.EndTxnResponse(error_code=number),
     "TxnOffsetCommit": _txn_offset_commit,
     "DescribeConfigs": _describe_configs,
     "IncrementalAlterConfigs": _alter_configs,
     "DescribeCluster": lambda _, number: describe_cluster.DescribeClusterResponse(error_code=number),
     **groups_error_answers.ANSWERS,
+    **transaction_error_answers.ANSWERS,
 }

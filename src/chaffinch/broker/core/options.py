@@ -93,9 +93,28 @@ _KAFKA = (
         minimum=1,
     ),
     Option("socket.request.max.bytes", "int", 100 << 20, "Largest request.", minimum=1, maximum=INT_MAX),
+    Option("producer.id.expiration.check.interval.ms", "int", 600_000, "How often partitions are searched for idle producers.", minimum=1),
+    Option(
+        "producer.id.expiration.ms",
+        "int",
+        86_400_000,
+        "A partition forgets a producer that wrote nothing there for so long and has no open transaction there; "
+        "from then on it takes any sequence from it.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option("transaction.max.timeout.ms", "int", 900_000, "Longest transaction.timeout.ms a producer may ask for.", minimum=1),
     Option(
         "transaction.partition.verification.enable", "bool", True, "Whether a transactional batch needs its partition in the transaction."
+    ),
+    Option(
+        "transaction.version",
+        "int",
+        2,
+        "Kafka's feature: 2 has clients that know it raise the epoch at every end of a transaction and add partitions by writing to them "
+        "(KIP-890), 1 and 0 not.",
+        minimum=0,
+        maximum=2,
     ),
     Option("transactional.id.expiration.ms", "int", 604_800_000, "Transactional ids unused for so long are forgotten.", minimum=1),
 )
@@ -175,8 +194,6 @@ WITHOUT_EFFECT = frozenset(
         "offsets.topic.segment.bytes",
         "principal.builder.class",
         "process.roles",
-        "producer.id.expiration.check.interval.ms",
-        "producer.id.expiration.ms",
         "producer.purgatory.purge.interval.requests",
         "queued.max.requests",
         "quota.window.num",
@@ -214,6 +231,7 @@ WITHOUT_EFFECT = frozenset(
         "transaction.state.log.num.partitions",
         "transaction.state.log.replication.factor",
         "transaction.state.log.segment.bytes",
+        "transaction.two.phase.commit.enable",
     ]
 )
 """Names that Apache Kafka knows and that change nothing here: one process, one store, no replication traffic."""
@@ -235,7 +253,7 @@ WITHOUT_EFFECT_ON_TOPICS = frozenset(broker for topic, broker in BROKER_SYNONYMS
 """Defaults of topic options that are stored and shown, and change nothing."""
 
 DYNAMIC = frozenset({"min.insync.replicas.policy", "auto.create.topics.enable", "num.partitions", "default.replication.factor",
-                     "transaction.partition.verification.enable", *BROKER_SYNONYMS.values()})  # fmt: skip
+                     "producer.id.expiration.ms", "transaction.partition.verification.enable", *BROKER_SYNONYMS.values()})  # fmt: skip
 """Options that IncrementalAlterConfigs may change while the broker runs."""
 
 

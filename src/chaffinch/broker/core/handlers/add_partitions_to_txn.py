@@ -1,6 +1,12 @@
-"""AddPartitionsToTxn (client versions): the partitions a transaction will write. One unknown partition, and none is added."""
+"""AddPartitionsToTxn: the partitions a transaction will write. One unknown partition, and none is added.
+
+Up to version 3 from clients, one transaction each; from version 4 on from brokers, several at once, some only to be verified (KIP-890).
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from chaffinch.broker.core import transaction_codes
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
@@ -13,49 +19,85 @@ from chaffinch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
 )
+
+VERSION_WITH_TRANSACTIONS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """One transaction of a request, of whichever version."""
+
+    transactional_id: str
+    identity: ProducerIdentity
+    places: Sequence[TopicPartition]
+    verify_only: bool = False
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, AddPartitionsToTxnRequest)
-    asked = [TopicPartition(topic.name, index) for topic in request.v3_and_below_topics for index in topic.partitions]
-    codes_by_partition = _codes(broker, event, request, asked, now_ms)
+    version = event.request.version
+
+    def results(
+        topics: list[AddPartitionsToTxnTopic], transactional_id: str, identity: ProducerIdentity, verify_only: bool = False
+    ) -> _Rows:
+        places = [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+        asked = _Asked(transactional_id=transactional_id, identity=identity, places=places, verify_only=verify_only)
+        fates = _codes(broker, event, asked, now_ms)
+        return _rows(topics, lambda place: transaction_codes.travelling(fates[place], "AddPartitionsToTxn", version))
+
+    if version < VERSION_WITH_TRANSACTIONS:
+        identity = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
+        rows = results(request.v3_and_below_topics, request.v3_and_below_transactional_id, identity)
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=rows)
     return AddPartitionsToTxnResponse(
-        results_by_topic_v3_and_below=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=index,
-                        partition_error_code=transaction_codes.travelling(
-                            codes_by_partition[TopicPartition(topic.name, index)], "AddPartitionsToTxn", event.request.version
-                        ),
-                    )
-                    for index in topic.partitions
-                ],
+        results_by_transaction=[
+            AddPartitionsToTxnResult(
+                transactional_id=one.transactional_id,
+                topic_results=results(
+                    one.topics, one.transactional_id, ProducerIdentity(one.producer_id, one.producer_epoch), one.verify_only
+                ),
             )
-            for topic in request.v3_and_below_topics
+            for one in request.transactions
         ]
     )
 
 
-def _codes(
-    broker: BrokerState, event: RequestReceived, request: AddPartitionsToTxnRequest, asked: list[TopicPartition], now_ms: int
-) -> dict[TopicPartition, ErrorCode]:
-    transactional_id = request.v3_and_below_transactional_id
-    unknown = {place for place in asked if broker.topics.partition(*place) is None}
+_Rows = list[AddPartitionsToTxnTopicResult]
+
+
+def _rows(topics: list[AddPartitionsToTxnTopic], number: Callable[[TopicPartition], int]) -> _Rows:
+    return [
+        AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=number(TopicPartition(topic.name, index)))
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def _codes(broker: BrokerState, event: RequestReceived, asked: _Asked, now_ms: int) -> dict[TopicPartition, ErrorCode]:
+    transactional_id, identity = asked.transactional_id, asked.identity
+    unknown = {place for place in asked.places if broker.topics.partition(*place) is None}
     if unknown:
         code, reason = codes.UNKNOWN_TOPIC_OR_PARTITION, f"{', '.join(map(str, sorted(unknown)))} do not exist; no partition was added"
         refuse(broker, event, now_ms, place=transactional_id, code=code, reason=reason)
-        return {place: code if place in unknown else codes.OPERATION_NOT_ATTEMPTED for place in asked}
+        return {place: code if place in unknown else codes.OPERATION_NOT_ATTEMPTED for place in asked.places}
     if not broker.is_coordinator(event.node_id, transactional_id):
-        return dict.fromkeys(asked, codes.NOT_COORDINATOR)
-    identity = ProducerIdentity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-    code = broker.transactions.add_partitions(transactional_id, identity, asked, now_ms)
+        return dict.fromkeys(asked.places, codes.NOT_COORDINATOR)
+    if asked.verify_only:
+        if not transactional_id:
+            return dict.fromkeys(asked.places, codes.INVALID_REQUEST)
+        return {place: broker.transactions.verify(transactional_id, identity, place) for place in asked.places}
+    code = broker.transactions.add_partitions(transactional_id, identity, asked.places, now_ms)
     if code not in (codes.NONE, codes.CONCURRENT_TRANSACTIONS):
-        refuse(
-            broker, event, now_ms, place=transactional_id, code=code, reason=f"from producer {identity.producer_id} epoch {identity.epoch}"
-        )
-    return dict.fromkeys(asked, code)
+        reason = f"from producer {identity.producer_id} epoch {identity.epoch}"
+        refuse(broker, event, now_ms, place=transactional_id, code=code, reason=reason)
+    return dict.fromkeys(asked.places, code)

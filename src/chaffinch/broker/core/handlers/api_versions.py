@@ -14,12 +14,13 @@ CULPRIT_CODES_FEATURE = "chaffinch.culprit.codes"
 NUMBERING_FEATURE = "chaffinch.error.numbering"
 """Announced while `error.numbering=kip` is on: its presence tells clients how to read 45, 85 and 89."""
 
-TRANSACTION_VERSION_MAX = 1
-"""Level of Kafka's `transaction.version` served: flexible log records, no epoch bump at every end (KIP-890 is level 2)."""
+TRANSACTION_VERSION = "transaction.version"
+TRANSACTION_VERSION_MAX = 2
+"""Level of Kafka's feature that is served: 2 raises the epoch at every end (KIP-890). The option of this name says what is finalized."""
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    supported = [SupportedFeatureKey(name="transaction.version", min_version=1, max_version=TRANSACTION_VERSION_MAX)]
+    supported = [SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=TRANSACTION_VERSION_MAX)]
     supported.append(SupportedFeatureKey(name=CULPRIT_CODES_FEATURE, min_version=1, max_version=1))
     if broker.numbering == "kip":
         supported.append(SupportedFeatureKey(name=NUMBERING_FEATURE, min_version=1, max_version=1))
@@ -31,7 +32,10 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         ],
         supported_features=supported,
         finalized_features_epoch=0,
-        finalized_features=[
-            FinalizedFeatureKey(name="transaction.version", min_version_level=1, max_version_level=TRANSACTION_VERSION_MAX)
-        ],
+        finalized_features=_finalized(broker.settings[TRANSACTION_VERSION]),
     )
+
+
+def _finalized(level: int) -> list[FinalizedFeatureKey]:
+    """Clients speak the version of transactions that is finalized here; level 0 is said by saying nothing, as in Apache Kafka."""
+    return [FinalizedFeatureKey(name=TRANSACTION_VERSION, min_version_level=level, max_version_level=level)] if level else []

@@ -19,6 +19,7 @@ from chaffinch.protocol.messages.txn_offset_commit import (
 from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_ABORTABLE = 4
+VERSION_WITH_IMPLICIT_ADD = 5
 
 _AS_GROUP_COORDINATOR = {codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH}
 """The group's side of the coordinator's answers: a stale epoch is 47 here, as at append."""
@@ -27,7 +28,7 @@ _AS_GROUP_COORDINATOR = {codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH}
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, TxnOffsetCommitRequest)
-    whole = _whole_fault(broker, event, request)
+    whole = _whole_fault(broker, event, request, now_ms)
     offsets: dict[TopicPartition, CommittedOffset] = {}
     results: dict[TopicPartition, ErrorCode] = {}
     for topic in request.topics:
@@ -66,12 +67,15 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     )
 
 
-def _whole_fault(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest) -> ErrorCode:
+def _whole_fault(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
     code = offset_rules.request_fault(broker, event.node_id, request.group_id, request.generation_id, request.member_id)
     if code is not codes.NONE:
         return code
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
-    code = broker.transactions.verify_group(request.transactional_id, identity, request.group_id)
+    if event.request.version >= VERSION_WITH_IMPLICIT_ADD:
+        code = broker.transactions.add_group(request.transactional_id, identity, request.group_id, now_ms)
+    else:
+        code = broker.transactions.verify_group(request.transactional_id, identity, request.group_id)
     if code is codes.TRANSACTION_ABORTABLE and event.request.version < VERSION_WITH_ABORTABLE:
         return codes.INVALID_TXN_STATE
     return _AS_GROUP_COORDINATOR.get(code, code)

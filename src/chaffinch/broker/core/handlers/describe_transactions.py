@@ -1,0 +1,52 @@
+"""DescribeTransactions: state, producer, times and partitions of transactional ids (KIP-664)."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from operator import attrgetter
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.transaction_metadata import TransactionMetadata
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsState,
+    DescribeTransactionsTopicData,
+)
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, DescribeTransactionsRequest)
+    return DescribeTransactionsResponse(
+        transaction_states=[_state(broker, event.node_id, transactional_id) for transactional_id in request.transactional_ids]
+    )
+
+
+def _state(broker: BrokerState, node_id: int, transactional_id: str) -> DescribeTransactionsState:
+    metadata = broker.transactions.describe(transactional_id)
+    if not transactional_id:
+        return DescribeTransactionsState(error_code=codes.INVALID_REQUEST.number, transactional_id=transactional_id)
+    if not broker.is_coordinator(node_id, transactional_id):
+        return DescribeTransactionsState(error_code=codes.NOT_COORDINATOR.number, transactional_id=transactional_id)
+    if metadata is None:
+        return DescribeTransactionsState(error_code=codes.TRANSACTIONAL_ID_NOT_FOUND.number, transactional_id=transactional_id)
+    return DescribeTransactionsState(
+        error_code=codes.NONE.number,
+        transactional_id=transactional_id,
+        transaction_state=metadata.state.title,
+        transaction_timeout_ms=metadata.timeout_ms,
+        transaction_start_time_ms=metadata.started_ms,
+        producer_id=metadata.producer_id,
+        producer_epoch=metadata.producer_epoch,
+        topics=_topics(metadata),
+    )
+
+
+def _topics(metadata: TransactionMetadata) -> list[DescribeTransactionsTopicData]:
+    """Partitions of data only: Apache Kafka also lists that of `__consumer_offsets` which a group is in, and there is none here."""
+    grouped = groupby(sorted(metadata.partitions), attrgetter("topic"))
+    return [DescribeTransactionsTopicData(topic=topic, partitions=[place.partition for place in places]) for topic, places in grouped]

@@ -1,0 +1,51 @@
+"""ListTransactions: the transactional ids of one coordinator, filtered by state, producer id, duration and pattern (KIP-664, 994, 1152)."""
+
+from __future__ import annotations
+
+import re
+
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.transaction_metadata import TransactionMetadata
+from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, ListTransactionsState
+
+_STATES_BY_TITLE = {state.title: state for state in TransactionState}
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, ListTransactionsRequest)
+    unknown = [title for title in request.state_filters if title not in _STATES_BY_TITLE]
+    states = {_STATES_BY_TITLE[title] for title in request.state_filters if title in _STATES_BY_TITLE}
+    try:
+        pattern = re.compile(request.transactional_id_pattern) if request.transactional_id_pattern else None
+    except re.error as error:
+        code, reason = codes.INVALID_REGULAR_EXPRESSION, f"the pattern cannot be read: {error}"
+        refuse(broker, event, now_ms, place=request.transactional_id_pattern, code=code, reason=reason)
+        return ListTransactionsResponse(error_code=code.number, unknown_state_filters=unknown, transaction_states=[])
+
+    def is_wanted(metadata: TransactionMetadata) -> bool:
+        if request.producer_id_filters and metadata.producer_id not in request.producer_id_filters:
+            return False
+        if request.state_filters and metadata.state not in states:
+            return False
+        if request.duration_filter >= 0 and now_ms - metadata.started_ms <= request.duration_filter:
+            return False
+        return pattern is None or pattern.fullmatch(metadata.transactional_id) is not None
+
+    return ListTransactionsResponse(
+        error_code=codes.NONE.number,
+        unknown_state_filters=unknown,
+        transaction_states=[
+            ListTransactionsState(
+                transactional_id=metadata.transactional_id,
+                producer_id=metadata.producer_id,
+                transaction_state=metadata.state.title,
+            )
+            for metadata in broker.transactions
+            if broker.is_coordinator(event.node_id, metadata.transactional_id) and is_wanted(metadata)
+        ],
+    )

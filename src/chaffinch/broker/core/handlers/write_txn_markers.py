@@ -1,0 +1,73 @@
+"""WriteTxnMarkers: ends transactions in partitions for whoever asks, as without an authorizer in Apache Kafka.
+
+For tools that abort hanging transactions (KIP-664): the coordinator inside this broker needs no request. It does not touch what the
+coordinator knows.
+"""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from chaffinch.storage.file_system import StorageError
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, WriteTxnMarkersRequest)
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=[
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=[
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=index,
+                                error_code=_write(broker, event, marker, TopicPartition(topic.name, index), now_ms).number,
+                            )
+                            for index in topic.partition_indexes
+                        ],
+                    )
+                    for topic in marker.topics
+                ],
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+def _write(broker: BrokerState, event: RequestReceived, marker: WritableTxnMarker, place: TopicPartition, now_ms: int) -> ErrorCode:
+    partition = broker.topics.partition(*place)
+    if partition is None:
+        return codes.UNKNOWN_TOPIC_OR_PARTITION
+    if partition.replicas.leader != event.node_id:
+        return codes.NOT_LEADER_OR_FOLLOWER
+    log = partition.log
+    identity = ProducerIdentity(marker.producer_id, marker.producer_epoch)
+    needs_higher_epoch = marker.transaction_version >= VERSION_WITH_EPOCH_BUMP
+    refused = log.producers.check_marker(identity, marker.coordinator_epoch, needs_higher_epoch=needs_higher_epoch)
+    if refused is not None:
+        refuse(broker, event, now_ms, place=place, code=refused.code, reason=refused.message)
+        return refused.code
+    epoch = partition.replicas.leader_epoch
+    try:
+        log.append_marker(marker.transaction_result, identity, marker.coordinator_epoch, now_ms, leader_epoch=epoch)
+    except StorageError as error:
+        refuse(broker, event, now_ms, place=place, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+        return codes.KAFKA_STORAGE_ERROR
+    broker.grown.append(partition)
+    return codes.NONE
