@@ -25,10 +25,12 @@ HELP: Mapping[str, str] = MappingProxyType(
         "FailedFetchRequestsPerSec": "partitions that could not be read",
         "NoKeyCompactedTopicRecordsPerSec": "records without a key for a compacted topic",
         "InvalidMagicNumberRecordsPerSec": "batches or records of another format than announced",
-        "InvalidMessageCrcRecordsPerSec": "batches whose checksum does not match their bytes",
-        "NonIncreasingOffsetRecordsPerSec": "records with a wrong inner offset, batches with wrong counts",
+        "InvalidMessageCrcRecordsPerSec": "batches, and messages of formats 0 and 1, whose checksum does not match their bytes",
+        "NonIncreasingOffsetRecordsPerSec": (
+            "records with a wrong inner offset, batches with wrong counts; Apache Kafka calls it InvalidOffsetOrSequenceRecordsPerSec"
+        ),
         "InvalidTimestampRecordsPerSec": "records whose timestamp is out of range",
-        "TooLargeBatchesPerSec": "batches beyond max.message.bytes",
+        "TooLargeBatchesPerSec": "batches, and messages of formats 0 and 1, beyond max.message.bytes",
         "OutOfOrderSequenceBatchesPerSec": "batches whose producer epoch or sequence does not fit",
         "DuplicateBatchesPerSec": "batches that were stored already and were answered with their old offsets",
     }
