@@ -184,7 +184,9 @@ class EmbeddedBroker:
 
 
 class Faults:
-    """Faults on purpose: answer with an error, cut the connection before or after the work, answer late. See `core/fault_script.py`."""
+    """Faults on purpose: answer with an error, cut the connection before or after the work, answer late, go slow.
+
+    See `core/fault_script.py`."""
 
     def __init__(self, broker: EmbeddedBroker) -> None:
         self._broker = broker
@@ -194,18 +196,38 @@ class Faults:
         api: str = "Produce",
         topic: str | None = None,
         partition: int | None = None,
-        action: Literal["error", "drop_before", "drop_after", "delay"] = "error",
+        action: Literal["error", "drop_before", "drop_after", "delay", "slow_down"] = "error",
         error: str = codes.NOT_LEADER_OR_FOLLOWER.name,
         count: int = 1,
         delay_ms: int = 0,
-    ) -> None:
-        """The next `count` requests of this API (for this topic and partition, where given) meet this fault."""
-        self._broker._call(
+        *,
+        client_id: str | None = None,
+        bytes_per_second: int = 1024,
+        direction: Literal["answers", "requests", "both"] = "answers",
+    ) -> int:
+        """The next `count` requests of this API (for this topic and partition, of this client, where given) meet this fault; its id.
+
+        Raises ConfigException.
+        """
+        return self._broker._call(
             lambda core: core.faults.add(
-                api=api, topic=topic, partition=partition, action=action, error=error, count=count, delay_ms=delay_ms
+                api=api,
+                topic=topic,
+                partition=partition,
+                client_id=client_id,
+                action=action,
+                error=error,
+                count=count,
+                delay_ms=delay_ms,
+                bytes_per_second=bytes_per_second,
+                direction=direction,
             )
         )
 
-    def clear(self) -> None:
-        """No faults any more."""
-        self._broker._call(lambda core: core.faults.clear())
+    def list(self) -> Sequence[Mapping[str, Any]]:
+        """The faults that are still to come, in the words of `add`, with their ids; `count` is what is left."""
+        return self._broker._call(lambda core: [fault.as_object() for fault in core.faults.list()])
+
+    def clear(self, fault_id: int | None = None) -> None:
+        """Forget one fault, or all. Raises ConfigException for an id that is not there."""
+        self._broker._call(lambda core: core.faults.clear(fault_id))

@@ -15,7 +15,6 @@ from chaffinch.broker.core.effects import Respond
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
-from chaffinch.broker.core.refusal_log import INTERVAL_MS, RefusalLog
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.apis import APIS
@@ -139,10 +138,21 @@ class TestFaults:
         cluster.core.faults.add(api="Fetch", action="delay", delay_ms=300)
         client = cluster.client()
         client.send(waiting_fetch(100))
-        cluster.advance(299)
+        cluster.advance(399)
         assert client.answers == []
         cluster.advance(1)
         assert len(client.answers) == 1
+
+    def test_a_late_answer_of_a_fetch_that_was_served_early(self, cluster: Cluster) -> None:
+        cluster.core.faults.add(api="Fetch", action="delay", delay_ms=300)
+        client = cluster.client()
+        client.send(waiting_fetch(10_000))
+        cluster.advance(50)
+        cluster.client().produce("orders", batch_of(b"a"))
+        cluster.advance(299)
+        assert client.answers == []
+        cluster.advance(1)
+        assert client.answers.pop().responses[0].partitions[0].records
 
     @pytest.mark.parametrize(
         "api", [api for api in APIS.values() if api.served and api.key not in PER_PARTITION_FAULTS], ids=lambda api: api.name
@@ -156,7 +166,17 @@ class TestFaults:
         ("changes", "says"),
         [
             ({"api": "Producing"}, "Produce"),
+            ({"api": "Produse"}, "did you mean Produce"),
             ({"action": "explode"}, "drop_after"),
+            ({"action": "drop-after"}, "did you mean drop_after"),
+            ({"action": "slow_down", "direction": "up"}, "answers, requests, both"),
+            ({"bytes_per_second": 0}, "bytes_per_second of a fault must be a whole number from 1"),
+            ({"partition": -1}, "partition"),
+            ({"partition": True}, "partition"),
+            ({"topic": 5}, "topic of a fault must be a text, not 5"),
+            ({"client_id": 5}, "client_id"),
+            ({"error": "NONE"}, "no error"),
+            ({"error": None}, "unknown error None"),
             ({"error": "NOT_LEADER"}, "NOT_LEADER_OR_FOLLOWER"),
             ({"count": 0}, "count"),
             ({"delay_ms": -1}, "delay_ms"),
@@ -314,26 +334,6 @@ class TestCounters:
     def test_topics_that_do_not_exist_are_not_counted(self, cluster: Cluster) -> None:
         cluster.client().produce("missing", batch_of(b"a"))
         assert set(cluster.core.counters.snapshot()) == {""}
-
-
-class TestRefusalLog:
-    def say(self, log: RefusalLog, now_ms: int, client: str = "c", place: str = "orders-0") -> list[str]:
-        log.refused(api="Produce", client=client, place=place, code="X", reason="r", now_ms=now_ms)
-        return [line.text for line in log.take()]
-
-    def test_one_line_a_second_for_the_same_client_place_and_code(self) -> None:
-        log = RefusalLog()
-        assert len(self.say(log, 0)) == 1
-        assert self.say(log, INTERVAL_MS - 1) == []
-        assert len(self.say(log, 1, client="d")) == 1
-        assert len(self.say(log, 1, place="orders-1")) == 1
-        assert "1 more" in self.say(log, INTERVAL_MS)[0]
-
-    def test_memory_is_bounded(self) -> None:
-        log = RefusalLog()
-        for number in range(25_000):
-            self.say(log, 0, client=str(number))
-        assert len(log._last) <= 10_000
 
 
 class TestDeclaredNodes:

@@ -12,8 +12,9 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 from chaffinch.broker.core import chores, options
 from chaffinch.broker.core.broker_state import BrokerState, Close, Result, Silence, Waiting
@@ -21,10 +22,10 @@ from chaffinch.broker.core.cluster_membership import ClusterMembership, first_ep
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.declared_replicas import DeclaredNodes, Node
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Respond
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Respond, SlowDown
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, RequestReceived, TimePassed
-from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript
+from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
@@ -33,6 +34,8 @@ from chaffinch.broker.core.topics import Dice, Partition, Topic, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.broker.core.transaction_participants import TransactionParticipants
 from chaffinch.broker.core.waiting_answers import WaitingAnswers
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem
@@ -235,7 +238,7 @@ class BrokerCore:
 
     def _begin(self, event: RequestReceived, connection: _Connection, now_ms: int) -> None:
         """Work on a request now: on a connection that waits for nothing."""
-        fault = self.state.faults.take(event.request.api.name, event.request.message) if self.state.faults else None
+        fault = self._fault_for(event.request) if self.state.faults else None
         if fault is None:
             result = HANDLERS[event.request.api.key](self.state, event, now_ms, None)
         else:
@@ -246,6 +249,17 @@ class BrokerCore:
         else:
             self._finish(event, result)
 
+    def _fault_for(self, request: ReceivedRequest) -> Fault | None:
+        topics, sessions = self.state.topics, self.state.fetch_sessions
+
+        def name_of(topic_id: UUID) -> str | None:
+            topic = topics.by_id(topic_id)
+            return None if topic is None else topic.name
+
+        return self.state.faults.take(
+            request.api.name, request.client_id, lambda: named_places(request.message, name_of, sessions.named_places)
+        )
+
     def _result_with_fault(self, event: RequestReceived, fault: Fault, now_ms: int) -> Result:
         key = event.request.api.key
         if fault.action is FaultAction.DROP_BEFORE:
@@ -254,10 +268,14 @@ class BrokerCore:
             if key in PER_PARTITION_FAULTS:
                 return HANDLERS[key](self.state, event, now_ms, fault)
             return error_answer(event.request, fault.error.wire(self.state.numbering))
+        if fault.action is FaultAction.SLOW_DOWN:
+            wants_answers, wants_requests = fault.direction != "requests", fault.direction != "answers"
+            self._effects.append(SlowDown(event.connection_id, fault.bytes_per_second, wants_answers, wants_requests))
+            return HANDLERS[key](self.state, event, now_ms, None)
         result = HANDLERS[key](self.state, event, now_ms, None)
         if fault.action is FaultAction.DROP_AFTER:
             return Close("asked for by a fault script, after the request was done")
-        return _delayed(result, now_ms + fault.delay_ms)
+        return _delayed(result, fault.delay_ms, now_ms)
 
     def _finish(self, event: RequestReceived, result: Result) -> None:
         if isinstance(result, Close):
@@ -304,8 +322,11 @@ class BrokerCore:
         result = waiting.answer(now_ms, is_last)
         if result is None:
             return
-        event, connection.current = connection.current, None
         self._waits.end(connection_id)
+        if isinstance(result, Waiting):
+            self._waits.add(connection_id, result)
+            return
+        event, connection.current = connection.current, None
         self._finish(event, result)
         while connection.queue and connection.current is None and connection_id in self._connections:
             self._begin(connection.queue.popleft(), connection, now_ms)
@@ -318,12 +339,19 @@ class BrokerCore:
             listener(event.connection_id)
 
 
-def _delayed(result: Result, deadline_ms: int) -> Result:
-    """The same answer, not before `deadline_ms`."""
+def _delayed(result: Result, delay_ms: int, now_ms: int) -> Result:
+    """The same answer, so much later."""
     if isinstance(result, Close | Silence):
         return result
-    if isinstance(result, Waiting):
-        answer = result.answer
-        return Waiting(deadline_ms=deadline_ms, keys=(), answer=lambda now_ms, is_last: answer(now_ms, True) if is_last else None)
-    message = result
-    return Waiting(deadline_ms=deadline_ms, keys=(), answer=lambda _now_ms, is_last: message if is_last else None)
+    if not isinstance(result, Waiting):
+        message = result
+        return Waiting(deadline_ms=now_ms + delay_ms, keys=(), answer=lambda _now_ms, is_last: message if is_last else None)
+    waiting = result
+
+    def answer(late_ms: int, is_last: bool) -> Message | Close | Waiting | None:
+        late = waiting.answer(late_ms, is_last)
+        again = None if late is None else _delayed(late, delay_ms, late_ms)
+        assert not isinstance(again, Silence), "what waits ends with an answer"
+        return again
+
+    return replace(waiting, answer=answer)

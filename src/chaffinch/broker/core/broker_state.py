@@ -72,12 +72,12 @@ class Waiting:
     """An answer that has to wait: for a change of one of `keys`, or until `deadline_ms`.
 
     A TopicPartition changes when it gets records, everything else when `BrokerState.changed` says so. `answer(now_ms, is_last)` is called
-    at each change and at the deadline, then with `is_last`; None means wait on.
+    at each change and at the deadline, then with `is_last`; None means wait on, another Waiting to wait for something else from now on.
     """
 
     deadline_ms: int
     keys: Collection[Hashable]
-    answer: Callable[[int, bool], Message | Close | None]
+    answer: Callable[[int, bool], Message | Close | Waiting | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,7 +85,16 @@ def _txn_offset_commit(request: txn_offset_commit.TxnOffsetCommitRequest, number
 
 def _offset_fetch(request: offset_fetch.OffsetFetchRequest, number: int) -> Message:
     groups = [offset_fetch.OffsetFetchResponseGroup(group_id=group.group_id, error_code=number) for group in request.groups]
-    return offset_fetch.OffsetFetchResponse(error_code=number, groups=groups)
+    topics = [  # Version 1 has room for errors of partitions only.
+        offset_fetch.OffsetFetchResponseTopic(
+            name=topic.name,
+            partitions=[
+                offset_fetch.OffsetFetchResponsePartition(partition_index=index, error_code=number) for index in topic.partition_indexes
+            ],
+        )
+        for topic in request.topics or ()
+    ]
+    return offset_fetch.OffsetFetchResponse(error_code=number, groups=groups, topics=topics)
 
 
 def _find_coordinator(request: find_coordinator.FindCoordinatorRequest, number: int) -> Message:

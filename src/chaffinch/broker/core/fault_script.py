@@ -1,19 +1,30 @@
-"""Faults on purpose, for tests: answer with an error, cut the connection before or after the work, answer late.
+"""Faults on purpose, for tests: answer with an error, cut the connection before or after the work, answer late, go slow.
 
-A rule applies to one API and, where given, one topic and partition, and is used up after `count` requests. Rules are asked in the order
-in which they were added; the first that matches a request decides.
+A rule applies to one API and, where given, one topic, partition and client id, and is used up after `count` requests. Rules are asked in
+the order in which they were added; the first that matches a request decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias
+from uuid import UUID
 
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol import apis
+from chaffinch.protocol.messages.fetch import FetchRequest
+
+RULES_MAX = 1000
+"""Rules at a time. More is a mistake, and every request is held against all of them."""
+
+NUMBER_MAX = 2**31 - 1
+
+Place: TypeAlias = tuple[str | None, int | None]
+"""Topic and partition as far as a request names them."""
 
 
 class FaultAction(Enum):
@@ -24,24 +35,47 @@ class FaultAction(Enum):
     DROP_AFTER = "drop_after"
     """Do the work, then close the connection instead of answering."""
     DELAY = "delay"
-    """Do the work, answer `delay_ms` later."""
+    """Do the work, answer `delay_ms` later than otherwise."""
+    SLOW_DOWN = "slow_down"
+    """Do the work; from now on this connection moves `bytes_per_second`, in the `direction` asked for, as long as it lives."""
+
+
+DIRECTIONS = ("answers", "requests", "both")
 
 
 @dataclass(slots=True, kw_only=True)
 class Fault:
-    """One rule. `topic` None means any, `partition` None means any; `remaining` requests are still to be hit."""
+    """One rule. `topic`, `partition`, `client_id` None mean any; `remaining` requests are still to be hit."""
 
+    id: int
     api: str
     topic: str | None
     partition: int | None
+    client_id: str | None
     action: FaultAction
     error: ErrorCode
     delay_ms: int
+    bytes_per_second: int
+    direction: str
     remaining: int
 
     def covers(self, topic: str | None, partition: int | None) -> bool:
         """Whether the rule is meant for this topic and partition; what the request does not name matches only open rules."""
         return (self.topic is None or self.topic == topic) and (self.partition is None or self.partition == partition)
+
+    def as_object(self) -> dict[str, Any]:
+        """The rule in the words of `FaultScript.add`, without what does not concern its action."""
+        known: dict[str, Any] = {"id": self.id, "api": self.api, "action": self.action.value}
+        known |= {name: getattr(self, name) for name in ("topic", "partition", "client_id") if getattr(self, name) is not None}
+        known |= {name: self.error.name if name == "error" else getattr(self, name) for name in _CONCERNS.get(self.action, ())}
+        return known | {"count": self.remaining}
+
+
+_CONCERNS = {
+    FaultAction.ERROR: ("error",),
+    FaultAction.DELAY: ("delay_ms",),
+    FaultAction.SLOW_DOWN: ("bytes_per_second", "direction"),
+}
 
 
 class FaultScript:
@@ -49,6 +83,7 @@ class FaultScript:
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
+        self._last_id = 0
 
     def __bool__(self) -> bool:
         return bool(self._faults)
@@ -62,33 +97,61 @@ class FaultScript:
         api: str = "Produce",
         topic: str | None = None,
         partition: int | None = None,
+        client_id: str | None = None,
         action: str = "error",
         error: str = "NOT_LEADER_OR_FOLLOWER",
         count: int = 1,
         delay_ms: int = 0,
-    ) -> None:
-        """Add a rule. Names are Kafka's. Raises ConfigException for an unknown API, action or error, or a count below 1."""
-        names = sorted(known.name for known in apis.APIS.values())
-        if api not in names:
-            raise ConfigException(f"fault for unknown API {api!r}: known are {', '.join(names)}")
-        if action not in {known.value for known in FaultAction}:
-            raise ConfigException(f"unknown fault {action!r}: known are {', '.join(known.value for known in FaultAction)}")
-        if count < 1 or delay_ms < 0:
-            raise ConfigException(f"a fault needs count >= 1 and delay_ms >= 0, not {count} and {delay_ms}")
-        try:
-            code = codes.by_name(error)
-        except KeyError as unknown:
-            raise ConfigException(f"fault with unknown error {error!r}: {unknown.args[0]}") from None
-        fault = Fault(api=api, topic=topic, partition=partition, action=FaultAction(action), error=code, delay_ms=delay_ms, remaining=count)
+        bytes_per_second: int = 1024,
+        direction: str = "answers",
+    ) -> int:
+        """Add a rule; its id. Names are Kafka's. Raises ConfigException for an unknown name, and numbers that mean nothing."""
+        _check_name("API", api, [known.name for known in apis.APIS.values() if known.served])
+        _check_name("action", action, [known.value for known in FaultAction])
+        _check_name("direction", direction, DIRECTIONS)
+        _check_text("topic", topic)
+        _check_text("client_id", client_id)
+        if partition is not None:
+            _check_number("partition", partition, 0)
+        _check_number("count", count, 1)
+        _check_number("delay_ms", delay_ms, 0)
+        _check_number("bytes_per_second", bytes_per_second, 1)
+        if len(self._faults) >= RULES_MAX:
+            raise ConfigException(f"there are {RULES_MAX} faults already: clear some")
+        self._last_id += 1
+        fault = Fault(
+            id=self._last_id,
+            api=api,
+            topic=topic,
+            partition=partition,
+            client_id=client_id,
+            action=FaultAction(action),
+            error=_error_named(error),
+            delay_ms=delay_ms,
+            bytes_per_second=bytes_per_second,
+            direction=direction,
+            remaining=count,
+        )
         self._faults.append(fault)
+        return fault.id
 
-    def clear(self) -> None:
-        self._faults.clear()
+    def list(self) -> Sequence[Fault]:
+        """What is still to come, in order."""
+        return tuple(self._faults)
 
-    def take(self, api: str, message: Any) -> Fault | None:
-        """The fault that hits this request, used up by one; None for none."""
+    def clear(self, fault_id: int | None = None) -> None:
+        """Forget one rule, or all. Raises ConfigException for an id that is not, or no longer, there."""
+        kept = [] if fault_id is None else [fault for fault in self._faults if fault.id != fault_id]
+        if fault_id is not None and len(kept) == len(self._faults):
+            raise ConfigException(f"there is no fault {fault_id}: it never was, or is used up")
+        self._faults = kept
+
+    def take(self, api: str, client_id: str | None, places: Callable[[], Iterable[Place]]) -> Fault | None:
+        """The fault that hits this request, used up by one; None for none. `places`: what the request names."""
         for fault in self._faults:
-            if fault.api == api and any(fault.covers(topic, partition) for topic, partition in named_partitions(message)):
+            if fault.api != api or (fault.client_id is not None and fault.client_id != client_id):
+                continue
+            if any(fault.covers(topic, partition) for topic, partition in places()):
                 fault.remaining -= 1
                 if fault.remaining == 0:
                     self._faults.remove(fault)
@@ -96,17 +159,28 @@ class FaultScript:
         return None
 
 
-def named_partitions(message: Any) -> Iterable[tuple[str | None, int | None]]:
-    """(topic, partition) pairs that a request names, after (None, None) for the request itself.
+def named_places(message: Any, name_of: Callable[[UUID], str | None], session_places: Callable[[int], Iterable[Place]]) -> Iterator[Place]:
+    """What a request names, after (None, None) for the request itself; for a Fetch in a session also what the session knows.
 
-    Works on the names that Kafka's messages share: `topics` with `name` or `topic`, `partitions` with `index`, `partition` or numbers.
+    Works on the names that Kafka's messages share: lists of topics with `name`, `topic` or `topic_id`, of partitions with `index`,
+    `partition` or numbers, and both within groups and transactions.
     """
     yield None, None
-    for topic in getattr(message, "topics", None) or getattr(message, "topic_names", None) or ():
-        name = topic if isinstance(topic, str) else getattr(topic, "name", None) or getattr(topic, "topic", None)
-        yield name, None
-        for partition in getattr(topic, "partitions", None) or ():
-            yield name, partition_index(partition)
+    for part in (message, *(getattr(message, "groups", None) or ()), *(getattr(message, "transactions", None) or ())):
+        for field in ("topics", "topic_names", "v3_and_below_topics"):
+            for topic in getattr(part, field, None) or ():
+                yield from _places_of_topic(topic, name_of)
+    if isinstance(message, FetchRequest) and message.session_id:
+        yield from session_places(message.session_id)
+
+
+def _places_of_topic(topic: Any, name_of: Callable[[UUID], str | None]) -> Iterator[Place]:
+    name = topic if isinstance(topic, str) else getattr(topic, "name", None) or getattr(topic, "topic", None)
+    if not name and getattr(topic, "topic_id", None) is not None:
+        name = name_of(topic.topic_id)
+    yield name, None
+    for partition in getattr(topic, "partitions", None) or getattr(topic, "partition_indexes", None) or ():
+        yield name, partition_index(partition)
 
 
 def partition_index(partition: Any) -> int:
@@ -116,3 +190,31 @@ def partition_index(partition: Any) -> int:
         if number is not None:
             return int(number)
     return int(partition)
+
+
+def _check_name(what: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
+        raise ConfigException(
+            f"unknown {what} {value!r} of a fault: {f'did you mean {near[0]}?' if near else 'known are ' + ', '.join(known)}"
+        )
+
+
+def _check_text(what: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigException(f"{what} of a fault must be a text, not {value!r}")
+
+
+def _check_number(what: str, value: object, minimum: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value <= NUMBER_MAX:
+        raise ConfigException(f"{what} of a fault must be a whole number from {minimum} to {NUMBER_MAX}, not {value!r}")
+
+
+def _error_named(name: object) -> ErrorCode:
+    try:
+        code = codes.by_name(str(name))
+    except KeyError as unknown:
+        raise ConfigException(f"fault with unknown error {name!r}: {unknown.args[0]}") from None
+    if code is codes.NONE:
+        raise ConfigException("NONE is no error: an answer without the work would be a lie, not a fault")
+    return code

@@ -6,6 +6,7 @@ them are kept, and PARTITIONS_MAX partitions in all; a client that gets none is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from chaffinch.broker.core.fetch.places import (
@@ -82,6 +83,12 @@ class FetchSessions:
     def partition_count(self) -> int:
         """Of all sessions."""
         return self._partition_count
+
+    def named_places(self, session_id: int) -> Iterator[tuple[str | None, int]]:
+        """Topics and partitions of a session; none if there is no such session."""
+        session = self._sessions.get(session_id)
+        for place in session.places.values() if session is not None else ():
+            yield place.topic, place.asked.partition
 
     def begin(self, request: FetchRequest, version: int, topics: TopicRegistry, now_ms: int) -> FetchContext | ErrorCode:
         """What to read for a request; 70, 71 or 106 when it does not fit its session."""

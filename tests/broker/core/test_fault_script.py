@@ -1,0 +1,185 @@
+"""Fault scripts: whom a rule hits, what it does, and that every error code can be had from every API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.core import fault_script
+from chaffinch.broker.core.effects import SlowDown
+from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import FaultScript, named_places
+from chaffinch.broker.core.handlers import PER_PARTITION_FAULTS
+from chaffinch.errors import ConfigException, codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.apis import APIS, Api
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.server_connection import ReceivedRequest
+from tests.broker.batches import batch_of
+from tests.broker.core_client import Cluster, produce_request
+from tests.protocol.instances import sample
+
+ERRORS = [code for code in codes.ALL if code is not codes.NONE]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 2)
+    return cluster
+
+
+def fetch(topic: dict[str, Any], *, session_id: int = 0, session_epoch: int = -1) -> FetchRequest:
+    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)]
+    topics = [FetchTopic(partitions=asked, **topic)] if topic else []
+    return FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1000, topics=topics, session_id=session_id, session_epoch=session_epoch)
+
+
+class TestWhomARuleHits:
+    @pytest.mark.parametrize(("client_id", "code"), [("test", 19), ("other", 0)])
+    def test_by_client_id(self, cluster: Cluster, client_id: str, code: int) -> None:
+        cluster.core.faults.add(client_id=client_id, error="NOT_ENOUGH_REPLICAS")
+        assert cluster.client().produce("orders", batch_of(b"a")).error_code == code
+
+    @pytest.mark.parametrize("version", [12, 13])
+    def test_a_topic_by_name_or_by_id(self, cluster: Cluster, version: int) -> None:
+        topic = cluster.core.topics.get("orders")
+        assert topic is not None
+        named = {"topic": "orders"} if version < 13 else {"topic_id": topic.topic_id}
+        cluster.core.faults.add(api="Fetch", topic="orders", error="KAFKA_STORAGE_ERROR")
+        answer = cluster.client().ask(fetch(named), version)
+        assert answer.responses[0].partitions[0].error_code == 56
+
+    def test_a_topic_that_only_the_session_knows(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        session_id = client.ask(fetch({"topic": "orders"}, session_epoch=0), 12).session_id
+        assert session_id
+        cluster.core.faults.add(api="Fetch", topic="orders", partition=0, error="KAFKA_STORAGE_ERROR")
+        answer = client.ask(fetch({}, session_id=session_id, session_epoch=1), 12)
+        assert answer.responses[0].partitions[0].error_code == 56
+
+    TOPICS = (OffsetFetchRequestTopics(name="a", partition_indexes=[7]),)
+    REQUESTS = (
+        (OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=TOPICS)]), 7),
+        (AddPartitionsToTxnRequest(v3_and_below_topics=[AddPartitionsToTxnTopic(name="a", partitions=[7])]), 7),
+        (produce_request("a", None, partition=7), 7),
+        (MetadataRequest(topics=[MetadataRequestTopic(name="a")]), None),
+    )  # fmt: skip
+
+    @pytest.mark.parametrize(("request_", "partition"), REQUESTS, ids=lambda value: type(value).__name__)
+    def test_requests_name_places_in_many_ways(self, request_: Message, partition: int | None) -> None:
+        places = list(named_places(request_, lambda _: None, lambda _: ()))
+        assert places[0] == (None, None)
+        assert ("a", partition) in places
+
+    def test_the_first_rule_that_fits_decides_and_is_used_up(self) -> None:
+        script = FaultScript()
+        first = script.add(topic="a", count=2)
+        second = script.add()
+        hit = [script.take("Produce", None, lambda: [(None, None), ("a", None)]) for _ in range(4)]
+        assert [fault and fault.id for fault in hit] == [first, first, second, None]
+
+
+class TestTheScriptItself:
+    def test_list_says_what_is_left(self) -> None:
+        script = FaultScript()
+        script.add(topic="a", partition=0, error="INVALID_RECORD", count=2)
+        script.add(api="Fetch", action="slow_down", bytes_per_second=10, direction="both", client_id="c")
+        script.add(action="delay", delay_ms=5)
+        script.add(action="drop_after")
+        script.take("Produce", None, lambda: [("a", 0)])
+        assert [fault.as_object() for fault in script.list()] == [
+            {"id": 1, "api": "Produce", "action": "error", "topic": "a", "partition": 0, "error": "INVALID_RECORD", "count": 1},
+            {"id": 2, "api": "Fetch", "action": "slow_down", "client_id": "c", "bytes_per_second": 10, "direction": "both", "count": 1},
+            {"id": 3, "api": "Produce", "action": "delay", "delay_ms": 5, "count": 1},
+            {"id": 4, "api": "Produce", "action": "drop_after", "count": 1},
+        ]
+
+    def test_clear_one_or_all(self) -> None:
+        script = FaultScript()
+        ids = [script.add() for _ in range(3)]
+        script.clear(ids[1])
+        assert [fault.id for fault in script.list()] == [ids[0], ids[2]]
+        with pytest.raises(ConfigException, match="no fault 2"):
+            script.clear(ids[1])
+        script.clear()
+        assert not script
+        assert script.add() == 4, "an id is never given twice"
+
+    def test_rules_are_bounded(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(fault_script, "RULES_MAX", 3)
+        script = FaultScript()
+        for _ in range(3):
+            script.add()
+        with pytest.raises(ConfigException, match="3 faults already"):
+            script.add()
+
+
+class TestSlowDown:
+    DIRECTIONS = (("answers", True, False), ("requests", False, True), ("both", True, True))
+
+    @pytest.mark.parametrize(("direction", "answers", "requests"), DIRECTIONS)
+    def test_the_work_is_done_and_the_shell_is_told(self, cluster: Cluster, direction: str, answers: bool, requests: bool) -> None:
+        cluster.core.faults.add(action="slow_down", bytes_per_second=100, direction=direction)
+        request = ReceivedRequest(
+            api=APIS[0], version=9, correlation_id=1, client_id="c", message=produce_request("orders", batch_of(b"a"))
+        )
+        effects = cluster.core.handle(RequestReceived(connection_id=5, request=request), cluster.now_ms)
+        assert effects[0] == SlowDown(5, 100, answers, requests)
+        assert len(effects) == 2
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 1
+
+
+class TestDelay:
+    def test_a_connection_lost_in_the_meantime_leaves_nothing(self, cluster: Cluster) -> None:
+        cluster.core.faults.add(action="delay", delay_ms=300)
+        client = cluster.client()
+        client.send(produce_request("orders", batch_of(b"a")))
+        client.lose()
+        assert not cluster.core._waits
+        assert not cluster.core._connections
+        cluster.advance(300)
+        assert client.answers == []
+
+
+def numbers_in(value: Any) -> Iterator[int]:
+    """Everything in an answer that may be an error code."""
+    if isinstance(value, Message):
+        for field in value.FIELDS:
+            found = getattr(value, field.name)
+            if field.name.endswith("error_code") or isinstance(found, list | Message):
+                yield from numbers_in(found)
+    elif isinstance(value, list):
+        for element in value:
+            yield from numbers_in(element)
+    elif isinstance(value, int):
+        yield value
+
+
+class TestEveryErrorCode:
+    @pytest.mark.parametrize("code", ERRORS, ids=lambda code: code.name)
+    def test_from_produce_and_fetch(self, cluster: Cluster, code: ErrorCode) -> None:
+        cluster.core.faults.add(error=code.name)
+        cluster.core.faults.add(api="Fetch", topic="orders", error=code.name)
+        client = cluster.client()
+        assert client.produce("orders", batch_of(b"a"), version=12).error_code == code.number
+        assert client.ask(fetch({"topic": "orders"}), 12).responses[0].partitions[0].error_code == code.number
+        assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 0
+
+    @pytest.mark.parametrize(
+        "api", [api for api in APIS.values() if api.served and api.key not in PER_PARTITION_FAULTS], ids=lambda api: api.name
+    )
+    def test_from_every_other_api(self, api: Api) -> None:
+        """A request that names something is answered with the code, in every version that is served."""
+        for version in api.served:
+            request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="c", message=sample(api.request, version))
+            for code in (codes.UNKNOWN_SERVER_ERROR, codes.CLUSTER_AUTHORIZATION_FAILED):
+                answer = api.response.decode(b"".join(error_answer(request, code.number).encode(version)), version)
+                assert code.number in set(numbers_in(answer)), (api.name, version)
