@@ -1,0 +1,232 @@
+"""Groups: list, describe with members and lag, delete, and forget offsets. What `kafka-consumer-groups` does, with typed results.
+
+Groups of the classic protocol, groups of KIP-848, and simple ones that only have offsets. Share and streams groups are listed, no more.
+"""
+
+from __future__ import annotations
+
+import difflib
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chaffinch.admin import offsets, topics
+from chaffinch.admin.by_leader import by_topic
+from chaffinch.admin.group_offsets import committed_offsets
+from chaffinch.client import answers
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import GroupIdNotFoundException, UnsupportedVersionException, codes, exception_for
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedConsumerGroup
+from chaffinch.protocol.messages.delete_groups import DeleteGroupsRequest
+from chaffinch.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
+from chaffinch.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
+"""States in which a group's offsets may be set from outside."""
+
+
+class UnknownGroup(GroupIdNotFoundException):
+    """A group that no node knows, after all were asked."""
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupListing:
+    """One group as its coordinator lists it. `state` and `group_type` are empty where a broker is too old to tell."""
+
+    group: str
+    group_type: str
+    protocol_type: str
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One member, and the partitions it has now."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOffset:
+    """A partition that the group has committed or been given. `end` None: the topic is gone; `lag` None: no commit, or no end."""
+
+    topic_partition: TopicPartition
+    committed: int | None
+    end: int | None
+    member: Member | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.committed is None or self.end is None else max(0, self.end - self.committed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDescription:
+    """A group with members and offsets; `assignor` is empty while nothing is assigned."""
+
+    listing: GroupListing
+    assignor: str
+    members: tuple[Member, ...]
+    offsets: tuple[GroupOffset, ...]
+
+
+def list_groups(client: SyncClient, *, states: Iterable[str] = (), types: Iterable[str] = ()) -> list[GroupListing]:
+    """The groups of every node, by name; filters as Kafka spells states and types, without regard to case."""
+    wanted_states, wanted_types = {state.lower() for state in states}, {kind.lower() for kind in types}
+    found: dict[str, GroupListing] = {}
+    for node in sorted(client.refresh_metadata([]).nodes):
+        # Filtered here: a broker that is too old for a filter would be refused the question.
+        answer: ListGroupsResponse = client.request(ListGroupsRequest(), node)
+        answers.raise_for(answer)
+        for group in answer.groups:
+            if (not wanted_states or group.group_state.lower() in wanted_states) and (
+                not wanted_types or group.group_type.lower() in wanted_types
+            ):
+                found[group.group_id] = GroupListing(
+                    group=group.group_id,
+                    group_type=group.group_type,
+                    protocol_type=group.protocol_type,
+                    state=group.group_state,
+                    coordinator=node,
+                )
+    return [found[name] for name in sorted(found)]
+
+
+def describe_groups(client: SyncClient, names: Iterable[str] | None = None) -> list[GroupDescription]:
+    """These groups (None: all). UnknownGroup names the nearest for one that no node knows."""
+    known = {listing.group: listing for listing in list_groups(client)}
+    wanted = list(known) if names is None else list(dict.fromkeys(names))
+    for name in wanted:
+        if name not in known:
+            raise _unknown(name, list(known))
+    return [_described(client, known[name]) for name in wanted]
+
+
+def delete_groups(client: SyncClient, names: Iterable[str]) -> None:
+    """Forget groups with their offsets. Raises for the first that is refused: one with members, or one that is not there."""
+    for name in dict.fromkeys(names):
+        answer = client.coordinator_request(name, "group", DeleteGroupsRequest(groups_names=[name]))
+        for code, _ in answers.codes_in(answer):
+            if code is codes.GROUP_ID_NOT_FOUND:
+                raise _unknown(name, [listing.group for listing in list_groups(client)])
+            raise exception_for(code, message=f"group {name!r}: {code.text}", api="DeleteGroups")
+
+
+def delete_offsets(client: SyncClient, group: str, partitions: Sequence[TopicPartition]) -> None:
+    """Forget what the group has committed for these partitions. Refused for topics that its members read."""
+    topics_wanted = [
+        OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition(partition_index=number) for number in numbers])
+        for topic, numbers in by_topic(partitions).items()
+    ]
+    answer = client.coordinator_request(group, "group", OffsetDeleteRequest(group_id=group, topics=topics_wanted))
+    for code, _ in answers.codes_in(answer):
+        if code is codes.GROUP_ID_NOT_FOUND:
+            raise _unknown(group, [listing.group for listing in list_groups(client)])
+        raise exception_for(code, message=f"group {group!r}: {code.text}", api="OffsetDelete")
+
+
+# Inside -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _unknown(name: str, known: list[str]) -> UnknownGroup:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"the nearest is {near[0]!r}" if near else "no group has a name like it" if known else "there are no groups"
+    return UnknownGroup(f"group {name!r} does not exist; {hint}", api="DescribeGroups")
+
+
+def _described(client: SyncClient, listing: GroupListing) -> GroupDescription:
+    if listing.group_type.lower() not in ("", CLASSIC, CONSUMER):
+        raise UnsupportedVersionException(
+            f"group {listing.group!r} is a {listing.group_type.lower()} group: only its name can be shown here"
+        )
+    read = _of_consumer if listing.group_type.lower() == CONSUMER else _of_classic
+    assignor, members = read(client, listing.group)
+    return GroupDescription(listing=listing, assignor=assignor, members=members, offsets=_offsets(client, listing.group, members))
+
+
+def _of_consumer(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]]:
+    answer = client.coordinator_request(name, "group", ConsumerGroupDescribeRequest(group_ids=[name]))
+    answers.raise_for(answer)
+    group: DescribedConsumerGroup = answer.groups[0]
+    members = [
+        Member(
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            host=member.client_host,
+            partitions=tuple(
+                TopicPartition(topic.topic_name, number) for topic in member.assignment.topic_partitions for number in topic.partitions
+            ),
+        )
+        for member in group.members
+    ]
+    return group.assignor_name, tuple(members)
+
+
+def _of_classic(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]]:
+    answer = client.coordinator_request(name, "group", DescribeGroupsRequest(groups=[name]))
+    for code, message in answers.codes_in(answer):
+        # From version 6 on the answer about a group that only has offsets, or has none any more.
+        if code is codes.GROUP_ID_NOT_FOUND:
+            return "", ()
+        raise exception_for(code, message=message, api="DescribeGroups")
+    group: DescribedGroup = answer.groups[0]
+    members = [
+        Member(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            host=member.client_host,
+            partitions=_assigned(bytes(member.member_assignment)) if group.protocol_type == CONSUMER else (),
+        )
+        for member in group.members
+    ]
+    return group.protocol_data, tuple(members)
+
+
+def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions in a consumer's assignment (ConsumerProtocolAssignment, any version); none where it is not one."""
+    found: list[TopicPartition] = []
+    try:
+        (topic_count,) = struct.unpack_from(">i", data, 2)
+        position = 6
+        for _ in range(topic_count):
+            (length,) = struct.unpack_from(">h", data, position)
+            topic = data[position + 2 : position + 2 + length].decode()
+            (count,) = struct.unpack_from(">i", data, position + 2 + length)
+            position += 6 + length
+            found += [TopicPartition(topic, number) for number in struct.unpack_from(f">{count}i", data, position)]
+            position += 4 * count
+    except (struct.error, UnicodeDecodeError):
+        return ()
+    return tuple(found)
+
+
+def _offsets(client: SyncClient, group: str, members: tuple[Member, ...]) -> tuple[GroupOffset, ...]:
+    committed = committed_offsets(client, group)
+    owners: dict[TopicPartition, Member] = {place: member for member in members for place in member.partitions}
+    places = sorted({*committed, *owners})
+    existing = {place for topic in topics.list_topics(client) for place in topics.partitions_of(topic)} if places else set()
+    ends = offsets.latest(client, [place for place in places if place in existing])
+    return tuple(
+        GroupOffset(
+            topic_partition=place,
+            committed=committed[place].offset if place in committed else None,
+            end=ends.get(place),
+            member=owners.get(place),
+        )
+        for place in places
+    )

@@ -1,0 +1,259 @@
+"""`chaffinch groups`: list, describe and delete groups, reset and delete their offsets. Options are those of kafka-consumer-groups."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+
+import typer
+
+from chaffinch.admin import group_resets, groups, topics
+from chaffinch.admin.group_offsets import committed_offsets
+from chaffinch.admin.group_resets import Reset, Target
+from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table
+from chaffinch.cli.times import parse_span, parse_time
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import ConfigException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.runtime.clock import SystemClock
+
+app = new_app("List, describe and delete groups, reset and delete their offsets.")
+
+_TOPIC: Final = re.compile(r"(?P<topic>[^:]+)(?::(?P<partitions>\d{1,9}(?:,\d{1,9})*))?")
+
+GroupName = Annotated[str, typer.Option("--group", metavar="ID", help="The group.")]
+TopicArguments = Annotated[
+    list[str] | None, typer.Option("--topic", metavar="NAME[:0,1,2]", help="A topic, or some of its partitions; may be repeated.")
+]
+
+
+@app.command("list")
+def list_command(
+    state: Annotated[list[str] | None, typer.Option("--state", help="Only groups in this state; may be repeated.")] = None,
+    group_type: Annotated[list[str] | None, typer.Option("--type", help="Only groups of this type; may be repeated.")] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """List groups with type, protocol and state."""
+    with connect(bootstrap_server, command_config) as client:
+        found = groups.list_groups(client, states=state or (), types=group_type or ())
+    if as_json:
+        print_json([_listing(listing) for listing in found])
+    elif found:
+        rows = [(entry.group, entry.group_type or None, entry.protocol_type or None, entry.state or None) for entry in found]
+        print_table(("group", "type", "protocol", "state"), rows)
+
+
+@app.command()
+def describe(
+    group: Annotated[list[str] | None, typer.Option("--group", metavar="ID", help="A group; may be repeated. Without it: all.")] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show state, members, committed offsets and lag."""
+    with connect(bootstrap_server, command_config) as client:
+        found = groups.describe_groups(client, group or None)
+    if as_json:
+        print_json([_details(description) for description in found])
+        return
+    for index, description in enumerate(found):
+        if index:
+            print()
+        _print_description(description)
+
+
+@app.command()
+def delete(
+    group: Annotated[list[str], typer.Option("--group", metavar="ID", help="A group; may be repeated.")],
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete groups without members, and their offsets."""
+    names = list(dict.fromkeys(group))
+    with connect(bootstrap_server, command_config) as client:
+        groups.delete_groups(client, names)
+    if as_json:
+        print_json({"deleted": names})
+    else:
+        for name in names:
+            print(f"deleted {name}")
+
+
+@app.command("reset-offsets")
+def reset_offsets(
+    group: GroupName,
+    topic: TopicArguments = None,
+    all_topics: Annotated[bool, typer.Option("--all-topics", help="Every partition that the group has committed.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the first record there is.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To where it stands; to the end where nothing is committed.")] = False,
+    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option("--to-datetime", metavar="TIME", help="To the first record of this time or later; in UTC unless it says so."),
+    ] = None,
+    by_duration: Annotated[str | None, typer.Option("--by-duration", metavar="P7D", help="To this long ago, as in ISO 8601.")] = None,
+    shift_by: Annotated[int | None, typer.Option("--shift-by", help="So many records forward, or back where it is negative.")] = None,
+    execute: Annotated[bool, typer.Option("--execute/--dry-run", help="Do it; without this option only say what would be done.")] = False,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a group without members go on reading elsewhere. Only says what it would do, unless --execute is given."""
+    now_ms = SystemClock().wall_ms()
+    time_ms = None if to_datetime is None else parse_time("--to-datetime", to_datetime)
+    ago_ms = None if by_duration is None else now_ms - parse_span("--by-duration", by_duration)
+    target = _target(
+        {
+            "--to-earliest": Target("earliest") if to_earliest else None,
+            "--to-latest": Target("latest") if to_latest else None,
+            "--to-current": Target("current") if to_current else None,
+            "--to-offset": None if to_offset is None else Target("offset", to_offset),
+            "--to-datetime": None if time_ms is None else Target("time", time_ms),
+            "--by-duration": None if ago_ms is None else Target("time", ago_ms),
+            "--shift-by": None if shift_by is None else Target("shift", shift_by),
+        }
+    )
+    if bool(topic) == all_topics:
+        raise ConfigException("which partitions? give --topic, or --all-topics for all that the group has committed")
+    with connect(bootstrap_server, command_config) as client:
+        places = sorted(committed_offsets(client, group)) if all_topics else _partitions(client, topic or [])
+        plan = group_resets.plan_reset(client, group, places, target)
+        if execute:
+            group_resets.execute_reset(client, group, plan)
+    _report_reset(group, plan, execute, as_json)
+
+
+@app.command("delete-offsets")
+def delete_offsets(
+    group: GroupName,
+    topic: TopicArguments = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget what a group has committed for topics that it does not read any more."""
+    if not topic:
+        raise ConfigException("--topic is missing: which offsets to delete")
+    with connect(bootstrap_server, command_config) as client:
+        places = _partitions(client, topic)
+        groups.delete_offsets(client, group, places)
+    if as_json:
+        print_json({"group": group, "deleted": [{"topic": place.topic, "partition": place.partition} for place in places]})
+    else:
+        for place in places:
+            print(f"deleted the offset of {place}")
+
+
+# What is asked for --------------------------------------------------------------------------------------------------------------------
+
+
+def _target(asked: dict[str, Target | None]) -> Target:
+    given = {name: target for name, target in asked.items() if target is not None}
+    if len(given) != 1:
+        raise ConfigException(f"where to? give one of {', '.join(given or asked)}")
+    return next(iter(given.values()))
+
+
+def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
+    """`topic` or `topic:0,1`; all must exist."""
+    asked: dict[str, set[int] | None] = {}
+    for text in texts:
+        found = _TOPIC.fullmatch(text)
+        if found is None:
+            raise ConfigException(f"--topic {text!r}: expected NAME or NAME:0,1,2")
+        asked[found["topic"]] = None if found["partitions"] is None else {int(number) for number in found["partitions"].split(",")}
+    places: list[TopicPartition] = []
+    for topic in topics.find_topics(client, asked):
+        known, wanted = topics.partitions_of(topic), asked[topic.name]
+        for number in wanted or ():
+            if TopicPartition(topic.name, number) not in known:
+                raise ConfigException(f"--topic: topic {topic.name!r} has partitions 0 to {len(known) - 1}, and no {number}")
+        places += [place for place in known if wanted is None or place.partition in wanted]
+    return places
+
+
+# Printing -----------------------------------------------------------------------------------------------------------------------------
+
+
+def _report_reset(group: str, plan: list[Reset], is_done: bool, as_json: bool) -> None:
+    if as_json:
+        entries = [
+            {
+                "topic": reset.topic_partition.topic,
+                "partition": reset.topic_partition.partition,
+                "before": reset.before,
+                "after": reset.after,
+            }
+            for reset in plan
+        ]
+        print_json({"group": group, "is_done": is_done, "offsets": entries})
+        return
+    rows = [(reset.topic_partition.topic, reset.topic_partition.partition, reset.before, reset.after) for reset in plan]
+    print_table(("topic", "partition", "before", "after"), rows)
+    if not is_done:
+        print("nothing was changed: --execute does it")
+
+
+def _print_description(description: GroupDescription) -> None:
+    listing = description.listing
+    facts = [listing.group_type, listing.state, f"assignor {description.assignor}" if description.assignor else ""]
+    print(f"{listing.group}: {', '.join(filter(None, [*facts, f'coordinator {listing.coordinator}']))}")
+    if description.members:
+        rows = [(member.member_id, member.instance_id, member.client_id, member.host, _places(member)) for member in description.members]
+        print_table(("member", "instance", "client", "host", "partitions"), rows, indent=2)
+    if description.offsets:
+        print_table(
+            ("topic", "partition", "committed", "end", "lag", "member"), [_offset_row(offset) for offset in description.offsets], indent=2
+        )
+
+
+def _places(member: Member) -> str | None:
+    return " ".join(map(str, sorted(member.partitions))) or None
+
+
+def _offset_row(found: GroupOffset) -> tuple[Any, ...]:
+    topic, partition = found.topic_partition
+    return topic, partition, found.committed, found.end, found.lag, found.member and found.member.member_id
+
+
+def _listing(listing: GroupListing) -> dict[str, Any]:
+    return {
+        "group": listing.group,
+        "type": listing.group_type,
+        "protocol_type": listing.protocol_type,
+        "state": listing.state,
+        "coordinator": listing.coordinator,
+    }
+
+
+def _details(description: GroupDescription) -> dict[str, Any]:
+    return {
+        **_listing(description.listing),
+        "assignor": description.assignor,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [{"topic": place.topic, "partition": place.partition} for place in sorted(member.partitions)],
+            }
+            for member in description.members
+        ],
+        "offsets": [
+            {
+                "topic": found.topic_partition.topic,
+                "partition": found.topic_partition.partition,
+                "committed": found.committed,
+                "end": found.end,
+                "lag": found.lag,
+                "member_id": found.member.member_id if found.member else None,
+            }
+            for found in description.offsets
+        ],
+    }
