@@ -214,3 +214,134 @@ def test_a_failure_of_the_broker_costs_one_connection(
 def test_idle_connections_are_closed() -> None:
     with EmbeddedBroker(config={"connections.max.idle.ms": 50}) as broker, SocketClient(broker.bootstrap_servers) as client:
         assert client.is_closed_by_peer()
+
+
+def test_a_request_that_stays_incomplete() -> None:
+    with EmbeddedBroker(config={"connections.max.unfinished.ms": 50}) as broker:
+        with SocketClient(broker.bootstrap_servers) as client:
+            client.socket.sendall(struct.pack(">i", 100) + b"x")
+            assert client.is_closed_by_peer()
+        assert is_alive(broker)
+
+
+def fill_with_unread_answers(client: SocketClient, count: int = 60) -> None:
+    """Answers of half a megabyte that the client asks for and does not read."""
+    client.ask(produce_request("orders", batch_of(b"x" * 500_000)))
+    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+    for _ in range(count):
+        client.send(FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)]))
+
+
+def test_a_client_that_reads_nothing_is_disconnected() -> None:
+    config = {"connections.max.unread.ms": 100}
+    with (
+        EmbeddedBroker(topics=["orders"], config=config) as broker,
+        SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as client,
+    ):
+        fill_with_unread_answers(client)
+        wait_for_connections(broker, 0)
+        assert is_alive(broker)
+
+
+def test_unread_answers_of_all_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        EmbeddedBroker(topics=["orders"], config={"queued.max.response.bytes": 6 << 20}) as broker,
+        SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as first,
+        SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as second,
+    ):
+        for client in (first, second):
+            fill_with_unread_answers(client)
+        wait_for_connections(broker, 1)
+        assert is_alive(broker)
+    assert any("too many answers unread" in record.getMessage() for record in caplog.records)
+
+
+def wait_for_connections(broker: EmbeddedBroker, count: int) -> None:
+    """Until so few are left: each question is a turn of the broker's loop."""
+    for _ in range(200_000):
+        if broker._thread.call(lambda: len(broker._running._peers)) <= count:
+            return
+    raise AssertionError("the connections are still there")
+
+
+@pytest.mark.parametrize("policy", ["os", "always"])
+def test_nothing_behind_a_close_is_done(policy: str) -> None:
+    """acks=0 that is refused closes the connection; what was pipelined behind it must not be carried out."""
+    with EmbeddedBroker(topics=["orders"], config={"flush.policy": policy}) as broker, SocketClient(broker.bootstrap_servers) as client:
+        refused = produce_request("missing", batch_of(b"a"), acks=0)
+        behind = produce_request("orders", batch_of(b"b"))
+        client.socket.sendall(b"".join(b"".join(client.connection.encode_request(message)[1]) for message in (refused, behind)))
+        assert client.is_closed_by_peer()
+        assert broker.counters()["MessagesInPerSec"] == 0
+
+
+def test_what_came_before_the_nonsense_is_answered_and_synced() -> None:
+    with EmbeddedBroker(topics=["orders"], config={"flush.policy": "always"}) as broker, SocketClient(broker.bootstrap_servers) as client:
+        good = b"".join(client.connection.encode_request(produce_request("orders", batch_of(b"a")))[1])
+        client.socket.sendall(good + NONSENSE["unknown API"])
+        assert client.receive().responses[0].partition_responses[0].error_code == 0
+        assert client.is_closed_by_peer()
+
+
+def test_nine_bad_connections_are_a_line_and_a_count(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "chaffinch.broker"), EmbeddedBroker() as broker:
+        for _ in range(9):
+            with SocketClient(broker.bootstrap_servers, greet=False) as client:
+                client.socket.sendall(NONSENSE["empty frame"])
+                assert client.is_closed_by_peer()
+    lines = [
+        record.getMessage() for record in caplog.records if "broken requests" in record.getMessage() or "closed: " in record.getMessage()
+    ]
+    assert len(lines) <= 3
+    assert 1 + sum(int(line.split(" more ")[0].split()[-1]) for line in lines if " more since" in line) == 9
+
+
+class TestSlowDown:
+    def test_answers_come_slowly_and_whole(self) -> None:
+        with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
+            broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=2000)
+            assert client.ask(MetadataRequest(topics=None)).topics[0].name == "orders"
+            for _ in range(3):
+                client.send(MetadataRequest(topics=None))
+            assert [client.receive().topics[0].name for _ in range(3)] == ["orders"] * 3
+            assert is_alive(broker), "others are as fast as ever"
+
+    def test_requests_are_read_slowly(self) -> None:
+        with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
+            broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=1000, direction="requests")
+            client.ask(MetadataRequest(topics=None))
+            for _ in range(3):
+                assert client.ask(produce_request("orders", batch_of(b"a"))).responses[0].partition_responses[0].error_code == 0
+
+    @pytest.mark.parametrize(("direction", "pace"), [("answers", 1), ("requests", 1000), ("both", 1000)])
+    def test_a_connection_that_dies_while_it_is_slow_leaves_nothing(self, direction: str, pace: int) -> None:
+        with EmbeddedBroker(topics=["orders"]) as broker:
+            with SocketClient(broker.bootstrap_servers) as client:
+                broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=pace, direction=direction)
+                for _ in range(3):
+                    client.send(MetadataRequest(topics=None))
+                wait_until_hit(broker)
+                (peer,) = broker._thread.call(lambda: list(broker._running._peers.values()))
+            wait_for_connections(broker, 0)
+            assert (peer._slow_answers, peer._slow_requests, peer.unsent_bytes) == (None, None, 0)
+            assert not broker._call(lambda core: core._connections)
+            assert is_alive(broker)
+
+
+def wait_until_hit(broker: EmbeddedBroker) -> None:
+    for _ in range(200_000):
+        if not broker.faults.list():
+            return
+    raise AssertionError("the fault hit nobody")
+
+
+def test_a_peer_closed_while_it_reads_nothing_does_not_stay_for_ever() -> None:
+    """A closed connection still has answers to send; its client has its time for reading them, and no more."""
+    config = {"connections.max.unread.ms": 100}
+    with (
+        EmbeddedBroker(topics=["orders"], config=config) as broker,
+        SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as client,
+    ):
+        fill_with_unread_answers(client, 20)
+        broker._thread.call(lambda: [peer.close() for peer in broker._running._peers.values()])
+        wait_for_connections(broker, 0)

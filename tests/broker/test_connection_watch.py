@@ -1,0 +1,153 @@
+"""Who is closed for holding something without getting on: decided on pretend connections, with a clock that stands still."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.connection_watch import ConnectionWatch
+
+SETTINGS = {
+    "connections.max.idle.ms": 600_000,
+    "connections.max.unread.ms": 60_000,
+    "connections.max.unfinished.ms": 60_000,
+    "queued.max.response.bytes": 1000,
+}
+
+
+@dataclass
+class PretendPeer:
+    connection_id: int = 1
+    bytes_received: int = 0
+    bytes_answered: int = 0
+    requests_received: int = 0
+    unsent_bytes: int = 0
+    is_reading: bool = True
+    frames: Any = field(default_factory=lambda: SimpleNamespace(open_count=0, bytes_pending=0))
+
+
+class Watch:
+    """A watch and its clock; `reasons` are those of each look, every ten seconds."""
+
+    def __init__(self, **settings: int) -> None:
+        self.now = 0.0
+        self.watch = ConnectionWatch({**SETTINGS, **{name.replace("_", "."): value for name, value in settings.items()}}, lambda: self.now)
+
+    def look(self, peer: PretendPeer) -> str | None:
+        found = self.watch.sweep([peer])  # type: ignore[list-item]
+        return found[0][1] if found else None
+
+    def seconds_until_closed(self, peer: PretendPeer, **each_time: Any) -> tuple[float, str] | None:
+        """When, and why. `each_time`: what is added to the peer's numbers before each look."""
+        for _ in range(100):
+            reason = self.look(peer)
+            if reason is not None:
+                return self.now, reason
+            self.now += 10
+            for name, change in each_time.items():
+                setattr(peer, name, getattr(peer, name) + change)
+        return None
+
+
+def closed(peer: PretendPeer, **each_time: Any) -> tuple[float, str] | None:
+    return Watch().seconds_until_closed(peer, **each_time)
+
+
+def test_idle() -> None:
+    assert closed(PretendPeer()) == (610, "idle for more than 600 s")
+
+
+@pytest.mark.parametrize("moves", [{"bytes_received": 1}, {"bytes_answered": 1}], ids=str)
+def test_whatever_moves_is_not_idle(moves: dict[str, int]) -> None:
+    """Sending counts too: a consumer that gets records and asks seldom is busy."""
+    assert closed(PretendPeer(), **moves) is None
+
+
+def test_who_waits_for_an_answer_is_not_idle() -> None:
+    peer = PretendPeer()
+    peer.frames.open_count = 1
+    assert closed(peer) is None
+
+
+def test_answers_that_nobody_reads() -> None:
+    assert closed(PretendPeer(unsent_bytes=500)) == (70, "500 bytes of answers have not been read for more than 60 s")
+
+
+def test_a_slow_reader_gets_on() -> None:
+    assert closed(PretendPeer(unsent_bytes=10_000, bytes_answered=10_000), unsent_bytes=-1) is None
+
+
+def test_a_reader_that_stops_again_has_its_time_again() -> None:
+    watch, peer = Watch(), PretendPeer(unsent_bytes=500)
+    for _ in range(6):
+        assert watch.look(peer) is None
+        watch.now += 10
+    peer.unsent_bytes = 499
+    assert watch.seconds_until_closed(peer) == (130, "499 bytes of answers have not been read for more than 60 s")
+
+
+def test_a_request_that_stays_incomplete_however_it_trickles() -> None:
+    peer = PretendPeer()
+    peer.frames.bytes_pending = 5
+    assert closed(peer, bytes_received=1) == (80, "a request is unfinished for more than 60 s")
+
+
+def test_requests_that_are_completed_one_after_the_other() -> None:
+    peer = PretendPeer()
+    peer.frames.bytes_pending = 5
+    assert closed(peer, bytes_received=100, requests_received=1) is None
+
+
+def test_a_request_that_the_broker_itself_does_not_read() -> None:
+    peer = PretendPeer(is_reading=False)
+    peer.frames.bytes_pending = 5
+    peer.frames.open_count = 1
+    assert closed(peer) is None
+    peer.is_reading = True
+    assert closed(peer) is not None
+
+
+def test_no_limits() -> None:
+    watch = Watch(connections_max_idle_ms=-1, connections_max_unread_ms=-1, connections_max_unfinished_ms=-1)
+    assert watch.watch.interval_s is None
+    peer = PretendPeer(unsent_bytes=5)
+    peer.frames.bytes_pending = 5
+    assert watch.seconds_until_closed(peer) is None
+
+
+def test_it_looks_often_enough_for_the_shortest_limit() -> None:
+    assert Watch().watch.interval_s == 15
+    assert Watch(connections_max_idle_ms=400).watch.interval_s == 0.1
+
+
+class TestUnreadInAll:
+    def test_who_has_had_something_to_read_for_longest_goes_first(self) -> None:
+        watch = Watch().watch
+        first, second, third = (PretendPeer(connection_id=number, unsent_bytes=400) for number in (1, 2, 3))
+        assert watch.left_unsent(first) == watch.left_unsent(second) == []  # type: ignore[arg-type]
+        assert watch.left_unsent(third) == [first]  # type: ignore[arg-type]
+        first.unsent_bytes = 0
+        third.unsent_bytes = 900
+        assert watch.left_unsent(third) == [second]  # type: ignore[arg-type]
+        third.unsent_bytes = 1001
+        assert watch.left_unsent(third) == [third]  # type: ignore[arg-type]
+
+    def test_who_has_read_everything_begins_anew(self) -> None:
+        watch = Watch().watch
+        first, second = (PretendPeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
+        assert watch.left_unsent(first) == []  # type: ignore[arg-type]
+        first.unsent_bytes = 0
+        assert watch.left_unsent(second) == []  # type: ignore[arg-type]
+        first.unsent_bytes = 600
+        assert watch.left_unsent(first) == [second]  # type: ignore[arg-type]
+
+    def test_who_is_gone_is_forgotten(self) -> None:
+        watch = Watch().watch
+        first, second = (PretendPeer(connection_id=number, unsent_bytes=600) for number in (1, 2))
+        watch.left_unsent(first)  # type: ignore[arg-type]
+        watch.forget(first)  # type: ignore[arg-type]
+        assert watch.left_unsent(second) == []  # type: ignore[arg-type]
+        assert not watch._seen
