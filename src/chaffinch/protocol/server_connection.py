@@ -103,9 +103,12 @@ class ServerConnection:
 
         Empty while an earlier request has no response yet; then this response leaves together with that one.
         """
-        if request.unsupported_version is not None and isinstance(message, ApiVersionsResponse):
-            message = message.replace(error_code=UNSUPPORTED_VERSION)
         api, version = request.api, request.version
+        if isinstance(message, ApiVersionsResponse):
+            if request.unsupported_version is not None:
+                message = message.replace(error_code=UNSUPPORTED_VERSION)
+            if message.error_code == UNSUPPORTED_VERSION:
+                version = 0  # Whatever was asked: all that a client of another version can read.
         head = response_head(api.key, request.correlation_id, version >= api.flexible_since)
         parts = finish_frame(message.encode_after(head, version))
         if self._open and self._open[0] is request and not self._held:

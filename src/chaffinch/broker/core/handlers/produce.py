@@ -75,7 +75,12 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         name = topic.name if terms.version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
         for data in topic.partitions if len(topic.partitions) == 1 else _last_of_each(topic.partitions):
             place = TopicPartition(name or "", data.index)
-            outcome = refused_whole or _unknown_id(topic, name) or _outcome(broker, event, place, data, terms, now_ms, fault)
+            outcome = (
+                (_scripted(fault, place) if fault else None)
+                or refused_whole
+                or _unknown_id(topic, name)
+                or _outcome(broker, event, place, data, terms, now_ms)
+            )
             if isinstance(outcome, Refusal):
                 has_refusal = True
                 answers.append(_refused(broker, event, place, outcome, response, now_ms))
@@ -109,6 +114,12 @@ def _merged(topics: Sequence[TopicProduceData]) -> Sequence[TopicProduceData]:
 def _name_of(broker: BrokerState, topic_id: UUID) -> str | None:
     known = broker.topics.by_id(topic_id)
     return None if known is None else known.name
+
+
+def _scripted(fault: Fault, place: TopicPartition) -> Refusal | None:
+    if not fault.covers(*place):
+        return None
+    return Refusal(code=fault.error, message=f"{fault.error.name}: asked for by a fault script")
 
 
 def _unknown_id(topic: TopicProduceData, name: str | None) -> Refusal | None:
@@ -150,10 +161,7 @@ def _outcome(
     data: PartitionProduceData,
     terms: AppendTerms,
     now_ms: int,
-    fault: Fault | None,
 ) -> Outcome:
-    if fault is not None and fault.covers(*place):
-        return Refusal(code=fault.error, message=f"{fault.error.name}: asked for by a fault script")
     partition = broker.topics.partition(*place)
     if partition is None:
         return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster")
