@@ -1,0 +1,313 @@
+"""Transaction version 2 on the wire: batches and offsets that add themselves, ends that give the next identity, what late batches get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.storage.file_system import StorageError
+from tests.broker.batches import batch_of
+from tests.broker.core.test_transactions import add, commit_offset, committed, end, identity_of, init, write
+from tests.broker.core_client import Client, Cluster
+
+PRODUCE, OFFSETS, END = 12, 5, 5
+"""The first versions that speak of transactions in this way."""
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 2)
+    return cluster
+
+
+def finish(client: Client, identity: ProducerIdentity, commit: bool) -> tuple[int, ProducerIdentity]:
+    request = EndTxnRequest(transactional_id="t", producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=commit)
+    answer = client.ask(request, END)
+    return answer.error_code, ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+def fetch_committed(client: Client, offset: int = 0) -> Any:
+    """What a reader of committed records gets of orders-0."""
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=[FetchTopic(topic="orders", partitions=[partition])]
+    )
+    return client.ask(request, 12).responses[0].partitions[0]
+
+
+def test_a_transaction_without_a_word_about_its_parts(cluster: Cluster) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    assert write(client, identity, version=PRODUCE) == 0
+    assert commit_offset(client, identity, version=OFFSETS) == 0
+    assert committed(client, stable=True) == (-1, "", 88)
+    assert fetch_committed(client).last_stable_offset == 0
+    code, following = finish(client, identity, True)
+    assert (code, following) == (0, ProducerIdentity(identity.producer_id, identity.epoch + 1))
+    assert committed(client, stable=True) == (5, "m", 0)
+    assert fetch_committed(client).last_stable_offset == 2
+    assert write(client, following, version=PRODUCE) == 0, "the next transaction begins with sequence 0"
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_late_batches_fall_into_no_transaction(cluster: Cluster, commit: bool) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    write(client, identity, version=PRODUCE)
+    _, following = finish(client, identity, commit)
+    assert write(client, identity, 1, version=PRODUCE) == 47
+    assert write(client, following, version=PRODUCE) == 0
+    assert write(client, identity, 1, version=PRODUCE) == 47
+    assert write(client, identity, 0, version=PRODUCE) == 47, "nor does a repetition of what was stored, as in Kafka"
+
+
+class TestFirstBatches:
+    @pytest.mark.parametrize(("version", "code"), [(11, 0), (12, 45)])
+    def test_who_is_not_known_begins_at_zero_in_version_2(self, cluster: Cluster, version: int, code: int) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        add(client, identity, 0)
+        assert write(client, identity, 7, version=version) == code
+
+    def test_a_first_batch_that_was_lost_is_waited_for(self, cluster: Cluster) -> None:
+        """Version 1: the first batch is refused for a reason that passes; the second one must not take its place."""
+        client = cluster.client()
+        identity = identity_of(client)
+        assert write(client, identity, 0, version=11) == 120, "the partition is added too late"
+        add(client, identity, 0)
+        assert write(client, identity, 1, version=11) == 45
+        assert write(client, identity, 0, version=11) == 0
+        assert write(client, identity, 1, version=11) == 0
+
+    def test_a_stranger_leaves_no_trace(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        assert write(client, ProducerIdentity(identity.producer_id, identity.epoch + 1), 0, version=11) == 47
+        assert write(client, ProducerIdentity(identity.producer_id + 1, identity.epoch), 0, version=11) == 49
+        add(client, identity, 0)
+        assert write(client, identity, 3, version=11) == 0
+
+    @pytest.mark.parametrize(("version", "code"), [(11, 19), (12, 51)])
+    def test_while_the_last_transaction_is_being_ended(self, cluster: Cluster, version: int, code: int) -> None:
+        """Older clients hear 19, which they repeat without looking for another leader."""
+        client = cluster.client()
+        identity = identity_of(client)
+        write(client, identity, version=PRODUCE)
+        following = self.end_on_a_full_disk(cluster, client, identity)
+        assert write(client, following, version=version) == code
+        cluster.advance(1000)
+        assert write(client, following, version=PRODUCE) == 0
+
+    @staticmethod
+    def end_on_a_full_disk(cluster: Cluster, client: Client, identity: ProducerIdentity) -> ProducerIdentity:
+        def full(operation: str, path: str, size: int) -> None:
+            if operation == "append" and path.startswith("logs/"):
+                raise StorageError(path, "append to", "no space left")
+
+        cluster.file_system.hook = full
+        code, following = finish(client, identity, True)
+        cluster.file_system.hook = None
+        assert code == 0, "the decision stands"
+        return following
+
+    def test_a_coordinator_that_cannot_write_is_asked_again(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+
+        def full(operation: str, path: str, size: int) -> None:
+            if operation == "append" and path.startswith("journals/transactions"):
+                raise StorageError(path, "append to", "no space left")
+
+        cluster.file_system.hook = full
+        assert write(client, identity, version=PRODUCE) == 19
+        cluster.file_system.hook = None
+        assert write(client, identity, version=PRODUCE) == 0
+
+    def test_verification_off_does_not_stop_implicit_adding(self) -> None:
+        cluster = Cluster({"transaction.partition.verification.enable": "false"})
+        cluster.topic("orders")
+        client = cluster.client()
+        identity = identity_of(client)
+        write(client, identity, version=PRODUCE)
+        finish(client, identity, True)
+        assert fetch_committed(client).last_stable_offset == 2
+
+
+class TestRepeatedEnds:
+    def test_the_answer_is_the_same(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        write(client, identity, version=PRODUCE)
+        first = finish(client, identity, True)
+        assert finish(client, identity, True) == first
+        assert finish(client, identity, False) == (48, ProducerIdentity(-1, -1))
+
+    def test_an_abort_of_nothing(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        code, following = finish(client, identity, False)
+        assert (code, following.epoch) == (0, identity.epoch + 1)
+        assert finish(client, following, True)[0] == 48
+
+    def test_older_versions_do_not_raise_the_epoch(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        add(client, identity, 0)
+        write(client, identity)
+        assert end(client, identity, True, version=4) == 0
+        assert write(client, identity, 1, version=PRODUCE) == 0
+
+    @pytest.mark.parametrize("commit", [True, False])
+    def test_a_marker_is_written_once_whatever_the_crash(self, cluster: Cluster, commit: bool) -> None:
+        """The process ends between the marker and the completion: the restart finds the marker by its epoch."""
+        client = cluster.client()
+        identity = identity_of(client)
+        write(client, identity, version=PRODUCE)
+        journal_writes = []
+
+        def die_at_completion(operation: str, path: str, size: int) -> None:
+            if operation == "append" and path.startswith("journals/transactions"):
+                journal_writes.append(path)
+                if len(journal_writes) == 2:
+                    raise StorageError(path, "append to", "the process is about to end")
+
+        cluster.file_system.hook = die_at_completion
+        finish(client, identity, commit)
+        cluster.file_system.hook = None
+        cluster.restart()
+        log = cluster.core.topics.partition("orders", 0).log
+        assert (log.log_end_offset, log.ongoing_transactions()) == (2, [])
+
+
+class TestBrokersRequests:
+    """AddPartitionsToTxn from version 4 on: several transactions, some only to be looked at."""
+
+    def ask(self, client: Client, identity: ProducerIdentity, *, verify_only: bool, partitions: list[int], name: str = "t") -> list[int]:
+        transaction = AddPartitionsToTxnTransaction(
+            transactional_id=name,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            verify_only=verify_only,
+            topics=[AddPartitionsToTxnTopic(name="orders", partitions=partitions)],
+        )
+        answer = client.ask(AddPartitionsToTxnRequest(transactions=[transaction]), 5)
+        (result,) = answer.results_by_transaction
+        assert (answer.error_code, result.transactional_id) == (0, name)
+        return [row.partition_error_code for row in result.topic_results[0].results_by_partition]
+
+    def test_verify_and_add(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        assert self.ask(client, identity, verify_only=True, partitions=[0, 1]) == [120, 120]
+        assert self.ask(client, identity, verify_only=False, partitions=[1]) == [0]
+        assert self.ask(client, identity, verify_only=True, partitions=[0, 1]) == [120, 0]
+        assert self.ask(client, identity, verify_only=True, partitions=[0, 9]) == [55, 3]
+
+    def test_refusals(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        fenced = ProducerIdentity(identity.producer_id, identity.epoch + 1)
+        for verify_only in (True, False):
+            assert self.ask(client, fenced, verify_only=verify_only, partitions=[0]) == [90]
+            assert self.ask(client, identity, verify_only=verify_only, partitions=[0], name="other") == [49]
+            assert self.ask(client, identity, verify_only=verify_only, partitions=[0], name="") == [42]
+
+
+class TestReaders:
+    def test_several_aborted_transactions_of_one_producer_in_one_fetch(self, cluster: Cluster) -> None:
+        """Markers have a higher epoch than the records they end; the list names each transaction by its first offset."""
+        client = cluster.client()
+        identity = identity_of(client)
+        begins = []
+        for commit in (False, True, False, False):
+            begins.append(cluster.core.topics.partition("orders", 0).log.log_end_offset)
+            write(client, identity, 0, version=PRODUCE)
+            write(client, identity, 1, version=PRODUCE)
+            _, identity = finish(client, identity, commit)
+        fetched = fetch_committed(client)
+        aborted = [begins[0], begins[2], begins[3]]
+        assert [(entry.producer_id, entry.first_offset) for entry in fetched.aborted_transactions] == [
+            (identity.producer_id, offset) for offset in aborted
+        ]
+        assert fetched.last_stable_offset == 12
+
+    def test_the_last_stable_offset_waits_for_the_oldest(self, cluster: Cluster) -> None:
+        client, other = cluster.client(), cluster.client()
+        identity = identity_of(client)
+        write(client, identity, version=PRODUCE)
+        plain = batch_of(b"plain")
+        assert other.produce("orders", plain).error_code == 0
+        assert fetch_committed(other).last_stable_offset == 0
+        finish(client, identity, False)
+        fetched = fetch_committed(other)
+        assert fetched.last_stable_offset == 3
+        assert [entry.first_offset for entry in fetched.aborted_transactions] == [0]
+
+
+class TestTopicsThatGo:
+    def test_a_topic_deleted_inside_a_transaction(self, cluster: Cluster) -> None:
+        cluster.topic("lines")
+        client = cluster.client()
+        identity = identity_of(client)
+        write(client, identity, version=PRODUCE)
+        records = batch_of(b"a", identity=identity, sequence=0, transactional=True)
+        assert client.produce("lines", records, txn="t", version=PRODUCE).error_code == 0
+        client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="lines")]))
+        assert finish(client, identity, True)[0] == 0
+        assert fetch_committed(client).last_stable_offset == 2
+
+    def test_a_new_topic_of_the_same_name_gets_a_marker_that_ends_nothing(self, cluster: Cluster) -> None:
+        """As in Kafka, whose coordinator knows partitions by name."""
+        client = cluster.client()
+        identity = identity_of(client)
+        write(client, identity, version=PRODUCE)
+        client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
+        cluster.topic("orders", 2)
+        assert finish(client, identity, False)[0] == 0
+        log = cluster.core.topics.partition("orders", 0).log
+        assert (log.log_end_offset, log.last_stable_offset, log.aborted_transactions(0, 10)) == (1, 1, [])
+
+    def test_markers_reach_partitions_of_a_stopped_node(self) -> None:
+        cluster = Cluster(nodes=2)
+        cluster.core.create_topic("orders", 1, 2, now_ms=cluster.now_ms)
+        partition = cluster.core.topics.partition("orders", 0)
+        writers = {node: cluster.client(node=node) for node in (0, 1)}
+        coordinator = cluster.core.state.nodes.coordinator_of("t").id
+        identity = identity_of(writers[coordinator])
+        assert write(writers[partition.replicas.leader], identity, version=PRODUCE) == 0
+        cluster.stop_node(1 - coordinator)
+        assert finish(writers[coordinator], identity, True)[0] == 0
+        assert (partition.log.last_stable_offset, partition.log.log_end_offset) == (2, 2)
+
+
+def test_a_timeout_fences_the_writer_everywhere(cluster: Cluster) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    write(client, identity, version=PRODUCE)
+    cluster.advance(60_000)
+    assert write(client, identity, 1, version=PRODUCE) == 47
+    assert commit_offset(client, identity, version=OFFSETS) == 47
+    assert finish(client, identity, True)[0] == 90
+    assert init(client, expected=identity).error_code == 90, "somebody raised the epoch: this producer is over"
+    assert [entry.first_offset for entry in fetch_committed(client).aborted_transactions] == [0]
+
+
+@pytest.mark.parametrize(("level", "finalized"), [(2, [(2, 2)]), (1, [(1, 1)]), (0, [])])
+def test_the_version_that_clients_are_told(level: int, finalized: list[tuple[int, int]]) -> None:
+    client = Cluster({"transaction.version": str(level)}).client()
+    answer = client.ask(client.connection.api_versions_request())
+    supported = {row.name: (row.min_version, row.max_version) for row in answer.supported_features}
+    assert supported["transaction.version"] == (0, 2)
+    rows = [row for row in answer.finalized_features if row.name == "transaction.version"]
+    assert [(row.min_version_level, row.max_version_level) for row in rows] == finalized
