@@ -1,0 +1,205 @@
+"""Transactions: list, describe, find those that hang, and end them by hand. What `kafka-transactions` does (KIP-664), with typed results.
+
+A transaction hangs in a partition when its coordinator does not know of it any more: nobody will end it, and readers of committed
+records wait before it for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chaffinch.admin.by_leader import PartitionAnswer, ask_leaders, by_topic
+from chaffinch.client import answers
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import InvalidTxnStateException, TransactionalIdNotFoundException, exception_for
+from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.protocol.messages.describe_producers import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    DescribeProducersTopicRequest,
+)
+from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsState
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
+from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersResponse as MarkersResponse
+
+# Kafka's default for transaction.max.timeout.ms: no transaction of a producer that is alive is older.
+TRANSACTION_TIMEOUT_MAX_MS: Final = 900_000
+STATES_WITHOUT_END: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionListing:
+    """One transactional id as its coordinator lists it."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionDescription:
+    """One transactional id. `started_ms` (since 1970) is None while no transaction is open."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    started_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionProducer:
+    """One producer that a partition remembers. `transaction_start_offset` None: no open transaction there."""
+
+    topic_partition: TopicPartition
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    transaction_start_offset: int | None
+
+
+def list_transactions(
+    client: SyncClient, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), duration_min_ms: int | None = None
+) -> list[TransactionListing]:
+    """The transactional ids of every coordinator, by name. UnsupportedVersionException for a duration that a broker cannot filter by."""
+    found: list[TransactionListing] = []
+    request = ListTransactionsRequest(
+        state_filters=list(states),
+        producer_id_filters=list(producer_ids),
+        duration_filter=-1 if duration_min_ms is None else duration_min_ms,
+    )
+    for node in sorted(client.refresh_metadata([]).nodes):
+        answer: ListTransactionsResponse = client.request(request, node)
+        answers.raise_for(answer)
+        if answer.unknown_state_filters:
+            raise InvalidTxnStateException(f"no transaction is ever in state {answer.unknown_state_filters[0]!r}", api="ListTransactions")
+        found += [
+            TransactionListing(
+                transactional_id=entry.transactional_id, producer_id=entry.producer_id, state=entry.transaction_state, coordinator=node
+            )
+            for entry in answer.transaction_states
+        ]
+    return sorted(found, key=lambda listing: listing.transactional_id)
+
+
+def describe_transaction(client: SyncClient, transactional_id: str) -> TransactionDescription:
+    """What the coordinator knows. TransactionalIdNotFoundException for an id that nobody used, or not for a long time."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    answer = client.coordinator_request(transactional_id, "transaction", request)
+    for code, _ in answers.codes_in(answer):
+        raise exception_for(code, message=f"transactional id {transactional_id!r}: {code.text}", api="DescribeTransactions")
+    state: DescribeTransactionsState = answer.transaction_states[0]
+    return TransactionDescription(
+        transactional_id=state.transactional_id,
+        producer_id=state.producer_id,
+        producer_epoch=state.producer_epoch,
+        state=state.transaction_state,
+        timeout_ms=state.transaction_timeout_ms,
+        started_ms=None if state.transaction_start_time_ms < 0 else state.transaction_start_time_ms,
+        partitions=tuple(sorted(TopicPartition(topic.topic, number) for topic in state.topics for number in topic.partitions)),
+    )
+
+
+def describe_producers(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[PartitionProducer]]:
+    """The producers that each partition's leader remembers, by producer id."""
+
+    def request_for(asked: list[TopicPartition]) -> DescribeProducersRequest:
+        topics = [DescribeProducersTopicRequest(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(asked).items()]
+        return DescribeProducersRequest(topics=topics)
+
+    return ask_leaders(client, list(partitions), request_for, _read_producers)
+
+
+def _read_producers(answer: DescribeProducersResponse) -> Iterator[PartitionAnswer]:
+    for topic in answer.topics:
+        for found in topic.partitions:
+            place = TopicPartition(topic.name, found.partition_index)
+            producers = [
+                PartitionProducer(
+                    topic_partition=place,
+                    producer_id=state.producer_id,
+                    producer_epoch=state.producer_epoch,
+                    coordinator_epoch=state.coordinator_epoch,
+                    last_sequence=state.last_sequence,
+                    last_timestamp_ms=state.last_timestamp,
+                    transaction_start_offset=None if state.current_txn_start_offset == NO_OFFSET else state.current_txn_start_offset,
+                )
+                for state in sorted(found.active_producers, key=lambda state: state.producer_id)
+            ]
+            yield PartitionAnswer(place, found.error_code, found.error_message, producers)
+
+
+def find_hanging(
+    client: SyncClient, partitions: Iterable[TopicPartition], *, now_ms: int, older_than_ms: int = TRANSACTION_TIMEOUT_MAX_MS
+) -> list[PartitionProducer]:
+    """Open transactions in these partitions, older than a living one can be, of which no coordinator knows (any more)."""
+    suspects = [
+        producer
+        for producers in describe_producers(client, partitions).values()
+        for producer in producers
+        if producer.transaction_start_offset is not None and now_ms - producer.last_timestamp_ms > older_than_ms
+    ]
+    if not suspects:
+        return []
+    listed = list_transactions(client, producer_ids=sorted({producer.producer_id for producer in suspects}))
+    known: set[tuple[int, TopicPartition]] = set()
+    for listing in listed:
+        try:
+            description = describe_transaction(client, listing.transactional_id)
+        except TransactionalIdNotFoundException:
+            continue
+        if description.state in STATES_WITHOUT_END:
+            known |= {(description.producer_id, place) for place in description.partitions}
+    return sorted(
+        (producer for producer in suspects if (producer.producer_id, producer.topic_partition) not in known),
+        key=lambda producer: (producer.topic_partition, producer.producer_id),
+    )
+
+
+def open_transaction_at(client: SyncClient, place: TopicPartition, start_offset: int) -> PartitionProducer:
+    """The producer whose open transaction begins at this offset. InvalidTxnStateException names those there are when none does."""
+    producers = [found for found in describe_producers(client, [place])[place] if found.transaction_start_offset is not None]
+    for producer in producers:
+        if producer.transaction_start_offset == start_offset:
+            return producer
+    starts = ", ".join(str(producer.transaction_start_offset) for producer in producers)
+    hint = f"open ones begin at {starts}" if starts else "none is open there"
+    raise InvalidTxnStateException(f"no open transaction begins at offset {start_offset} of {place}; {hint}", api="DescribeProducers")
+
+
+def abort_in_partition(client: SyncClient, place: TopicPartition, *, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+    """Write an abort marker into one partition, past the coordinator: for transactions that hang, and for no others."""
+    marker = WritableTxnMarker(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        # A partition that never saw a marker of this producer has no epoch of its coordinator.
+        coordinator_epoch=max(0, coordinator_epoch),
+        transaction_result=False,
+        topics=[WritableTxnMarkerTopic(name=place.topic, partition_indexes=[place.partition])],
+    )
+
+    def read(answer: MarkersResponse) -> Iterator[PartitionAnswer]:
+        for result in answer.markers:
+            for topic in result.topics:
+                for found in topic.partitions:
+                    yield PartitionAnswer(TopicPartition(topic.name, found.partition_index), found.error_code, None, None)
+
+    ask_leaders(client, [place], lambda asked: WriteTxnMarkersRequest(markers=[marker] if asked else []), read)
+
+
+def terminate(client: SyncClient, transactional_id: str) -> None:
+    """Abort what is open under a transactional id and fence its producer, by introducing a new one under its name (KIP-939)."""
+    describe_transaction(client, transactional_id)
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=60_000)
+    answer = client.coordinator_request(transactional_id, "transaction", request)
+    for code, _ in answers.codes_in(answer):
+        raise exception_for(code, message=f"transactional id {transactional_id!r}: {code.text}", api="InitProducerId")

@@ -1,0 +1,217 @@
+"""`chaffinch transactions`: list and describe transactions, find those that hang and end them. Options are those of kafka-transactions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from chaffinch.admin import topics, transactions
+from chaffinch.admin.transactions import PartitionProducer, TransactionDescription
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table
+from chaffinch.cli.times import time_text
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import ConfigException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.runtime.clock import SystemClock
+
+app = new_app("List and describe transactions, find those that hang and end them.")
+
+MINUTE_MS: Final = 60_000
+
+Topic = Annotated[str, typer.Option("--topic", metavar="NAME", help="The topic.")]
+Partition = Annotated[int, typer.Option("--partition", min=0, help="Its partition.")]
+TransactionalId = Annotated[str, typer.Option("--transactional-id", metavar="ID", help="The transactional id.")]
+_PRODUCER_TITLES: Final = (
+    "topic",
+    "partition",
+    "producer",
+    "epoch",
+    "coordinator epoch",
+    "last sequence",
+    "last timestamp",
+    "open since offset",
+)
+
+
+@app.command("list")
+def list_command(
+    state: Annotated[list[str] | None, typer.Option("--state", help="Only those in this state; may be repeated.")] = None,
+    producer_id: Annotated[list[int] | None, typer.Option("--producer-id", min=0, help="Only of this producer; may be repeated.")] = None,
+    duration_filter: Annotated[
+        int | None, typer.Option("--duration-filter", min=0, metavar="MS", help="Only those open for longer.")
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """List transactional ids with producer, state and coordinator."""
+    with connect(bootstrap_server, command_config) as client:
+        found = transactions.list_transactions(client, states=state or (), producer_ids=producer_id or (), duration_min_ms=duration_filter)
+    if as_json:
+        fields = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
+        print_json([dict(zip(("transactional_id", "coordinator", "producer_id", "state"), values, strict=True)) for values in fields])
+    elif found:
+        rows = [(entry.transactional_id, entry.coordinator, entry.producer_id, entry.state) for entry in found]
+        print_table(("transactional id", "coordinator", "producer", "state"), rows)
+
+
+@app.command()
+def describe(
+    transactional_id: TransactionalId,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show one transactional id: its producer, state, time-out and partitions."""
+    with connect(bootstrap_server, command_config) as client:
+        found = transactions.describe_transaction(client, transactional_id)
+    if as_json:
+        print_json(_details(found))
+        return
+    producer = f"producer {found.producer_id} epoch {found.producer_epoch}"
+    print(f"{found.transactional_id}: {found.state}, {producer}, time-out {found.timeout_ms} ms")
+    if found.started_ms is not None:
+        print(f"  open since {time_text(found.started_ms)}, {SystemClock().wall_ms() - found.started_ms} ms ago")
+    for place in found.partitions:
+        print(f"  {place}")
+
+
+@app.command("describe-producers")
+def describe_producers(
+    topic: Topic,
+    partition: Partition,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the producers that a partition remembers, and their open transactions."""
+    with connect(bootstrap_server, command_config) as client:
+        (place,) = _places(client, topic, partition)
+        found = transactions.describe_producers(client, [place])[place]
+    _print_producers(found, as_json)
+
+
+@app.command("find-hanging")
+def find_hanging(
+    topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Look at this topic only; else at all.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", min=0, help="Look at this partition of it only.")] = None,
+    max_transaction_timeout: Annotated[
+        int, typer.Option("--max-transaction-timeout", min=0, metavar="MINUTES", help="Younger ones are not looked at.")
+    ] = transactions.TRANSACTION_TIMEOUT_MAX_MS // MINUTE_MS,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find transactions that are open in a partition and that no coordinator knows: readers of committed records wait before them."""
+    if partition is not None and topic is None:
+        raise ConfigException("--partition needs --topic")
+    with connect(bootstrap_server, command_config) as client:
+        found = transactions.find_hanging(
+            client, _places(client, topic, partition), now_ms=SystemClock().wall_ms(), older_than_ms=max_transaction_timeout * MINUTE_MS
+        )
+    _print_producers(found, as_json)
+
+
+@app.command()
+def abort(
+    topic: Topic,
+    partition: Partition,
+    start_offset: Annotated[
+        int | None, typer.Option("--start-offset", min=0, help="Where the transaction begins: the producer is looked up.")
+    ] = None,
+    producer_id: Annotated[int | None, typer.Option("--producer-id", min=0, help="The producer, for brokers that do not tell.")] = None,
+    producer_epoch: Annotated[int | None, typer.Option("--producer-epoch", min=0, max=32_767, help="Its epoch.")] = None,
+    coordinator_epoch: Annotated[int | None, typer.Option("--coordinator-epoch", min=-1, help="The epoch of its coordinator.")] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Abort a transaction that hangs in one partition. One that is not hanging is ended by its producer, or with terminate."""
+    if (start_offset is None) == (producer_id is None):
+        raise ConfigException("give --start-offset, or --producer-id with --producer-epoch and --coordinator-epoch")
+    if producer_id is not None and (producer_epoch is None or coordinator_epoch is None):
+        raise ConfigException("--producer-id needs --producer-epoch and --coordinator-epoch")
+    with connect(bootstrap_server, command_config) as client:
+        (place,) = _places(client, topic, partition)
+        if start_offset is not None:
+            found = transactions.open_transaction_at(client, place, start_offset)
+            producer_id, producer_epoch, coordinator_epoch = found.producer_id, found.producer_epoch, found.coordinator_epoch
+        assert producer_id is not None
+        assert producer_epoch is not None
+        assert coordinator_epoch is not None
+        transactions.abort_in_partition(
+            client, place, producer_id=producer_id, producer_epoch=producer_epoch, coordinator_epoch=coordinator_epoch
+        )
+    if as_json:
+        print_json({"topic": topic, "partition": partition, "producer_id": producer_id, "producer_epoch": producer_epoch})
+    else:
+        print(f"aborted the transaction of producer {producer_id} epoch {producer_epoch} in {place}")
+
+
+@app.command()
+def terminate(
+    transactional_id: TransactionalId,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:
+    """Abort what is open under a transactional id and shut its producer out."""
+    with connect(bootstrap_server, command_config) as client:
+        transactions.terminate(client, transactional_id)
+    if as_json:
+        print_json({"terminated": transactional_id})
+    else:
+        print(f"terminated {transactional_id}")
+
+
+# Inside -------------------------------------------------------------------------------------------------------------------------------
+
+
+def _places(client: SyncClient, topic: str | None, partition: int | None) -> list[TopicPartition]:
+    found = topics.list_topics(client) if topic is None else topics.find_topics(client, [topic])
+    places = [place for entry in found for place in topics.partitions_of(entry)]
+    if topic is None or partition is None:
+        return places
+    if TopicPartition(topic, partition) not in places:
+        raise ConfigException(f"--partition {partition}: topic {topic!r} has partitions 0 to {len(places) - 1}")
+    return [TopicPartition(topic, partition)]
+
+
+def _details(found: TransactionDescription) -> dict[str, Any]:
+    return {
+        "transactional_id": found.transactional_id,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "state": found.state,
+        "timeout_ms": found.timeout_ms,
+        "started_ms": found.started_ms,
+        "partitions": [{"topic": place.topic, "partition": place.partition} for place in found.partitions],
+    }
+
+
+def _print_producers(found: list[PartitionProducer], as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {
+                    "topic": producer.topic_partition.topic,
+                    "partition": producer.topic_partition.partition,
+                    "producer_id": producer.producer_id,
+                    "producer_epoch": producer.producer_epoch,
+                    "coordinator_epoch": producer.coordinator_epoch,
+                    "last_sequence": producer.last_sequence,
+                    "last_timestamp": producer.last_timestamp_ms,
+                    "transaction_start_offset": producer.transaction_start_offset,
+                }
+                for producer in found
+            ]
+        )
+    elif found:
+        print_table(_PRODUCER_TITLES, [_producer_row(producer) for producer in found])
+
+
+def _producer_row(found: PartitionProducer) -> tuple[Any, ...]:
+    last = time_text(found.last_timestamp_ms) if found.last_timestamp_ms >= 0 else None
+    facts = (found.producer_id, found.producer_epoch, found.coordinator_epoch, found.last_sequence, last, found.transaction_start_offset)
+    return (*found.topic_partition, *facts)

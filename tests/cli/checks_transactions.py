@@ -1,0 +1,95 @@
+"""What `chaffinch transactions` does against any cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from chaffinch.errors import KafkaException
+from chaffinch.producer.producer import Producer
+from tests.cli.checks_records import pairs, topic_of
+from tests.cli.shell import Shell
+
+
+@contextmanager
+def open_transaction(shell: Shell, topic: str, transactional_id: str) -> Iterator[Producer]:
+    """A producer whose transaction has a record in the topic."""
+    producer = Producer(bootstrap_servers=shell.bootstrap_servers, transactional_id=transactional_id)
+    try:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"open", partition=0)
+        producer.flush()
+        yield producer
+    finally:
+        producer.close()
+
+
+def open_transactions_are_listed_and_described(shell: Shell) -> None:
+    topic, name = topic_of(shell, "described", partitions=2), shell.name("id")
+    with open_transaction(shell, topic, name) as producer:
+        listed = {entry["transactional_id"]: entry for entry in shell.ok("transactions", "list", "--json").json}
+        assert listed[name]["state"] == "Ongoing"
+        by_producer = shell.ok("transactions", "list", "--producer-id", str(listed[name]["producer_id"]), "--state", "Ongoing").lines
+        assert [line.split()[0] for line in by_producer[1:]] == [name]
+        assert name not in shell.ok("transactions", "list", "--duration-filter", "3600000").out
+        described = shell.ok("transactions", "describe", "--transactional-id", name, "--json").json
+        assert (described["state"], described["partitions"]) == ("Ongoing", [{"topic": topic, "partition": 0}])
+        assert (described["producer_id"], described["timeout_ms"]) == (listed[name]["producer_id"], 60_000)
+        assert described["started_ms"] > 0
+        lines = shell.ok("transactions", "describe", "--transactional-id", name).lines
+        assert lines[0].startswith(f"{name}: Ongoing, producer {described['producer_id']} epoch ")
+        assert lines[-1] == f"  {topic}-0"
+        (found,) = shell.ok("transactions", "describe-producers", "--topic", topic, "--partition", "0", "--json").json
+        assert (found["producer_id"], found["transaction_start_offset"], found["last_sequence"]) == (described["producer_id"], 0, 0)
+        producer.commit_transaction()
+    described = shell.ok("transactions", "describe", "--transactional-id", name, "--json").json
+    assert (described["partitions"], described["state"] in ("PrepareCommit", "CompleteCommit", "Empty")) == ([], True)
+
+
+def a_living_transaction_does_not_hang_and_can_be_terminated(shell: Shell) -> None:
+    topic, name = topic_of(shell, "terminated"), shell.name("id")
+    with open_transaction(shell, topic, name) as producer:
+        assert shell.ok("transactions", "find-hanging", "--topic", topic, "--max-transaction-timeout", "0").out == ""
+        assert shell.ok("transactions", "terminate", "--transactional-id", name).out == f"terminated {name}\n"
+        try:
+            producer.commit_transaction()
+        except KafkaException as error:
+            refusal = error
+        assert refusal.name in ("PRODUCER_FENCED", "INVALID_PRODUCER_EPOCH"), refusal
+    assert pairs(shell, topic) == []
+
+
+def a_transaction_is_aborted_in_its_partition(shell: Shell) -> None:
+    topic, name = topic_of(shell, "aborted"), shell.name("id")
+    place = ("--topic", topic, "--partition", "0")
+    with open_transaction(shell, topic, name):
+        shell.refused("transactions", "abort", *place, "--start-offset", "7", says="open ones begin at 0")
+        (found,) = shell.ok("transactions", "describe-producers", *place, "--json").json
+        aborted = shell.ok("transactions", "abort", *place, "--start-offset", "0", "--json").json
+        assert (aborted["producer_id"], aborted["producer_epoch"]) == (found["producer_id"], found["producer_epoch"])
+        (found,) = shell.ok("transactions", "describe-producers", *place, "--json").json
+        assert found["transaction_start_offset"] is None
+        shell.ok("produce", "--topic", topic, stdin=b"behind it\n")
+        assert pairs(shell, topic) == [(None, "behind it")]
+
+
+def wrong_questions_about_transactions(shell: Shell) -> None:
+    topic, name = topic_of(shell, "wrong"), shell.name("nobody")
+    place = ("--topic", topic, "--partition", "0")
+    shell.refused("transactions", "describe", "--transactional-id", name, says=f"transactional id '{name}'")
+    shell.refused("transactions", "terminate", "--transactional-id", name, says="TRANSACTIONAL_ID_NOT_FOUND")
+    shell.refused("transactions", "list", "--state", "Running", says="no transaction is ever in state 'Running'")
+    shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
+    shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)
+    shell.refused("transactions", "abort", *place, "--start-offset", "7", says="none is open there")
+    shell.refused("transactions", "describe-producers", "--topic", topic, "--partition", "3", says="partitions 0 to 0", status=2)
+    shell.refused("transactions", "find-hanging", "--partition", "3", says="needs --topic", status=2)
+
+
+CHECKS = [
+    open_transactions_are_listed_and_described,
+    a_living_transaction_does_not_hang_and_can_be_terminated,
+    a_transaction_is_aborted_in_its_partition,
+    wrong_questions_about_transactions,
+]
