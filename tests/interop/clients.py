@@ -100,6 +100,7 @@ def _node(program: str) -> list[str]:
     return [str(runtime), str(folder / program)]
 
 
+_AIOKAFKA_DOCS = "https://aiokafka.readthedocs.io/en/stable/api.html"
 _KCAT_DOCS = "https://github.com/edenhill/kcat#readme"
 
 CLIENTS: tuple[Client, ...] = (
@@ -118,5 +119,20 @@ CLIENTS: tuple[Client, ...] = (
         name="Java",
         prepare=_java,
         culprits=("KafkaException", "InvalidRecordException", "KafkaException", "InvalidRecordException", "KafkaException"),
+    ),
+    Client(
+        name="kafka-python",
+        prepare=lambda: _python("run_kafka_python.py"),
+        culprits=("KafkaError", "InvalidRecordError", "KafkaError", "InvalidRecordError", "KafkaError"),
+        not_offered={"group-consumer": "promised for later: https://github.com/dpkp/kafka-python/issues/3000"},
+    ),
+    Client(
+        name="aiokafka",
+        prepare=lambda: _python("run_aiokafka.py"),
+        culprits=("UnknownError",) * 5,  # It has no name for error 87.
+        not_offered={
+            "group-consumer": f"the consumer has no such option: {_AIOKAFKA_DOCS}#consumer-class",
+            "groups.deleted": f"the admin client has no such method: {_AIOKAFKA_DOCS}",
+        },
     ),
 )

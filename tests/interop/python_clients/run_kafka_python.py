@@ -1,0 +1,223 @@
+"""kafka-python in every scenario; see `scenario_program.py`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import kafka
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import KafkaError, TopicAlreadyExistsError
+from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, tell
+
+
+def consumer(servers: str, group: str | None, **config: Any) -> KafkaConsumer:
+    return KafkaConsumer(bootstrap_servers=servers, group_id=group, enable_auto_commit=False, auto_offset_reset="earliest", **config)
+
+
+def send(client: KafkaProducer, topic: str, rows: Iterable[tuple[bytes | None, bytes]], **more: Any) -> list[str | None]:
+    """Each record's error, None for success, in order of the rows."""
+    futures = [client.send(topic, key=key, value=value, **more) for key, value in rows]
+    client.flush(TIMEOUT_S)
+    return [fate(future) for future in futures]
+
+
+def fate(future: Any) -> str | None:
+    try:
+        future.get(TIMEOUT_S)
+    except KafkaError as error:
+        return type(error).__name__
+    return None
+
+
+def polled(client: KafkaConsumer, wait_ms: int = 1000, **more: Any) -> list[Any]:
+    return list(itertools.chain.from_iterable(client.poll(timeout_ms=wait_ms, **more).values()))
+
+
+def attempts() -> Iterator[int]:
+    """A loop that ends in an error: as many rounds of 100 ms as the time limit has."""
+    yield from range(TIMEOUT_S * 10)
+    raise TimeoutError(f"nothing more within {TIMEOUT_S} s")
+
+
+def read(servers: str, topic: str, isolation: str = "read_committed") -> list[Any]:
+    """Everything that stands in the topic now."""
+    client = consumer(servers, None, isolation_level=isolation)
+    places = [TopicPartition(topic, index) for index in client.partitions_for_topic(topic)]
+    client.assign(places)
+    client.seek_to_beginning()
+    ends = client.end_offsets(places)
+    found: list[Any] = []
+    for _ in attempts():
+        if all(client.position(place) >= ends[place] for place in places):
+            break
+        found += polled(client, 100)
+    client.close()
+    return found
+
+
+def produce(servers: str, name: str, codec: str) -> None:
+    client = KafkaProducer(bootstrap_servers=servers, compression_type=None if codec == "none" else codec, linger_ms=20)
+    fates = send(client, name, records())
+    found = read(servers, name)
+    tell(acknowledged=fates.count(None), read=len(found), same=sorted((each.key, each.value) for each in found) == sorted(records()))
+
+
+def headers(servers: str, name: str, _: str) -> None:
+    send(KafkaProducer(bootstrap_servers=servers), name, records(1), headers=HEADERS)
+    tell(headers=[[key, value.decode()] for key, value in read(servers, name)[0].headers])
+
+
+def group(servers: str, name: str, _: str) -> None:
+    writer = KafkaProducer(bootstrap_servers=servers)
+    seen: set[bytes] = set()
+
+    def fill(label: str) -> None:
+        rows: Records = records(ROUND, label)
+        for partition in range(4):
+            send(writer, name, rows[partition::4], partition=partition)
+
+    def poll(members: list[KafkaConsumer], done: Callable[[], bool]) -> None:
+        for _ in attempts():
+            if done():
+                return
+            for member in members:
+                seen.update(each.value for each in polled(member, 100))
+
+    def sizes(*members: KafkaConsumer) -> list[int]:
+        return [len(member.assignment()) for member in members]
+
+    fill("first")
+    one = consumer(servers, f"{name}-group")
+    one.subscribe([name])
+    poll([one], lambda: len(seen) == ROUND)
+    tell(alone=sizes(one)[0])
+    one.commit()
+    two = consumer(servers, f"{name}-group")
+    two.subscribe([name])
+    poll([one, two], lambda: sizes(one, two) == [2, 2])
+    tell(together=sizes(one, two))
+    fill("second")
+    poll([one, two], lambda: len(seen) == 2 * ROUND)
+    two.close()
+    poll([one], lambda: sizes(one) == [4])
+    fill("third")
+    poll([one], lambda: len(seen) == 3 * ROUND)
+    tell(after=sizes(one)[0], records=len(seen))
+    one.close()
+
+
+def offsets(servers: str, name: str, _: str) -> None:
+    writer = KafkaProducer(bootstrap_servers=servers)
+    for number, (key, value) in enumerate(records()):
+        writer.send(name, key=key, value=value, timestamp_ms=FIRST_TIMESTAMP_MS + 1000 * number).get(TIMEOUT_S)
+    place = TopicPartition(name, 0)
+    first = consumer(servers, f"{name}-group")
+    first.subscribe([name])
+    while next(first).offset < 29:
+        pass
+    first.commit({place: OffsetAndMetadata(30, "", -1)})
+    tell(committed=first.committed(place))
+    first.close()
+    second = consumer(servers, f"{name}-group")
+    second.subscribe([name])
+    tell(resumed=next(second).offset)
+    second.seek(place, 70)
+    tell(sought=next(iter(polled(second, TIMEOUT_S * 1000))).offset)
+    by_time = second.offsets_for_times({place: FIRST_TIMESTAMP_MS + 49_500})[place].offset
+    tell(by_time=by_time, beginning=second.beginning_offsets([place])[place], end=second.end_offsets([place])[place])
+    second.close()
+
+
+def idempotent(servers: str, name: str, _: str) -> None:
+    tell(acknowledged=send(KafkaProducer(bootstrap_servers=servers, enable_idempotence=True), name, records()).count(None))
+
+
+def transactions(servers: str, name: str, _: str) -> None:
+    client = KafkaProducer(bootstrap_servers=servers, transactional_id=f"{name}-id")
+    client.init_transactions()
+    member = consumer(servers, f"{name}-group")
+    for number, commits in enumerate((True, False, True)):
+        client.begin_transaction()
+        send(client, name, records(10, f"round {number}"))
+        if number < 2:
+            client.send_offsets_to_transaction({TopicPartition(name, 0): OffsetAndMetadata(5 + number, "", -1)}, member.group_metadata())
+        if commits:
+            client.commit_transaction()
+        else:
+            client.abort_transaction()
+    offset = member.committed(TopicPartition(name, 0))
+    member.close()
+    found = read(servers, name)
+    rounds = sorted({int(each.value[6:7]) for each in found})
+    tell(committed=len(found), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")), offset=offset)
+
+
+def topics(servers: str, name: str, _: str) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+    topic = f"{name}-made"
+
+    def partitions() -> int:
+        return len(admin.describe_topics([topic])[0]["partitions"])
+
+    def retention() -> str:
+        found = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+        return str(found["topic"][topic]["retention.ms"]["value"])
+
+    wanted = {topic: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "7200000"}}}
+    admin.create_topics(wanted, wait_for_metadata=True)
+    tell(created=partitions())
+    try:
+        admin.create_topics(wanted)
+    except TopicAlreadyExistsError:
+        tell(refused=True)
+    tell(config=retention())
+    admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, configs={"retention.ms": "3600000"})])
+    tell(altered=retention())
+    admin.create_partitions({topic: 4})
+    admin.wait_for_topics([topic])
+    tell(partitions=partitions())
+    send(KafkaProducer(bootstrap_servers=servers), topic, records(10), partition=3)
+    last = TopicPartition(topic, 3)
+    admin.delete_records({last: 5})
+    tell(records_deleted=admin.list_partition_offsets({last: -2})[last].offset)
+    admin.delete_topics([topic])
+    tell(deleted=topic not in admin.list_topics())
+    admin.close()
+
+
+def groups(servers: str, name: str, _: str) -> None:
+    group_id = f"{name}-group"
+    send(KafkaProducer(bootstrap_servers=servers), name, records(10))
+    member = consumer(servers, group_id)
+    member.subscribe([name])
+    while next(member).offset < 9:
+        pass
+    member.commit()
+    member.close()
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+
+    def listed() -> bool:
+        return group_id in [each["group_id"] for each in admin.list_groups()]
+
+    tell(listed=listed())
+    tell(state=str(admin.describe_groups([group_id])[group_id]["group_state"]).lower())
+    tell(offset=admin.list_group_offsets(group_id)[group_id][TopicPartition(name, 0)].offset)
+    admin.delete_groups([group_id])
+    tell(deleted=not listed())
+    admin.close()
+
+
+def culprits(servers: str, name: str, _: str) -> None:
+    client = KafkaProducer(bootstrap_servers=servers, linger_ms=1000, enable_idempotence=False)
+    tell(fates=send(client, name, [(key, b"v") for key in CULPRIT_KEYS]))
+
+
+def versions(*_: str) -> None:
+    tell(version=kafka.__version__)
+
+
+if __name__ == "__main__":
+    main({each.__name__: each for each in (produce, headers, group, offsets, idempotent, transactions, topics, groups, culprits, versions)})
