@@ -34,8 +34,8 @@ COMMANDS: Final[dict[str, Command]] = {
     "broker": Command("chaffinch.cli.broker:broker", "Run a broker that speaks Kafka's protocol."),
     "errors": Command("chaffinch.cli.errors:app", "Explain the error codes of Kafka and Chaffinch."),
     "topics": Command("chaffinch.cli.topics:app", "List, describe, create, alter and delete topics of any Kafka."),
-    "groups": Command("chaffinch.cli.groups:app", "List, describe and delete groups, reset and delete their offsets."),
-    "transactions": Command("chaffinch.cli.transactions:app", "List and describe transactions, find those that hang and end them."),
+    "groups": Command("chaffinch.cli.groups:app", "List, describe and delete groups; reset their offsets."),
+    "transactions": Command("chaffinch.cli.transactions:app", "List and describe transactions; end those that hang."),
     "produce": Command("chaffinch.cli.produce:produce", "Write lines, JSON, CSV, Parquet or Arrow to a topic."),
     "consume": Command("chaffinch.cli.consume:consume", "Read a topic as lines, JSON, CSV, Parquet or Arrow."),
 }
