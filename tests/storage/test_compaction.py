@@ -330,7 +330,7 @@ def test_what_is_deleted_meanwhile_ends_it() -> None:
         assert not job.step()
     assert log.expire(10**9) == 4
     assert job.step()
-    assert {name.partition(".")[2] for name in files.list(DIRECTORY)} == {"snapshot", "state"}
+    assert {name.partition(".")[2] for name in files.list(DIRECTORY)} == {"snapshot", "start"}
 
 
 def test_work_comes_in_slices() -> None:

@@ -208,25 +208,44 @@ class TestOnDemand:
         assert log.log_start_offset == start
         assert log.append(batch(), now_ms=0).base_offset >= start
 
-    def test_a_full_disk_deletes_nothing(self) -> None:
+    def test_a_full_disk_does_not_keep_old_records(self) -> None:
+        """But for the last segment: what its producers were could not be written down."""
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=SIZE, retention_ms=0)
+        append(log, 0, 0, 0, 0)
+        files.bytes_free = 0
+        assert log.delete_records_before(1, 0) == 1
+        assert log.expire(10) == 3
+        assert log.expire(10) == 0
+        assert (log.log_start_offset, len(log.files.segments)) == (3, 1)
+        files.bytes_free = None
+        assert log.expire(10) == 1
+
+    def test_a_disk_that_cannot_be_written_deletes_nothing(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, segment_bytes=SIZE, retention_ms=0)
         append(log, 0, 0, 0)
-        files.bytes_free = 10
+
+        def hook(operation: str, path: str, size: int) -> None:
+            if operation not in ("read", "sync"):
+                raise StorageError(path, operation, "Read-only file system")
+
+        files.hook = hook
         with pytest.raises(StorageError):
             log.delete_records_before(1, 0)
         with pytest.raises(StorageError):
             log.expire(10)
         assert (log.log_start_offset, len(log.files.segments)) == (0, 3)
-        files.bytes_free = None
+        files.hook = None
         assert log.expire(10) == 3
 
-    def test_a_damaged_state_is_an_error(self) -> None:
+    def test_damaged_state_is_an_error(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
         append(log, 0, 0)
-        log.delete_records_before(1, 0)
+        log.files.note_clean(1)
         files.kill()
+        assert opened(files).files.state.first_dirty_offset == 1
         state = files.open(f"{DIRECTORY}/log.state")
         data = bytearray(state.read(0, 1000))
         data[-3] ^= 1

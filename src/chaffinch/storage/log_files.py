@@ -6,10 +6,11 @@ what a crash or an error leaves undone is done by the next start, or by `settle`
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from chaffinch.storage import log_state, recovery
-from chaffinch.storage.files import FileSystem
+from chaffinch.storage.files import FileSystem, StorageError
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_state import LogState
 from chaffinch.storage.recovery import RecoveredLog
@@ -47,6 +48,14 @@ class LogFiles:
         self.segments[start:stop] = instead
         self._base_offsets[start:stop] = [segment.base_offset for segment in instead]
         return taken
+
+    def start_at(self, log_start_offset: int) -> None:
+        """Durable on return. Raises StorageError; needs no space on the disk."""
+        before = self.state.log_start_offset
+        log_state.write_start(self.file_system, self.directory, log_start_offset)
+        self.state = replace(self.state, log_start_offset=log_start_offset)
+        with suppress(StorageError):  # The latest one counts.
+            log_state.remove_start(self.file_system, self.directory, before)
 
     def write_state(self, state: LogState) -> None:
         """Durable on return. After StorageError nobody knows which of the two is on disk, until `settle`."""

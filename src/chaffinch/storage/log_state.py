@@ -1,19 +1,22 @@
 """What a log knows that stands in none of its batches: where it starts, how far it is compacted, and a swap of files under way.
 
-File `log.state` beside the segments: a line with the CRC-32C of what follows, then JSON. It is written aside, synced, renamed and its
-name synced, so it is one state or the next at every instant, through a loss of power too. Absent while everything is as it was at first.
-Unlike a snapshot it is no copy of something: a damaged one is an error.
+Where it starts stands in the name of an empty file, `<offset>.start`: old records must go when the disk is full, and a name needs no
+space. The rest is in `log.state`: a line with the CRC-32C of what follows, then JSON; written aside, synced, renamed and its name synced,
+so it is one state or the next at every instant, through a loss of power too. Both are absent while everything is as it was at first.
+Unlike a snapshot the state is no copy of something: a damaged one is an error.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from chaffinch.records.checksum import crc32c
 from chaffinch.storage.files import CorruptLog, FileSystem
-from chaffinch.storage.segment import SegmentMark
+from chaffinch.storage.segment import NAME_DIGITS, SegmentMark
 
 NAME = "log.state"
 NEW_NAME = NAME + ".new"
+START_SUFFIX = ".start"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,9 @@ class LogState:
 
 def write(file_system: FileSystem, directory: str, state: LogState) -> None:
     """Durable on return. On StorageError it is the old state or the new one; the caller goes on with the old one and tries again."""
-    body = json.dumps(asdict(state), separators=(",", ":")).encode()
+    fields = asdict(state)
+    del fields["log_start_offset"]
+    body = json.dumps(fields, separators=(",", ":")).encode()
     new_path = f"{directory}/{NEW_NAME}"
     if file_system.exists(new_path):
         file_system.remove(new_path)
@@ -46,8 +51,29 @@ def write(file_system: FileSystem, directory: str, state: LogState) -> None:
     file_system.sync_directory(directory)
 
 
-def read(file_system: FileSystem, directory: str) -> LogState:
-    """The state of a log that has one. Raises CorruptLog, StorageError."""
+def write_start(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
+    """Durable on return. After StorageError it may be there or not."""
+    file_system.open(_start_path(directory, log_start_offset)).close()
+    file_system.sync_directory(directory)
+
+
+def remove_start(file_system: FileSystem, directory: str, log_start_offset: int) -> None:
+    """Of an earlier start, once a later one is written."""
+    path = _start_path(directory, log_start_offset)
+    if file_system.exists(path):
+        file_system.remove(path)
+
+
+def _start_path(directory: str, log_start_offset: int) -> str:
+    return f"{directory}/{log_start_offset:0{NAME_DIGITS}d}{START_SUFFIX}"
+
+
+def read(file_system: FileSystem, directory: str, names: Iterable[str]) -> LogState:
+    """The state of the log whose directory holds `names`. Raises CorruptLog, StorageError."""
+    starts = [int(name[:NAME_DIGITS]) for name in names if name.endswith(START_SUFFIX) and name[:NAME_DIGITS].isdigit()]
+    log_start_offset = max(starts, default=0)
+    if NAME not in names:
+        return LogState(log_start_offset=log_start_offset)
     file = file_system.open(f"{directory}/{NAME}", create=False)
     try:
         crc, _, body = file.read(0, file.size).partition(b"\n")
@@ -57,4 +83,4 @@ def read(file_system: FileSystem, directory: str) -> LogState:
         raise CorruptLog(file.path, 0, "the CRC is not that of its contents")
     fields = json.loads(body)
     swap = fields.pop("swap")
-    return LogState(**fields, swap=None if swap is None else SegmentMark(**swap))
+    return LogState(**fields, log_start_offset=log_start_offset, swap=None if swap is None else SegmentMark(**swap))

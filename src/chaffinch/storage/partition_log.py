@@ -10,7 +10,6 @@ and follows on disk at checkpoints. An append that fails leaves the log as it wa
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
@@ -355,11 +354,10 @@ class PartitionLog:
         When all records are too old, the last segment goes too, and the next append begins one.
         """
         count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, now_ms)
+        if count and count == len(self._segments) and not self._can_lose_last_segment():
+            count -= 1
         if not count:
             return 0
-        if count == len(self._segments):
-            self.sync()
-            self._checkpoint()  # What the producers were stands nowhere else afterwards.
         end_offset = self._segments[count - 1].end_offset
         self._start_at(end_offset)
         LOGGER.info("%s: %d segments up to offset %d are deleted", self.topic_partition, count, end_offset)
@@ -367,9 +365,19 @@ class PartitionLog:
             segment.remove()
         return count
 
+    def _can_lose_last_segment(self) -> bool:
+        """Whether what the producers were stands in a snapshot now: it would stand nowhere else. Raises StorageError."""
+        self.sync()
+        try:
+            self._save_snapshot()
+        except StorageError as error:
+            LOGGER.warning("the last segment of %s stays for now: %s", self.topic_partition, error)
+            return False
+        return True
+
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:
-            self._files.write_state(replace(self._files.state, log_start_offset=offset))
+            self._files.start_at(offset)
             self.log_start_offset = offset
 
     # Durability.

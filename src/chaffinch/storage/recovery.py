@@ -86,7 +86,7 @@ def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: 
     for name in names:
         if name.endswith(snapshot.NEW_SUFFIX):
             file_system.remove(f"{directory}/{name}")
-    state = log_state.read(file_system, directory) if log_state.NAME in names else LogState()
+    state = log_state.read(file_system, directory, names)
     if state.swap is not None or any(name.endswith(CLEANED_SUFFIX) for name in names):
         settle(file_system, directory, state)
         names = file_system.list(directory)

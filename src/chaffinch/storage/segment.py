@@ -109,6 +109,8 @@ class Segment:
 
     def extend(self, header: BatchHeader, base_offset: int, position: int) -> None:
         """Take note of a batch that stands in the log."""
+        if position == 0:
+            self._first_timestamp = header.max_timestamp
         self.index.add(base_offset, position, self.max_timestamp)
         self.known_size = position + header.length + LENGTH_END
         self.end_offset = base_offset + header.last_offset_delta + 1
