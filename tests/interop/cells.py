@@ -96,6 +96,8 @@ def _complaint(command: Sequence[str], bootstrap_servers: str, client: Client, s
         wrong.append(outcome.errors.strip() or f"exit status {outcome.exit_status}")
     if wrong:
         return _one_line("; ".join(wrong))
+    if scenario.group_type and (seen := _group_type(bootstrap_servers, f"{topic}-group")) != scenario.group_type:
+        return f"the group's type is {seen}, expected {scenario.group_type}"
     return _one_line(scenario.stored(read_stored(bootstrap_servers, topic, scenario.partitions)))
 
 
@@ -112,6 +114,12 @@ def _create(bootstrap_servers: str, topic: str, scenario: Scenario) -> None:
     wanted = NewTopic(topic, scenario.partitions, 1, config=dict(scenario.config))
     (created,) = admin.create_topics([wanted]).values()
     created.result(CREATE_SECONDS)
+
+
+def _group_type(bootstrap_servers: str, group: str) -> str:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    listed = admin.list_consumer_groups().result(CREATE_SECONDS)
+    return next((each.type.name.lower() for each in listed.valid if each.group_id == group), "unknown")
 
 
 def _program(command: Sequence[str], *arguments: str) -> Outcome:

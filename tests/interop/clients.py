@@ -135,4 +135,9 @@ CLIENTS: tuple[Client, ...] = (
             "groups.deleted": f"the admin client has no such method: {_AIOKAFKA_DOCS}",
         },
     ),
+    Client(
+        name="franz-go",
+        prepare=_go,
+        culprits=("INVALID_RECORD",) * 5,
+    ),
 )

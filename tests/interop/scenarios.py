@@ -27,7 +27,10 @@ Stored = list[list[BatchHeader]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One column. `expected` are the facts; `stored` looks at the log and returns a complaint, or an empty text."""
+    """One column. `expected` are the facts; `stored` looks at the log and returns a complaint, or an empty text.
+
+    `group_type`: what the group is afterwards, so that a client that quietly falls back to the classic protocol is found out.
+    """
 
     name: str
     title: str
@@ -35,6 +38,7 @@ class Scenario:
     partitions: int = 1
     config: Mapping[str, str] = field(default_factory=dict)
     stored: Callable[[Stored], str] = lambda _: ""
+    group_type: str = ""
 
 
 def read_stored(bootstrap_servers: str, topic: str, partitions: int) -> Stored:
@@ -93,8 +97,8 @@ SCENARIOS: tuple[Scenario, ...] = (
         for codec in Compression
     ),
     Scenario(name="headers", title="headers", expected={"headers": [["a", "1"], ["b", ""]]}),
-    Scenario(name="group", title="group", partitions=4, expected=_GROUP),
-    Scenario(name="group-consumer", title="group, KIP-848", partitions=4, expected=_GROUP),
+    Scenario(name="group", title="group", partitions=4, expected=_GROUP, group_type="classic"),
+    Scenario(name="group-consumer", title="group, KIP-848", partitions=4, expected=_GROUP, group_type="consumer"),
     Scenario(
         name="offsets",
         title="seek, offsets",
