@@ -7,10 +7,10 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit format lint types layers simulate fuzz interop bench docs lock clean all
+.PHONY: help setup demo test unit format lint types layers simulate fuzz interop bench bench-broker soak docs lock clean all
 
 help: ## print the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
 
 setup: ## create .venv: locked dependencies, Java where there is none, compiled kernels
 	@if [ -z "$(PYTHON)" ]; then echo "setup: no Python 3.11 or newer found: install it with 'apt-get install python3 python3-venv'" >&2; exit 1; fi
@@ -47,6 +47,12 @@ interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker:
 
 bench: setup ## the benchmarks, side by side, as ratios
 	@$(BIN)/python -m benchmarks
+
+bench-broker: setup ## chaffinch broker beside Apache Kafka, in one run (15 minutes; fetches Apache Kafka)
+	@$(BIN)/python -m benchmarks.broker_beside_apache
+
+soak: setup ## a broker killed 200 times under two clients, everything counted; a restart of 1 GB timed
+	@$(BIN)/python -m tests.soak
 
 docs: setup ## print the documents that come from tables
 	@$(BIN)/python -m tools.print_documents

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 
 from benchmarks.brokers import BrokerProcess
 from chaffinch.protocol.client_connection import ClientConnection
@@ -19,6 +20,7 @@ REQUESTS_IN_FLIGHT_MIN = 5
 
 FETCH_BYTES = 16 << 20
 CREATE_TIMEOUT_MS = 120_000
+TRIES_MAX, PAUSE_SECONDS = 100, 0.1
 
 
 class WireClient:
@@ -41,15 +43,18 @@ class WireClient:
             if responses:
                 return responses[0].message
 
-    def frame(self, message: Message) -> tuple[bytes, int]:
-        """A request's bytes, and the size of its answer, learnt by asking once."""
-        _, parts = self._connection.encode_request(message)
-        frame = b"".join(parts)
-        self._socket.sendall(frame)
-        size = struct.unpack(">i", self._exactly(4))[0]
-        body = self._exactly(size)
-        self._connection.receive(struct.pack(">i", size) + body)
-        return frame, 4 + size
+    def frame(self, message: ProduceRequest) -> tuple[bytes, int]:
+        """A request's bytes, and the size of its answer, learnt by asking until the partition takes it: new topics need a moment."""
+        for _ in range(TRIES_MAX):
+            _, parts = self._connection.encode_request(message)
+            frame = b"".join(parts)
+            self._socket.sendall(frame)
+            size = struct.unpack(">i", self._exactly(4))[0]
+            (response,) = self._connection.receive(struct.pack(">i", size) + self._exactly(size))
+            if response.message.responses[0].partition_responses[0].error_code == 0:  # type: ignore[attr-defined]
+                return frame, 4 + size
+            time.sleep(PAUSE_SECONDS)
+        raise RuntimeError(f"the broker does not take this batch: {response.message}")
 
     def pipeline(self, frame: bytes, answer_bytes: int, count: int) -> None:
         """Send the frame `count` times, pipelined; every answer must be `answer_bytes` long: one with an error has another length."""

@@ -1,0 +1,233 @@
+"""`make bench-broker`: `chaffinch broker` and Apache Kafka in one run, each a process of its own on the same cores, under the same loads.
+
+Both brokers run all the time; a load goes to one, then to the other, so that what else the machine does falls on both. A ratio is the
+median over rounds. Every load is acknowledged, or read to its end. 100-byte values, data on disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.broker import ready_made_batch, start_times, warmed_up
+from benchmarks.broker_growth import growth
+from benchmarks.brokers import BrokerProcess, chaffinch_broker
+from benchmarks.wire_client import WireClient, produce_request
+from tests.interop.apache_kafka import ApacheKafka, run_tool
+
+PARTITIONS = 4
+TOOL_SECONDS = 300.0
+LATENCY_COUNT = 3000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What one load gave on one broker: records a second in millions, or ms where `is_latency`; broker CPU-seconds per million records."""
+
+    value: float
+    cpu_per_million: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """`prepare(broker, topic)` once per broker; `run(broker, topic)` is measured and says how many records it moved, or the latency in ms.
+
+    `aim`: our value over Apache Kafka's at least (for latencies at most); `cpu_aim`: our CPU over theirs at most.
+    """
+
+    name: str
+    run: Callable[[BrokerProcess, str], tuple[float, int, str]]
+    prepare: Callable[[BrokerProcess, str], None] | None = None
+    aim: float = 1.0
+    cpu_aim: float | None = None
+    is_latency: bool = False
+
+
+@contextmanager
+def apache_kafka() -> Iterator[BrokerProcess]:
+    """Apache Kafka as it comes, with a heap of 1 GiB."""
+    started = time.perf_counter()
+    with ApacheKafka() as kafka:
+        yield BrokerProcess("Apache Kafka", kafka.pid, kafka.bootstrap_servers, time.perf_counter() - started)
+
+
+def ready_made(records_per_batch: int, record_count: int) -> Load:
+    """Ready-made batches from one pipelined connection."""
+
+    def prepare(broker: BrokerProcess, topic: str) -> None:
+        client = WireClient(broker)
+        client.create_topic(topic, PARTITIONS)
+        warmed_up(client, *client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch))))
+        client.close()
+
+    def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
+        client = WireClient(broker)
+        frame, answer_bytes = client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch)))
+        count = record_count // records_per_batch
+        started = time.perf_counter()
+        client.pipeline(frame, answer_bytes, count)
+        seconds = time.perf_counter() - started
+        client.close()
+        return seconds, count * records_per_batch, ""
+
+    aim, cpu_aim = (3.0, 1 / 3) if records_per_batch == 2000 else (2.0, None)
+    return Load(name=f"ready-made batches of {records_per_batch}", run=run, prepare=prepare, aim=aim, cpu_aim=cpu_aim)
+
+
+def filled(record_count: int) -> Callable[[BrokerProcess, str], None]:
+    """A topic of four partitions with so many records."""
+
+    def prepare(broker: BrokerProcess, topic: str) -> None:
+        client = WireClient(broker)
+        client.create_topic(topic, PARTITIONS)
+        data = ready_made_batch(2000)
+        for partition in range(PARTITIONS):
+            frame, answer_bytes = client.frame(produce_request(topic, partition, data))
+            client.pipeline(frame, answer_bytes, record_count // PARTITIONS // 2000)
+        client.close()
+
+    return prepare
+
+
+def confluent(load: str, count: int) -> Callable[[BrokerProcess, str], tuple[float, int, str]]:
+    """confluent-kafka in a process of its own."""
+
+    def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
+        command = [sys.executable, "-m", "benchmarks.confluent_loads", load, broker.bootstrap_servers, topic, str(count)]
+        told = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        if load == "one-at-a-time":
+            return told["p99"], count, f"p50 {told['p50']:.2f}"
+        return told["seconds"], count, ""
+
+    return run
+
+
+def producer_performance(count: int) -> Callable[[BrokerProcess, str], tuple[float, int, str]]:
+    """Java's ProducerPerformance with its defaults."""
+
+    def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
+        arguments = ["--topic", topic, "--num-records", str(count), "--record-size", "100", "--throughput", "-1"]
+        done = run_tool("producer-perf-test", *arguments, "--bootstrap-server", broker.bootstrap_servers, timeout_s=TOOL_SECONDS)
+        assert done.succeeded, done.errors
+        last = done.output.strip().splitlines()[-1]
+        rate = float(last.split(" records/sec")[0].rpartition(" ")[2])
+        return count / rate, count, last.split(", ")[-2].replace(" 99th", " p99")
+
+    return run
+
+
+def consumer_performance(count: int) -> Callable[[BrokerProcess, str], tuple[float, int, str]]:
+    """Java's ConsumerPerformance, its time without joining the group."""
+
+    def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
+        arguments = ["--topic", topic, "--num-records", str(count), "--bootstrap-server", broker.bootstrap_servers, "--timeout", "60000"]
+        done = run_tool("consumer-perf-test", *arguments, timeout_s=TOOL_SECONDS)
+        assert done.succeeded, done.errors
+        lines = [line.split(", ") for line in done.output.splitlines()]
+        names = next(line for line in lines if line[0] == "start.time")
+        values = next(line for line in lines if len(line) == len(names) and line is not names)
+        row = dict(zip(names, values, strict=True))
+        return float(row["fetch.time.ms"]) / 1000, int(row["data.consumed.in.nMsg"]), ""
+
+    return run
+
+
+def wire_latency(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:
+    """One record, its acknowledgement, the next, without a client's machinery: the 99th percentile in ms."""
+    client = WireClient(broker)
+    frame, answer_bytes = client.frame(produce_request(topic, 0, ready_made_batch(1)))
+    latencies = []
+    for number in range(2 * LATENCY_COUNT):
+        started = time.perf_counter()
+        client.ask(frame, answer_bytes)
+        if number >= LATENCY_COUNT:  # The first half warms up.
+            latencies.append((time.perf_counter() - started) * 1000)
+    client.close()
+    latencies.sort()
+    return latencies[LATENCY_COUNT * 99 // 100], LATENCY_COUNT, f"p50 {latencies[LATENCY_COUNT // 2]:.2f}"
+
+
+def empty(broker: BrokerProcess, topic: str) -> None:
+    client = WireClient(broker)
+    client.create_topic(topic, PARTITIONS)
+    client.close()
+
+
+def loads(scale: float) -> Sequence[Load]:
+    def scaled(count: int) -> int:
+        return max(20_000, int(count * scale))
+
+    read = scaled(5_000_000)
+    return (
+        ready_made(2000, scaled(5_000_000)),
+        ready_made(150, scaled(2_000_000)),
+        Load(name="confluent-kafka producing", prepare=empty, run=confluent("produce", scaled(1_500_000))),
+        Load(name="Java ProducerPerformance", prepare=empty, run=producer_performance(scaled(1_500_000))),
+        Load(name="confluent-kafka consuming", prepare=filled(read), run=confluent("consume", read)),
+        Load(name="Java ConsumerPerformance", prepare=filled(read), run=consumer_performance(read)),
+        Load(name="one acknowledged at a time, p99 ms", prepare=empty, run=wire_latency, is_latency=True),
+        Load(name="the same, confluent-kafka", prepare=empty, run=confluent("one-at-a-time", LATENCY_COUNT), is_latency=True),
+    )
+
+
+def measured(load: Load, broker: BrokerProcess, topic: str) -> Figure:
+    cpu = broker.cpu_seconds
+    value, count, detail = load.run(broker, topic)
+    cpu_per_million = (broker.cpu_seconds - cpu) / (count / 1e6)
+    return Figure(value=value if load.is_latency else count / value / 1e6, cpu_per_million=cpu_per_million, detail=detail)
+
+
+def compared(load: Load, brokers: Sequence[BrokerProcess], topic: str, rounds: int) -> bool:
+    """Run one load on both, print its line; whether the aims are met."""
+    for broker in brokers:
+        if load.prepare is not None:
+            load.prepare(broker, topic)
+    figures: list[list[Figure]] = [[measured(load, broker, topic) for broker in brokers] for _ in range(rounds)]
+    ratio = statistics.median(ours.value / theirs.value for ours, theirs in figures)
+    cpu_ratio = statistics.median(ours.cpu_per_million / max(theirs.cpu_per_million, 1e-9) for ours, theirs in figures)
+    is_met = ratio <= load.aim if load.is_latency else ratio >= load.aim
+    is_met = is_met and (load.cpu_aim is None or cpu_ratio <= load.cpu_aim)
+    columns = [
+        f"{statistics.median(figure.value for figure in column):6.2f} ({statistics.median(f.cpu_per_million for f in column):5.2f} CPU-s/M)"
+        for column in zip(*figures, strict=True)
+    ]
+    limit = f"{'at most' if load.is_latency else 'at least'} {load.aim:g}" + (f", CPU at most {load.cpu_aim:.2f}" if load.cpu_aim else "")
+    details = " | ".join(figure.detail for figure in figures[-1] if figure.detail)
+    print(f"{load.name:<36} {columns[0]}  {columns[1]}  ratio {ratio:.2f}, CPU {cpu_ratio:.2f} ({limit}) {details}", flush=True)
+    return is_met
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of records")
+    parser.add_argument("--only", default="", help="loads whose name contains this")
+    arguments = parser.parse_args()
+    missed = []
+    with tempfile.TemporaryDirectory() as folder, chaffinch_broker(str(Path(folder) / "ours")) as ours, apache_kafka() as theirs:
+        print(f"M records/s (broker CPU-seconds per million): chaffinch, Apache Kafka; median of {arguments.rounds} rounds")
+        print(f"start: chaffinch {ours.seconds_to_ready:.2f} s, Apache Kafka {theirs.seconds_to_ready:.2f} s (format included)")
+        for number, load in enumerate(loads(arguments.scale)):
+            if arguments.only in load.name and not compared(load, (ours, theirs), f"load-{number}", arguments.rounds):
+                missed.append(load.name)
+        print(f"resident memory in the end: chaffinch {ours.resident_mb:.0f} MB, Apache Kafka {theirs.resident_mb:.0f} MB")
+    if not arguments.only:
+        print(start_times())
+        missed += growth()
+    for name in missed:
+        print(f"aim missed: {name}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
