@@ -436,19 +436,19 @@ class TestOptions:
 class TestWithoutEffect:
     """An option that Apache Kafka knows and that changes nothing here is said in the log: once, however often it is given."""
 
-    SAYS = "topic option retention.ms=1 of topic orders is known to Apache Kafka and without effect here"
+    SAYS = "topic option flush.ms=1 of topic orders is known to Apache Kafka and without effect here"
 
     def test_at_creation(self) -> None:
         cluster = Cluster()
         client = cluster.client()
-        create(client, creatable("orders", retention_ms="1", cleanup_policy="compact"))
+        create(client, creatable("orders", flush_ms="1", cleanup_policy="compact"))
         assert cluster.lines == [self.SAYS]
-        create(client, creatable("payments", retention_ms="2"))
+        create(client, creatable("payments", flush_ms="2"))
         assert cluster.lines == [self.SAYS]
 
     def test_at_creation_by_the_owner_of_the_broker(self) -> None:
         cluster = Cluster()
-        cluster.topic("orders", retention_ms="1")
+        cluster.topic("orders", flush_ms="1")
         cluster.client()
         assert cluster.lines == [self.SAYS]
 
@@ -456,19 +456,19 @@ class TestWithoutEffect:
         cluster = Cluster()
         cluster.topic("orders")
         client = cluster.client()
-        altered(client, "orders", ("retention.ms", OPERATION_SET, "1"), validate_only=True)
+        altered(client, "orders", ("flush.ms", OPERATION_SET, "1"), validate_only=True)
         assert cluster.lines == []
-        altered(client, "orders", ("retention.ms", OPERATION_SET, "1"), ("max.message.bytes", OPERATION_SET, "7"))
+        altered(client, "orders", ("flush.ms", OPERATION_SET, "1"), ("max.message.bytes", OPERATION_SET, "7"))
         assert cluster.lines == [self.SAYS]
 
     def test_of_the_broker_for_all_topics(self) -> None:
-        cluster = Cluster({"log.retention.ms": "1", "log.segment.bytes": 1 << 20})
+        cluster = Cluster({"log.flush.interval.ms": "1", "log.segment.bytes": 1 << 20})
         client = cluster.client()
-        assert cluster.lines == ["option log.retention.ms=1 is known to Apache Kafka and without effect here"]
-        altered(client, "", ("log.retention.bytes", OPERATION_SET, "1"), kind=RESOURCE_BROKER)
-        assert cluster.lines[1:] == ["option log.retention.bytes=1 is known to Apache Kafka and without effect here"]
+        assert cluster.lines == ["option log.flush.interval.ms=1 is known to Apache Kafka and without effect here"]
+        altered(client, "", ("log.flush.interval.messages", OPERATION_SET, "1"), kind=RESOURCE_BROKER)
+        assert cluster.lines[1:] == ["option log.flush.interval.messages=1 is known to Apache Kafka and without effect here"]
 
     def test_what_is_refused_is_not_said(self) -> None:
         cluster = Cluster()
-        create(cluster.client(), creatable("orders", retention_ms="1", max_message_bytes="many"))
+        create(cluster.client(), creatable("orders", flush_ms="1", max_message_bytes="many"))
         assert not any("without effect" in line for line in cluster.lines)

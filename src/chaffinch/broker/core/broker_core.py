@@ -29,6 +29,7 @@ from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, 
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
+from chaffinch.broker.core.log_maintenance import LogMaintenance
 from chaffinch.broker.core.producer_expiry import ProducerExpiry
 from chaffinch.broker.core.topics import Dice, Partition, Topic, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
@@ -120,7 +121,7 @@ class BrokerCore:
             changed_keys=changed_keys,
             chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
         )
-        self.state.chores.append(self.state.refusals)
+        self.state.chores += [self.state.refusals, LogMaintenance(topics, dynamic, now_ms)]
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
             # and readers see them: they must not go any more.

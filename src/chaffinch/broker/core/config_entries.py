@@ -11,7 +11,7 @@ from typing import Any
 
 from chaffinch.broker.core import options
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS
+from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, INT_MAX, TOPIC_OPTIONS
 from chaffinch.protocol.messages import describe_configs as wire
 from chaffinch.settings import Option
 
@@ -64,8 +64,10 @@ def _topic_places(option: Option, overrides: Mapping[str, str], settings: Dynami
     if synonym is not None:
         if synonym in settings.overrides:
             places.append((synonym, settings.overrides[synonym], wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
-        if synonym in settings.given:
-            places.append((synonym, _shown(settings.static(synonym)), wire.SOURCE_STATIC_BROKER))
+        for name, unit in ((synonym, 1), *COARSER_SYNONYMS.get(synonym, ())):
+            if name in settings.given:
+                value = settings.static(name)
+                places.append((name, _shown(value if unit == 1 else max(value * unit, -1)), wire.SOURCE_STATIC_BROKER))
     places.append((synonym or option.name, _shown(option.default), wire.SOURCE_DEFAULT))
     return places
 

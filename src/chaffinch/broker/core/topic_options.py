@@ -6,7 +6,7 @@ options is this table. `max.message.bytes` and its neighbours of another name on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from chaffinch.settings import Option, OptionTable
 
 LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
+HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 
 COMPRESSION_TYPES = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
@@ -36,7 +37,9 @@ _OPTIONS = (
     Option("compression.zstd.level", "int", 3, "Level when the broker compresses with zstd.", minimum=-131_072, maximum=22),
     Option("compression.type", "string", "producer", "Codec of stored batches; producer keeps what came.", choices=COMPRESSION_TYPES),
     Option("delete.retention.ms", "int", DAY_MS, "How long compaction keeps tombstones.", minimum=0),
-    Option("file.delete.delay.ms", "int", 60_000, "Pause between forgetting a file and deleting it.", minimum=0),
+    Option(
+        "file.delete.delay.ms", "int", 60_000, "Pause between forgetting a file and deleting it; here files are deleted at once.", minimum=0
+    ),
     Option(
         "flush.messages", "int", LONG_MAX, "Records between forced writes to disk; see flush.policy for the promise made here.", minimum=1
     ),
@@ -93,15 +96,26 @@ TOPIC_OPTIONS = OptionTable(_OPTIONS)
 WITH_EFFECT = frozenset(
     [
         "cleanup.policy",
+        "compression.gzip.level",
+        "compression.lz4.level",
         "compression.type",
+        "compression.zstd.level",
+        "delete.retention.ms",
         "index.interval.bytes",
+        "max.compaction.lag.ms",
         "max.message.bytes",
         "message.format.version",
         "message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms",
         "message.timestamp.type",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
         "min.insync.replicas",
+        "retention.bytes",
+        "retention.ms",
         "segment.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
     ]
 )
 """Topic options that change what the broker does. Of the others it says once in its log that they do not."""
@@ -137,19 +151,36 @@ BROKER_SYNONYMS: Mapping[str, str] = {
 }
 """Topic option -> the broker option that gives its default, as in Kafka."""
 
+COARSER_SYNONYMS: Mapping[str, Sequence[tuple[str, int]]] = {
+    "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", HOUR_MS)),
+    "log.roll.ms": (("log.roll.hours", HOUR_MS),),
+    "log.roll.jitter.ms": (("log.roll.jitter.hours", HOUR_MS),),
+}
+"""Broker option -> those that count, in this order, where it is not set, and how many ms one of theirs has."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's options as the append path and the log use them."""
+    """A topic's options as the append path and the log use them. Limits are -1 where there is none."""
 
     is_compacted: bool
+    is_deleted: bool
     compression_type: str
+    compression_level: int | None
     is_log_append_time: bool
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
     batch_bytes_max: int
     segment_bytes: int
+    segment_ms: int
+    segment_jitter_ms: int
     index_interval_bytes: int
+    retention_ms: int
+    retention_bytes: int
+    delete_retention_ms: int
+    compaction_lag_min_ms: int
+    compaction_lag_max_ms: int
+    dirty_ratio_min: float
     in_sync_min: int
     takes_idempotent_batches: bool
 
@@ -160,15 +191,33 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
     policies = settings["cleanup.policy"]
     if not policies:
         raise ConfigException("option cleanup.policy cannot be empty: it must be compact, delete or compact,delete")
+    if settings["min.compaction.lag.ms"] > settings["max.compaction.lag.ms"]:
+        raise ConfigException("option min.compaction.lag.ms is larger than max.compaction.lag.ms")
+    # None is the codec's own default: in Kafka -1 means it for gzip, and 9 for lz4.
+    levels = {
+        "gzip": _unless(settings["compression.gzip.level"], -1),
+        "lz4": _unless(settings["compression.lz4.level"], 9),
+        "zstd": settings["compression.zstd.level"],
+    }
     return TopicConfig(
         is_compacted="compact" in policies,
+        is_deleted="delete" in policies,
         compression_type=settings["compression.type"],
+        compression_level=levels.get(settings["compression.type"]),
         is_log_append_time=settings["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=settings["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=settings["message.timestamp.after.max.ms"],
         batch_bytes_max=settings["max.message.bytes"],
         segment_bytes=settings["segment.bytes"],
+        segment_ms=settings["segment.ms"],
+        segment_jitter_ms=settings["segment.jitter.ms"],
         index_interval_bytes=settings["index.interval.bytes"],
+        retention_ms=settings["retention.ms"],
+        retention_bytes=settings["retention.bytes"],
+        delete_retention_ms=settings["delete.retention.ms"],
+        compaction_lag_min_ms=settings["min.compaction.lag.ms"],
+        compaction_lag_max_ms=settings["max.compaction.lag.ms"],
+        dirty_ratio_min=settings["min.cleanable.dirty.ratio"],
         in_sync_min=settings["min.insync.replicas"],
         takes_idempotent_batches=_format_at_least_0_11(settings["message.format.version"]),
     )
@@ -176,7 +225,23 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
 
 def topic_defaults(broker_settings: Mapping[str, Any]) -> dict[str, Any]:
     """What the broker's own options say about topics that say nothing."""
-    return {name: broker_settings[synonym] for name, synonym in BROKER_SYNONYMS.items() if broker_settings.get(synonym) is not None}
+    found = ((name, _default(synonym, broker_settings)) for name, synonym in BROKER_SYNONYMS.items())
+    return {name: value for name, value in found if value is not None}
+
+
+def _default(synonym: str, broker_settings: Mapping[str, Any]) -> Any:
+    value = broker_settings.get(synonym)
+    if value is not None:
+        return value
+    for coarser, unit_ms in COARSER_SYNONYMS.get(synonym, ()):
+        value = broker_settings.get(coarser)
+        if value is not None:
+            return value * unit_ms if value >= 0 else -1
+    return None
+
+
+def _unless(level: int, default: int) -> int | None:
+    return None if level == default else level
 
 
 def _format_at_least_0_11(version: str) -> bool:

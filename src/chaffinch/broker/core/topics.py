@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
@@ -31,6 +31,9 @@ from chaffinch.storage.partition_log import PartitionLog
 
 PARTITIONS_MAX = 100_000
 """Partitions of one topic; a request for more is a mistake, not a wish."""
+
+VERIFY_BYTES_MAX = 64 << 20
+"""So much of what should be intact has its CRCs checked at start, of all logs together, so that many logs start as fast as one."""
 
 LOGS = "logs"
 """Directory of all partition logs."""
@@ -104,6 +107,9 @@ class TopicRegistry:
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._collisions: dict[str, str] = {}
+        self._verify_bytes_left = VERIFY_BYTES_MAX
+        self.wants_maintenance: list[TopicPartition] = []
+        """Partitions for which there may be something to delete or to compact; see `log_maintenance`."""
         self._finish_deletions()
         for key, value in journal.items().items():
             if key.startswith(_TOPIC_PREFIX):
@@ -272,7 +278,11 @@ class TopicRegistry:
             if not is_new and not self._file_system.exists(directory):
                 raise StorageError(self._file_system.describe(directory), "open", f"the log of {topic.name}-{index} is missing")
             topic_partition = TopicPartition(topic.name, index)
-            log = PartitionLog.open(self._file_system, directory, topic_partition, self._log_config(topic.config), now_ms)
+            log = PartitionLog.open(self._file_system, directory, topic_partition, self._opening_config(topic.config), now_ms)
+            self._verify_bytes_left -= log.recovery_bytes_read
+            log.maintenance_wanted = self.wants_maintenance.append
+            if log.files.segments:
+                self.wants_maintenance.append(topic_partition)
             topic.partitions.append(
                 Partition(
                     topic_partition=topic_partition,
@@ -293,15 +303,31 @@ class TopicRegistry:
         for partition in topic.partitions:
             partition.policy = self._policy(partition.topic_partition, config)
             partition.log.config = self._log_config(config)
+            self.wants_maintenance.append(partition.topic_partition)
 
     def _policy(self, topic_partition: TopicPartition, config: TopicConfig) -> ValidationPolicy:
         return validation_policy(topic_partition, config, self._settings["max.decompressed.bytes"])
 
+    def _opening_config(self, config: TopicConfig) -> LogConfig:
+        log_config = self._log_config(config)
+        return replace(log_config, verify_bytes_max=max(0, min(log_config.verify_bytes_max, self._verify_bytes_left)))
+
     def _log_config(self, config: TopicConfig) -> LogConfig:
         return LogConfig(
             segment_bytes=config.segment_bytes,
+            segment_ms=config.segment_ms,
+            segment_jitter_ms=config.segment_jitter_ms,
             index_interval_bytes=config.index_interval_bytes,
+            retention_ms=config.retention_ms,
+            retention_bytes=config.retention_bytes,
+            deletes=config.is_deleted,
+            compacts=config.is_compacted,
+            delete_retention_ms=config.delete_retention_ms,
+            compaction_lag_min_ms=config.compaction_lag_min_ms,
+            compaction_lag_max_ms=config.compaction_lag_max_ms,
+            dirty_ratio_min=config.dirty_ratio_min,
             flush_policy=self._settings["flush.policy"],
+            decompressed_bytes_max=self._settings["max.decompressed.bytes"],
         )
 
     def _remember(self, topic: Topic) -> None:
@@ -325,6 +351,7 @@ def validation_policy(topic_partition: TopicPartition, config: TopicConfig, deco
         timestamp_after_max_ms=config.timestamp_after_max_ms,
         batch_bytes_max=config.batch_bytes_max,
         compression=stored_compression(config.compression_type),
+        compression_level=config.compression_level,
         decompressed_bytes_max=decompressed_bytes_max,
     )
 

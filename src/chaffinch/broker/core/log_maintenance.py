@@ -1,0 +1,196 @@
+"""Old segments go, and logs are compacted: a chore that works in slices and looks only at partitions that may need it.
+
+A partition is looked at when a segment of it begins, when its options change, and when its oldest records reach their age; never because
+time passes. Retention is checked on a grid of `log.retention.check.interval.ms`, compaction on one of `log.cleaner.backoff.ms`, as in
+Apache Kafka. One log is compacted at a time, the one with the largest share of new bytes first; see `storage/compaction.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from chaffinch.broker.core.topics import Partition, TopicRegistry
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records.faults import RecordsError
+from chaffinch.storage import retention
+from chaffinch.storage.cleanable import Cleanable, cleanable
+from chaffinch.storage.compaction import SLICE_BYTES, Compaction
+from chaffinch.storage.files import CorruptLog, StorageError
+
+LOGGER = logging.getLogger(__name__)
+
+NOTICED_PER_CALL = 1_000
+CHECKED_PER_CALL = 50
+"""How many partitions one call of `expire` looks at: together about a millisecond."""
+PAUSE_MS = 1
+"""Between two slices of a compaction, so that requests come in between."""
+
+
+class LogMaintenance:
+    """See the module. Errors of the disk are tried again at the next check; a damaged log is compacted no more until the next start."""
+
+    def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], now_ms: int) -> None:
+        self._topics = topics
+        self._settings = settings
+        self._now_ms = now_ms
+        self._retention = _DueTimes(now_ms, settings["log.retention.check.interval.ms"])
+        self._compaction = _DueTimes(now_ms, settings["log.cleaner.backoff.ms"])
+        self._dirty: dict[TopicPartition, float] = {}
+        self._damaged: set[TopicPartition] = set()
+        self._job: _Job | None = None
+        self._slice_ms = now_ms
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        if self._topics.wants_maintenance:
+            return self._now_ms
+        deadlines = [self._retention.next_ms, self._compaction.next_ms, self._slice_ms if self._job or self._dirty else None]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def expire(self, now_ms: int) -> Sequence[str]:
+        self._now_ms = now_ms
+        lines: list[str] = []
+        self._notice()
+        for topic_partition in self._retention.take(now_ms, CHECKED_PER_CALL):
+            self._check_retention(topic_partition, now_ms, lines)
+        for topic_partition in self._compaction.take(now_ms, CHECKED_PER_CALL):
+            self._check_compaction(topic_partition, now_ms, lines)
+        if self._slice_ms <= now_ms:
+            self._compact(now_ms, lines)
+        return lines
+
+    def _notice(self) -> None:
+        wanted = self._topics.wants_maintenance
+        for topic_partition in wanted[-NOTICED_PER_CALL:]:
+            self._retention.put(topic_partition, self._now_ms)
+            self._compaction.put(topic_partition, self._now_ms)
+        del wanted[-NOTICED_PER_CALL:]
+
+    # Retention --------------------------------------------------------------------------------------------------------------------------
+
+    def _check_retention(self, topic_partition: TopicPartition, now_ms: int, lines: list[str]) -> None:
+        partition = self._topics.partition(*topic_partition)
+        if partition is None:
+            return
+        try:
+            partition.log.expire(now_ms)
+        except StorageError as error:
+            lines.append(f"old records of {topic_partition} stay for now: {error}")
+            self._retention.put(topic_partition, now_ms)
+            return
+        due_ms = retention.next_expiry_ms(partition.log.files.segments, partition.log.config)
+        if due_ms is not None:
+            self._retention.put(topic_partition, due_ms)
+
+    # Compaction -------------------------------------------------------------------------------------------------------------------------
+
+    def _check_compaction(self, topic_partition: TopicPartition, now_ms: int, lines: list[str]) -> None:
+        partition = self._topics.partition(*topic_partition)
+        if partition is None or not partition.log.config.compacts or not self._settings["log.cleaner.enable"]:
+            return
+        try:
+            found = self._cleanable(partition, now_ms)
+            if found.is_overdue and not found.dirty_bytes:
+                partition.log.roll(now_ms)
+                found = self._cleanable(partition, now_ms)
+        except StorageError as error:
+            lines.append(f"{topic_partition} is not compacted now: {error}")
+            self._compaction.put(topic_partition, now_ms)
+            return
+        if found.is_due(partition.log.config) and topic_partition not in self._damaged:
+            self._dirty[topic_partition] = found.dirty_ratio
+        elif found.check_again_ms is not None:
+            self._compaction.put(topic_partition, found.check_again_ms)
+
+    @staticmethod
+    def _cleanable(partition: Partition, now_ms: int) -> Cleanable:
+        log = partition.log
+        return cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, now_ms)
+
+    def _compact(self, now_ms: int, lines: list[str]) -> None:
+        """One slice of the compaction in hand; begins the next one where there is none."""
+        job = self._job
+        if job is not None and self._topics.partition(*job.partition.topic_partition) is not job.partition:
+            job.compaction.abandon()
+            job = self._job = None
+        if job is None:
+            job = self._job = self._next_job(now_ms)
+        if job is None:
+            return
+        try:
+            is_done = job.compaction.step()
+        except (StorageError, RecordsError) as error:
+            self._gave_up(job, error, now_ms, lines)
+        else:
+            if is_done:
+                read, written = job.compaction.bytes_read, job.compaction.bytes_written
+                LOGGER.info("%s is compacted: %d bytes read, %d written", job.partition.topic_partition, read, written)
+                self._end(job, now_ms)
+        self._slice_ms = now_ms + max(PAUSE_MS, int(1000 * SLICE_BYTES / self._settings["log.cleaner.io.max.bytes.per.second"]))
+
+    def _next_job(self, now_ms: int) -> _Job | None:
+        while self._dirty:
+            topic_partition = max(self._dirty, key=self._dirty.__getitem__)
+            del self._dirty[topic_partition]
+            partition = self._topics.partition(*topic_partition)
+            if partition is None or not partition.log.files.segments:
+                continue
+            end_offset = self._cleanable(partition, now_ms).end_offset
+            map_bytes_max = self._settings["log.cleaner.dedupe.buffer.size"]
+            return _Job(partition, Compaction(partition.log, end_offset, now_ms, map_bytes_max=map_bytes_max))
+        return None
+
+    def _gave_up(self, job: _Job, error: StorageError | RecordsError, now_ms: int, lines: list[str]) -> None:
+        topic_partition = job.partition.topic_partition
+        lines.append(f"compaction of {topic_partition} gave up: {error}")
+        if isinstance(error, CorruptLog | RecordsError):
+            self._damaged.add(topic_partition)
+        self._end(job, now_ms)
+
+    def _end(self, job: _Job, now_ms: int) -> None:
+        self._job = None
+        self._compaction.put(job.partition.topic_partition, now_ms)
+
+
+class _Job:
+    """A compaction under way."""
+
+    __slots__ = ("compaction", "partition")
+
+    def __init__(self, partition: Partition, compaction: Compaction) -> None:
+        self.partition = partition
+        self.compaction = compaction
+
+
+class _DueTimes:
+    """When which partition is to be looked at, on a grid of `interval_ms`; the last word about a partition counts."""
+
+    def __init__(self, start_ms: int, interval_ms: int) -> None:
+        self._start_ms = start_ms
+        self._interval_ms = interval_ms
+        self._due: dict[TopicPartition, int] = {}
+        self._heap: list[tuple[int, TopicPartition]] = []
+
+    @property
+    def next_ms(self) -> int | None:
+        return self._heap[0][0] if self._heap else None
+
+    def put(self, topic_partition: TopicPartition, due_ms: int) -> None:
+        """At the first point of the grid after `due_ms`."""
+        on_grid = self._start_ms + ((due_ms - self._start_ms) // self._interval_ms + 1) * self._interval_ms
+        if self._due.get(topic_partition) != on_grid:
+            self._due[topic_partition] = on_grid
+            heapq.heappush(self._heap, (on_grid, topic_partition))
+
+    def take(self, now_ms: int, count_max: int) -> list[TopicPartition]:
+        """Those that are due, at most `count_max` of them."""
+        found: list[TopicPartition] = []
+        while self._heap and self._heap[0][0] <= now_ms and len(found) < count_max:
+            due_ms, topic_partition = heapq.heappop(self._heap)
+            if self._due.get(topic_partition) == due_ms:
+                del self._due[topic_partition]
+                found.append(topic_partition)
+        return found

@@ -1,0 +1,406 @@
+"""Each option of topics and of the broker about old and repeated records does what it says, through the core and its clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.core.log_maintenance import CHECKED_PER_CALL, LogMaintenance
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.incremental_alter_configs import (
+    OPERATION_DELETE,
+    OPERATION_SET,
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from chaffinch.records.batch import decode, encode, read_header, views
+from chaffinch.records.columns import RecordColumns
+from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.partition_log import PartitionLog
+from tests.broker.batches import NOW_MS, batch_of
+from tests.broker.core_client import Cluster
+
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+RETENTION_CHECK = 5 * MINUTE
+CLEANER_BACKOFF = 15_000
+WEEKS = 10 * 7 * DAY
+
+
+def log_of(cluster: Cluster, topic: str = "orders") -> PartitionLog:
+    partition = cluster.core.topics.partition(topic, 0)
+    assert partition is not None
+    return partition.log
+
+
+def fill(cluster: Cluster, *ages_ms: int, topic: str = "orders", key: bytes = b"k") -> None:
+    """One batch of one record per age."""
+    client = cluster.client()
+    for age_ms in ages_ms:
+        sent = batch_of(b"v" * 100, keys=[key], timestamps=[cluster.now_ms - age_ms])
+        assert client.produce(topic, sent).error_code == 0
+
+
+def altered(cluster: Cluster, name: str, value: str | None, *, kind: int = 2, resource: str = "orders") -> None:
+    entry = AlterableConfig(name=name, config_operation=OPERATION_DELETE if value is None else OPERATION_SET, value=value)
+    request = IncrementalAlterConfigsRequest(
+        resources=[AlterConfigsResource(resource_type=kind, resource_name=resource, configs=[entry])], validate_only=False
+    )
+    assert cluster.client().ask(request).responses[0].error_code == 0
+
+
+def offsets(log: PartitionLog) -> list[int]:
+    found: list[int] = []
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        view = next(views(log.read(offset, 1)[0]))
+        if view.header.count:
+            decoded = decode(view).offsets
+            assert decoded is not None
+            found += decoded.tolist()
+        offset = view.header.last_offset + 1
+    return found
+
+
+def refuses(operation: str, path: str, size: int) -> None:
+    if operation == "sync directory":
+        raise StorageError(path, operation, "Input/output error")
+
+
+class TestRetention:
+    def test_after_a_week_by_default(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", segment_ms="1")
+        fill(cluster, 2 * HOUR, HOUR, 0)
+        cluster.advance(7 * DAY - HOUR)
+        assert log_of(cluster).log_start_offset == 1
+        cluster.advance(HOUR)
+        assert log_of(cluster).log_start_offset == 2
+        cluster.advance(RETENTION_CHECK)
+        assert (log_of(cluster).log_start_offset, log_of(cluster).size_bytes) == (3, 0)
+
+    @pytest.mark.parametrize(
+        ("broker", "topic", "lasts_ms"),
+        [
+            ({"log.retention.hours": 2}, {}, 2 * HOUR),
+            ({"log.retention.hours": 2, "log.retention.minutes": 30}, {}, 30 * MINUTE),
+            ({"log.retention.hours": 2, "log.retention.minutes": 30, "log.retention.ms": 10 * MINUTE}, {}, 10 * MINUTE),
+            ({"log.retention.ms": 10 * MINUTE}, {"retention_ms": str(3 * HOUR)}, 3 * HOUR),
+            ({"log.retention.minutes": -1}, {}, None),
+            ({"log.retention.hours": 1}, {"retention_ms": "-1"}, None),
+            ({"log.retention.hours": 1, "log.cleanup.policy": "compact"}, {}, None),
+            ({"log.retention.hours": 1, "log.cleanup.policy": "compact"}, {"cleanup_policy": "delete,compact"}, HOUR),
+        ],
+    )
+    def test_by_the_most_exact_option(self, broker: dict[str, Any], topic: dict[str, str], lasts_ms: int | None) -> None:
+        cluster = Cluster(broker)
+        cluster.topic("orders", **topic)
+        fill(cluster, 0)
+        cluster.advance(WEEKS if lasts_ms is None else lasts_ms - MINUTE)
+        assert log_of(cluster).log_start_offset == 0
+        if lasts_ms is not None:
+            cluster.advance(MINUTE + RETENTION_CHECK)
+            assert log_of(cluster).log_start_offset == 1
+
+    def test_by_size(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", segment_ms="1", retention_bytes="300")
+        fill(cluster, 9, 6, 3, 0)
+        cluster.advance(RETENTION_CHECK)
+        assert log_of(cluster).log_start_offset == 2
+
+    def test_by_options_given_while_it_runs(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", segment_ms="1")
+        fill(cluster, HOUR, 0)
+        cluster.advance(RETENTION_CHECK)
+        assert log_of(cluster).log_start_offset == 0
+        altered(cluster, "retention.ms", str(30 * MINUTE))
+        cluster.advance(RETENTION_CHECK)
+        assert log_of(cluster).log_start_offset == 1
+        altered(cluster, "retention.ms", None)
+        altered(cluster, "log.retention.ms", str(MINUTE), kind=4, resource="")
+        cluster.advance(RETENTION_CHECK)
+        assert log_of(cluster).log_start_offset == 2
+
+    def test_what_is_old_at_a_start_goes_at_the_next_check(self) -> None:
+        cluster = Cluster({"log.retention.ms": MINUTE, "log.retention.check.interval.ms": 7_000})
+        cluster.topic("orders")
+        fill(cluster, 0)
+        cluster.now_ms += HOUR
+        cluster.restart()
+        cluster.advance(6_999)
+        assert log_of(cluster).log_start_offset == 0
+        cluster.advance(1)
+        assert log_of(cluster).log_start_offset == 1
+
+    def test_a_disk_that_refuses_is_tried_again(self) -> None:
+        cluster = Cluster({"log.retention.ms": MINUTE})
+        cluster.topic("orders")
+        fill(cluster, 0)
+        cluster.file_system.hook = refuses
+        cluster.advance(HOUR)
+        assert any(line.startswith("old records of orders-0 stay for now: cannot sync") for line in cluster.lines)
+        cluster.file_system.hook = None
+        cluster.advance(RETENTION_CHECK)
+        assert log_of(cluster).log_start_offset == 1
+
+
+class TestRolling:
+    @pytest.mark.parametrize(
+        ("broker", "topic", "expected"),
+        [
+            ({}, {}, [0]),
+            ({"log.roll.hours": 1}, {}, [0, 2]),
+            ({"log.roll.hours": 1, "log.roll.ms": 1_000}, {}, [0, 1, 2]),
+            ({"log.roll.ms": 1_000}, {"segment_ms": str(HOUR)}, [0, 2]),
+        ],
+    )
+    def test_by_age(self, broker: dict[str, Any], topic: dict[str, str], expected: list[int]) -> None:
+        cluster = Cluster(broker)
+        cluster.topic("orders", **topic)
+        fill(cluster, 2 * HOUR, HOUR, 0)
+        assert [segment.base_offset for segment in log_of(cluster).files.segments] == expected
+
+    @pytest.mark.parametrize(("broker", "topic"), [({"log.roll.jitter.hours": 24}, {}), ({}, {"segment_jitter_ms": str(DAY)})])
+    def test_jitter_ends_segments_earlier(self, broker: dict[str, Any], topic: dict[str, str]) -> None:
+        cluster = Cluster(broker)
+        for number in range(8):
+            cluster.topic(f"t{number}", segment_ms=str(DAY), **topic)
+            fill(cluster, *range(DAY, -1, -HOUR), topic=f"t{number}")
+        assert len({log_of(cluster, f"t{number}").files.segments[0].end_offset for number in range(8)}) > 4
+
+
+def compacted(cluster: Cluster, *, sealed: int = 4, **config: str) -> PartitionLog:
+    """A log of segments of one record each, all of one key; `sealed` of them and one more."""
+    cluster.topic("orders", cleanup_policy="compact", segment_ms="1", **config)
+    fill(cluster, *range(2 * sealed, -1, -2))
+    return log_of(cluster)
+
+
+class TestCompaction:
+    def test_the_last_of_each_key_and_the_open_segment_stay(self) -> None:
+        cluster = Cluster()
+        log = compacted(cluster)
+        assert offsets(log) == [0, 1, 2, 3, 4]
+        cluster.advance(CLEANER_BACKOFF + 100)
+        assert offsets(log) == [3, 4]
+        assert cluster.lines == []
+
+    def test_not_when_the_cleaner_is_off(self) -> None:
+        cluster = Cluster({"log.cleaner.enable": False})
+        log = compacted(cluster)
+        cluster.advance(DAY)
+        assert len(offsets(log)) == 5
+
+    def test_how_often_is_an_option(self) -> None:
+        cluster = Cluster({"log.cleaner.backoff.ms": 100})
+        log = compacted(cluster)
+        cluster.advance(200)
+        assert offsets(log) == [3, 4]
+
+    @pytest.mark.parametrize(("ratio", "expected"), [("0.7", [3, 4, 5]), ("0.5", [5])])
+    def test_from_a_share_of_new_bytes_on(self, ratio: str, expected: list[int]) -> None:
+        cluster = Cluster()
+        log = compacted(cluster, min_cleanable_dirty_ratio=ratio)
+        cluster.advance(MINUTE)
+        assert offsets(log) == [3, 4]
+        fill(cluster, 0)
+        cluster.advance(MINUTE)
+        fill(cluster, 0)
+        cluster.advance(MINUTE)
+        assert offsets(log) == [*expected, 6]
+
+    def test_not_before_records_are_old_enough(self) -> None:
+        cluster = Cluster()
+        log = compacted(cluster, min_compaction_lag_ms=str(HOUR))
+        cluster.advance(HOUR - MINUTE)
+        assert len(offsets(log)) == 5
+        cluster.advance(2 * MINUTE)
+        assert offsets(log) == [3, 4]
+
+    def test_of_records_that_have_waited_too_long_even_in_the_open_segment(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", cleanup_policy="compact", max_compaction_lag_ms=str(HOUR), min_cleanable_dirty_ratio="1")
+        fill(cluster, 0, 0, 0)
+        cluster.advance(HOUR - MINUTE)
+        assert offsets(log_of(cluster)) == [0, 1, 2]
+        cluster.advance(2 * MINUTE)
+        assert offsets(log_of(cluster)) == [2]
+
+    def test_tombstones_stay_for_delete_retention_ms(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", cleanup_policy="compact", segment_ms="1", delete_retention_ms=str(HOUR), min_cleanable_dirty_ratio="0")
+        client = cluster.client()
+        client.produce("orders", encode(RecordColumns.from_lists([b"a"], [None], [NOW_MS])))
+        for wait_ms in (MINUTE, HOUR - 2 * MINUTE):
+            fill(cluster, 0, key=b"b%d" % wait_ms)
+            cluster.advance(wait_ms)
+            assert 0 in offsets(log_of(cluster))
+        fill(cluster, 0, 0, key=b"c")
+        cluster.advance(2 * MINUTE)
+        fill(cluster, 0, 0, key=b"d")
+        cluster.advance(2 * MINUTE)
+        assert 0 not in offsets(log_of(cluster))
+
+    def test_options_given_while_it_runs(self) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", segment_ms="1")
+        fill(cluster, 4, 2, 0)
+        cluster.advance(MINUTE)
+        assert offsets(log_of(cluster)) == [0, 1, 2]
+        altered(cluster, "cleanup.policy", "compact")
+        cluster.advance(MINUTE)
+        assert offsets(log_of(cluster)) == [1, 2]
+
+    def test_an_open_transaction_keeps_what_comes_after_it(self) -> None:
+        cluster = Cluster({"transaction.partition.verification.enable": False})
+        cluster.topic("orders", cleanup_policy="compact", segment_ms="1")
+        fill(cluster, 9, 7)
+        log = log_of(cluster)
+        one = ProducerIdentity(1, 0)
+        log.append(batch_of(b"t", identity=one, sequence=0, transactional=True, timestamps=[NOW_MS]), now_ms=NOW_MS)
+        fill(cluster, -3, -5)
+        cluster.advance(HOUR)
+        assert offsets(log) == [1, 2, 3, 4]
+        log.append_marker(False, one, 0, cluster.now_ms)
+        cluster.advance(MINUTE)
+        assert offsets(log) == [4, 5]
+
+    def test_a_full_disk_is_tried_again_and_appends_go_on(self) -> None:
+        cluster = Cluster()
+        log = compacted(cluster)
+        cluster.file_system.bytes_free = 50
+        cluster.advance(MINUTE)
+        assert any(line.startswith("compaction of orders-0 gave up: cannot append") for line in cluster.lines)
+        assert len(offsets(log)) == 5
+        assert not [name for name in cluster.file_system.list(log.directory) if name.endswith(".cleaned")]
+        cluster.file_system.bytes_free = None
+        fill(cluster, 0)
+        cluster.advance(MINUTE)
+        assert len(offsets(log)) == 2
+
+    def test_a_damaged_log_is_given_up_once(self) -> None:
+        cluster = Cluster()
+        log = compacted(cluster)
+        reads = log.files.segments[0].log.read
+
+        def damaged(position: int, length: int) -> bytes:
+            return reads(position, length)[:-1] + b"\xff"
+
+        log.files.segments[0].log.read = damaged  # type: ignore[method-assign]
+        cluster.advance(HOUR)
+        assert len([line for line in cluster.lines if "gave up" in line]) == 1
+        assert len(log.files.segments) == 5
+
+    def test_a_topic_deleted_meanwhile_ends_it(self) -> None:
+        cluster = Cluster({"log.cleaner.io.max.bytes.per.second": 1 << 20})
+        cluster.topic("orders", cleanup_policy="compact", segment_ms="1", max_message_bytes=str(10 << 20))
+        client = cluster.client()
+        for number in range(4):
+            client.produce("orders", batch_of(b"v" * (2 << 20), timestamps=[NOW_MS + 2 * number]))
+        cluster.advance(CLEANER_BACKOFF + 1_500)
+        cluster.core.topics.delete("orders")
+        cluster.advance(HOUR)
+        assert cluster.lines == []
+
+    def test_the_largest_share_of_new_bytes_comes_first(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cluster = Cluster()
+        for name in ("few", "many"):
+            cluster.topic(name, cleanup_policy="compact", segment_ms="1")
+            fill(cluster, 5, 3, topic=name)
+            cluster.advance(MINUTE)
+            assert log_of(cluster, name).files.state.first_dirty_offset == 1
+        seen: list[int] = []
+        before = LogMaintenance._next_job
+
+        def noting(self: LogMaintenance, now_ms: int) -> Any:
+            job = before(self, now_ms)
+            if job is not None:
+                seen.append(job.partition.topic_partition.topic)
+            return job
+
+        monkeypatch.setattr(LogMaintenance, "_next_job", noting)
+        fill(cluster, *range(-1, -7, -2), topic="few")
+        fill(cluster, *range(-1, -19, -2), topic="many")
+        cluster.advance(MINUTE)
+        assert seen[:2] == ["many", "few"]
+
+
+class TestCost:
+    def test_partitions_with_nothing_to_do_are_not_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cluster = Cluster()
+        cluster.topic("idle", 300)
+        cluster.topic("orders")
+        looks: list[object] = []
+        monkeypatch.setattr(LogMaintenance, "_check_retention", lambda _self, name, *_rest: looks.append(name))
+        fill(cluster, 0)
+        cluster.advance(DAY)
+        assert looks == [("orders", 0)]
+
+    def test_a_call_looks_at_a_few_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        cluster = Cluster({"log.retention.ms": 1})
+        cluster.topic("orders", 4 * CHECKED_PER_CALL)
+        client = cluster.client()
+        for number in range(4 * CHECKED_PER_CALL):
+            client.produce("orders", batch_of(b"v"), partition=number)
+        looks = 0
+        most = 0
+        expire = LogMaintenance.expire
+        check = LogMaintenance._check_retention
+
+        def counting(self: LogMaintenance, *rest: Any) -> None:
+            nonlocal looks
+            looks += 1
+            check(self, *rest)
+
+        def watched(self: LogMaintenance, now_ms: int) -> Any:
+            nonlocal looks, most
+            looks = 0
+            lines = expire(self, now_ms)
+            most = max(most, looks)
+            return lines
+
+        monkeypatch.setattr(LogMaintenance, "_check_retention", counting)
+        monkeypatch.setattr(LogMaintenance, "expire", watched)
+        cluster.advance(HOUR)
+        assert most == CHECKED_PER_CALL
+        assert all(partition.log.size_bytes == 0 for partition in cluster.core.topics.partitions())
+
+
+@pytest.mark.parametrize(
+    ("codec", "fast", "small"),
+    [("gzip", "1", "9"), ("zstd", "1", "19"), ("lz4", "9", "12")],
+)
+def test_the_level_of_a_codec_is_the_topic_s(codec: str, fast: str, small: str) -> None:
+    sizes = []
+    for level in (fast, small):
+        cluster = Cluster()
+        cluster.topic("orders", **{"compression.type": codec, f"compression.{codec}.level": level})
+        text = b"".join(b"%d,%d;" % (number * number % 9973, number) for number in range(20_000))
+        assert cluster.client().produce("orders", batch_of(text)).error_code == 0
+        sizes.append(read_header(log_of(cluster).read(0, 1)[0]).size)
+    assert sizes[1] < sizes[0]
+
+
+def test_lags_that_contradict_each_other_are_refused() -> None:
+    cluster = Cluster()
+    with pytest.raises(Exception, match=r"min\.compaction\.lag\.ms is larger"):
+        cluster.topic("orders", min_compaction_lag_ms="10", max_compaction_lag_ms="9")
+
+
+def test_an_error_of_the_disk_while_looking_is_said() -> None:
+    cluster = Cluster()
+    log = compacted(cluster)
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "read" and path.endswith(".log"):
+            raise StorageError(path, operation, "Input/output error")
+
+    cluster.file_system.hook = hook
+    cluster.advance(MINUTE)
+    assert any("gave up" in line for line in cluster.lines)
+    cluster.file_system.hook = None
+    cluster.advance(MINUTE)
+    assert offsets(log) == [3, 4]
