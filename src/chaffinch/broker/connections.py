@@ -49,6 +49,7 @@ class Peer(asyncio.BufferedProtocol):
         self.node_id = node_id
         self.frames = frames
         self.address = "?"
+        self.host = ""  # As Kafka shows it to those who describe groups.
         self.bytes_received = 0
         self.bytes_answered = 0
         self.requests_received = 0
@@ -71,7 +72,9 @@ class Peer(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports are not asyncio's classes.
-        self.address = _shown(transport.get_extra_info("peername"))
+        peer_name = transport.get_extra_info("peername")
+        self.address = _shown(peer_name)
+        self.host = f"/{peer_name[0]}" if isinstance(peer_name, tuple) else str(peer_name)
         transport.set_write_buffer_limits(high=self._unread_bytes_max)
         if not self._owner.connected(self):
             transport.abort()

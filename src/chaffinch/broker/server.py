@@ -169,6 +169,7 @@ class BrokerServer:
             request=request,
             node_id=peer.node_id,
             client_software_name=peer.frames.client_software_name,
+            client_host=peer.host,
         )
         if not self._kernels_asked_for and request.api.key == 0:
             self._load_kernels()

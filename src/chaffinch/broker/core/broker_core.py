@@ -28,6 +28,9 @@ from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, Req
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.groups.coordinator import GroupCoordinator
+from chaffinch.broker.core.groups.offset_expiry import OffsetExpiry
+from chaffinch.broker.core.groups.topic_view import TopicView
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.log_maintenance import LogMaintenance
 from chaffinch.broker.core.producer_expiry import ProducerExpiry
@@ -108,6 +111,7 @@ class BrokerCore:
             transaction_version=static["transaction.version"],
         )
         self._syncs = static["flush.policy"] == "always"
+        groups = GroupCoordinator(self._journals["offsets"], offsets, TopicView(topics), dynamic, dice, changed_keys, now_ms)
         self.state = BrokerState(
             cluster_id=self._directory.cluster_id,
             settings=dynamic,
@@ -115,6 +119,7 @@ class BrokerCore:
             topics=topics,
             transactions=transactions,
             offsets=offsets,
+            groups=groups,
             membership=membership,
             fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
             grown=grown,
@@ -122,6 +127,7 @@ class BrokerCore:
             chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
         )
         self.state.chores += [self.state.refusals, LogMaintenance(topics, dynamic, now_ms)]
+        self.state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, now_ms)]
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
             # and readers see them: they must not go any more.

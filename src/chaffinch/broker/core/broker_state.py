@@ -15,6 +15,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault, FaultScript
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.groups.coordinator import GroupCoordinator
 from chaffinch.broker.core.refusal_log import RefusalLog
 from chaffinch.broker.core.topic_options import WITH_EFFECT
 from chaffinch.broker.core.topics import Partition, TopicRegistry
@@ -38,6 +39,7 @@ class BrokerState:
     topics: TopicRegistry
     transactions: TransactionCoordinator
     offsets: GroupOffsets
+    groups: GroupCoordinator
     membership: ClusterMembership
     fetch_sessions: FetchSessions
     counters: Counters = field(default_factory=Counters)

@@ -12,7 +12,8 @@ from chaffinch.protocol.server_connection import ReceivedRequest
 class RequestReceived:
     """A whole request has arrived. Not frozen, only because building a frozen one takes four times as long; nobody changes it.
 
-    `connection_id` is unique for the life of the core; `node_id` is the declared node on whose listener it came;
+    `connection_id` is unique for the life of the core; `node_id` is the declared node on whose listener it came; `client_host` is where
+    it came from, as Kafka writes it ("/127.0.0.1");
     `client_software_name` is what the connection's ApiVersions request said ("" before it, KIP-511).
     """
 
@@ -20,6 +21,7 @@ class RequestReceived:
     request: ReceivedRequest
     node_id: int = 0
     client_software_name: str = ""
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,13 +1,14 @@
 """Committed offsets of groups, those of open transactions included, kept in a journal.
 
 An offset committed inside a transaction is pending until the transaction's marker: then it becomes the committed one, or is dropped
-(KIP-98). A reader that asks for stable offsets is told to come again while one is pending (KIP-447). Members of groups are not known here.
+(KIP-98). A reader that asks for stable offsets is told to come again while one is pending (KIP-447). Members of groups are not known here:
+see `groups/coordinator.py`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,13 +18,25 @@ from chaffinch.storage.journal import Journal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedOffset:
-    """One committed position. `metadata` is the client's own text; `committed_ms` in ms since 1970."""
+    """One committed position. `metadata` is the client's own text; times in ms since 1970.
+
+    `expires_ms` is set by old clients that ask for a retention time of their own; -1 for everybody else.
+    """
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     committed_ms: int = -1
+    expires_ms: int = -1
 
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory, its place included."""
+        return 500 + len(self.metadata)
+
+
+OFFSETS_BYTES_MAX: Final = 512 << 20
+"""What all offsets may take in memory; a commit beyond it is refused."""
 
 _COMMITTED: Final = "committed"
 _PENDING: Final = "pending"
@@ -36,12 +49,21 @@ class GroupOffsets:
         self._journal = journal
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._pending: dict[tuple[str, int], dict[TopicPartition, CommittedOffset]] = {}
+        self._size_bytes = 0
         for key, value in journal.items().items():
-            kind, group, topic, partition, producer_id = json.loads(key)
-            self._store(kind, group, producer_id, TopicPartition(topic, partition), _from_bytes(value))
+            kind, group, *place = json.loads(key)
+            if kind in (_COMMITTED, _PENDING):
+                topic, partition, producer_id = place
+                held = self._committed_of(group) if kind == _COMMITTED else self._pending_of(group, producer_id)
+                self._store(held, {TopicPartition(topic, partition): _from_bytes(value)})
 
     def groups(self) -> tuple[str, ...]:
-        return tuple(self._committed)
+        """Those with offsets, committed or pending."""
+        return tuple({**self._committed, **{group: None for group, _ in self._pending}})
+
+    def has_room(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> bool:
+        """Whether these may be kept too. Overwriting counts as adding: the limit is far away for everybody else."""
+        return self._size_bytes + sum(offset.size_bytes for offset in offsets.values()) <= OFFSETS_BYTES_MAX
 
     def fetch(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
         return self._committed.get(group, {}).get(partition)
@@ -58,12 +80,12 @@ class GroupOffsets:
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Outside transactions: valid at once."""
         self._journal.put({_key(_COMMITTED, group, partition): _to_bytes(offset) for partition, offset in offsets.items()})
-        self._committed.setdefault(group, {}).update(offsets)
+        self._store(self._committed_of(group), offsets)
 
     def commit_pending(self, group: str, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Inside the producer's open transaction: valid when `complete` says so."""
         self._journal.put({_key(_PENDING, group, partition, producer_id): _to_bytes(offset) for partition, offset in offsets.items()})
-        self._pending.setdefault((group, producer_id), {}).update(offsets)
+        self._store(self._pending_of(group, producer_id), offsets)
 
     def complete(self, group: str, producer_id: int, is_commit: bool) -> None:
         """The marker: pending offsets of this producer become committed, or vanish. Again for the same transaction: nothing."""
@@ -74,23 +96,34 @@ class GroupOffsets:
         if is_commit:
             entries.update({_key(_COMMITTED, group, partition): _to_bytes(offset) for partition, offset in pending.items()})
         self._journal.put(entries)
-        del self._pending[group, producer_id]
         if is_commit:
-            self._committed.setdefault(group, {}).update(pending)
+            self._store(self._committed_of(group), pending)
+        self._drop(pending, list(pending))
+        del self._pending[group, producer_id]
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: its offsets go with it, as in Kafka."""
-        entries: dict[bytes, bytes | None] = {}
-        for group, committed in self._committed.items():
-            entries.update({_key(_COMMITTED, group, partition): None for partition in committed if partition.topic == topic})
-        for (group, producer_id), pending in self._pending.items():
-            entries.update({_key(_PENDING, group, partition, producer_id): None for partition in pending if partition.topic == topic})
-        if not entries:
-            return
-        self._journal.put(entries)
-        for offsets in (*self._committed.values(), *self._pending.values()):
-            for partition in [partition for partition in offsets if partition.topic == topic]:
-                del offsets[partition]
+        for group in self.groups():
+            self.forget(group, lambda partition: partition.topic == topic)
+
+    def forget_group(self, group: str) -> None:
+        """All offsets of the group, pending ones too."""
+        self.forget(group, lambda _: True)
+
+    def forget(self, group: str, is_meant: Callable[[TopicPartition], bool], *, with_pending: bool = True) -> int:
+        """The group's offsets of these partitions; how many there were."""
+        held = [(_COMMITTED, -1, self._committed.get(group, {}))]
+        if with_pending:
+            held += [(_PENDING, producer_id, offsets) for (owner, producer_id), offsets in self._pending.items() if owner == group]
+        meant = [(kind, producer_id, offsets, [place for place in offsets if is_meant(place)]) for kind, producer_id, offsets in held]
+        self._journal.put({_key(kind, group, place, producer_id): None for kind, producer_id, _, places in meant for place in places})
+        for kind, producer_id, offsets, places in meant:
+            self._drop(offsets, places)
+            if not offsets and kind == _COMMITTED:
+                self._committed.pop(group, None)
+            elif not offsets:
+                del self._pending[group, producer_id]
+        return sum(len(places) for *_, places in meant)
 
     def sync(self) -> None:
         self._journal.sync()
@@ -98,11 +131,21 @@ class GroupOffsets:
     def close(self) -> None:
         self._journal.close()
 
-    def _store(self, kind: str, group: str, producer_id: int, partition: TopicPartition, offset: CommittedOffset) -> None:
-        if kind == _COMMITTED:
-            self._committed.setdefault(group, {})[partition] = offset
-        else:
-            self._pending.setdefault((group, producer_id), {})[partition] = offset
+    def _committed_of(self, group: str) -> dict[TopicPartition, CommittedOffset]:
+        return self._committed.setdefault(group, {})
+
+    def _pending_of(self, group: str, producer_id: int) -> dict[TopicPartition, CommittedOffset]:
+        return self._pending.setdefault((group, producer_id), {})
+
+    def _store(self, held: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        for place, offset in offsets.items():
+            former = held.get(place)
+            self._size_bytes += offset.size_bytes - (0 if former is None else former.size_bytes)
+            held[place] = offset
+
+    def _drop(self, held: dict[TopicPartition, CommittedOffset], places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            self._size_bytes -= held.pop(place).size_bytes
 
 
 def _key(kind: str, group: str, partition: TopicPartition, producer_id: int = -1) -> bytes:
@@ -110,9 +153,16 @@ def _key(kind: str, group: str, partition: TopicPartition, producer_id: int = -1
 
 
 def _to_bytes(offset: CommittedOffset) -> bytes:
-    return json.dumps([offset.offset, offset.leader_epoch, offset.metadata, offset.committed_ms]).encode()
+    fields = [offset.offset, offset.leader_epoch, offset.metadata, offset.committed_ms]
+    return json.dumps(fields if offset.expires_ms < 0 else [*fields, offset.expires_ms]).encode()
 
 
 def _from_bytes(value: bytes) -> CommittedOffset:
-    offset, leader_epoch, metadata, committed_ms = json.loads(value)
-    return CommittedOffset(offset=offset, leader_epoch=leader_epoch, metadata=metadata, committed_ms=committed_ms)
+    offset, leader_epoch, metadata, committed_ms, *expires_ms = json.loads(value)
+    return CommittedOffset(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        committed_ms=committed_ms,
+        expires_ms=expires_ms[0] if expires_ms else -1,
+    )

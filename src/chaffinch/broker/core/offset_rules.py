@@ -1,27 +1,80 @@
-"""What a group's offset must be like to be committed; shared by OffsetCommit and TxnOffsetCommit."""
+"""How the offsets of a request are committed, each for itself; shared by OffsetCommit and TxnOffsetCommit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeAlias
+
 from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.group_offsets import CommittedOffset
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequestTopic
+from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequestTopic
+from chaffinch.storage.file_system import StorageError
+
+Topic: TypeAlias = OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic
+Offsets: TypeAlias = Mapping[TopicPartition, CommittedOffset]
+Results: TypeAlias = list[list[ErrorCode]]
+"""Per topic and partition of the request, in its order."""
+
+NOT_WRITTEN: Final = codes.NOT_COORDINATOR
+"""Answer when the journal cannot be written: clients look the coordinator up and try again (Kafka maps KAFKA_STORAGE_ERROR so)."""
+
+DEFAULT_RETENTION: Final = -1
 
 
-def request_fault(broker: BrokerState, node_id: int, group: str, generation: int, member: str) -> ErrorCode:
-    """What refuses all offsets of a request: 16, 24; 22 and 25 for members, because groups have no members here."""
-    if not group:
-        return codes.INVALID_GROUP_ID
-    if not broker.is_coordinator(node_id, group):
-        return codes.NOT_COORDINATOR
-    if member:
-        return codes.UNKNOWN_MEMBER_ID
-    return codes.ILLEGAL_GENERATION if generation >= 0 else codes.NONE
+def commit(
+    broker: BrokerState,
+    topics: Sequence[Topic],
+    names: Sequence[str | None],
+    whole: ErrorCode,
+    store: Callable[[Offsets], None],
+    *,
+    retention_time_ms: int = DEFAULT_RETENTION,
+    now_ms: int,
+) -> Results:
+    """Check each offset and `store` the good ones, in one go. `whole` refuses all; a topic without a name is not known by its id."""
+    results: Results = []
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    expires_ms = -1 if retention_time_ms == DEFAULT_RETENTION else now_ms + retention_time_ms
+    for topic, name in zip(topics, names, strict=True):
+        results.append([])
+        for asked in topic.partitions:
+            code = whole
+            if code is codes.NONE:
+                code = _partition_fault(broker, name, asked.partition_index, asked.committed_metadata)
+            if code is codes.NONE:
+                offsets[TopicPartition(name or "", asked.partition_index)] = CommittedOffset(
+                    offset=asked.committed_offset,
+                    leader_epoch=asked.committed_leader_epoch,
+                    metadata=asked.committed_metadata or "",
+                    committed_ms=now_ms,
+                    expires_ms=expires_ms,
+                )
+            results[-1].append(code)
+    failure = _store(broker, offsets, store)
+    return [[failure if code is codes.NONE else code for code in row] for row in results]
 
 
-def partition_fault(broker: BrokerState, place: TopicPartition, metadata: str | None) -> ErrorCode:
-    """What refuses one offset: 3, 12."""
-    if broker.topics.partition(*place) is None:
+def _store(broker: BrokerState, offsets: Offsets, store: Callable[[Offsets], None]) -> ErrorCode:
+    if not offsets:
+        return codes.NONE
+    if not broker.offsets.has_room(offsets):
+        return codes.INVALID_COMMIT_OFFSET_SIZE
+    try:
+        store(offsets)
+    except StorageError:
+        return NOT_WRITTEN
+    return codes.NONE
+
+
+def _partition_fault(broker: BrokerState, name: str | None, index: int, metadata: str | None) -> ErrorCode:
+    """What refuses one offset: 100, 3, 12."""
+    if name is None:
+        return codes.UNKNOWN_TOPIC_ID
+    if broker.topics.partition(name, index) is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
     if metadata is not None and len(metadata.encode()) > broker.settings["offset.metadata.max.bytes"]:
         return codes.OFFSET_METADATA_TOO_LARGE

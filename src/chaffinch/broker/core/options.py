@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaffinch.broker.core import replication_check
+from chaffinch.broker.core.groups.group_options import GROUP_OPTIONS
 from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT
 from chaffinch.settings import Option, OptionTable, Settings
 
@@ -85,7 +86,6 @@ _KAFKA = (
         minimum=0,
     ),
     Option("num.partitions", "int", 1, "Partitions of topics created without a number.", minimum=1),
-    Option("offset.metadata.max.bytes", "int", 4096, "Largest text beside a committed offset.", minimum=0),
     Option("queued.max.request.bytes", "int", 512 << 20, "Largest sum of what has arrived of incomplete large requests.", minimum=1),
     Option(
         "queued.max.response.bytes",
@@ -148,13 +148,14 @@ WITHOUT_EFFECT = frozenset(
         "delegation.token.expiry.time.ms",
         "early.start.listeners",
         "fetch.purgatory.purge.interval.requests",
-        "group.consumer.heartbeat.interval.ms",
-        "group.consumer.session.timeout.ms",
-        "group.coordinator.rebalance.protocols",
-        "group.initial.rebalance.delay.ms",
-        "group.max.session.timeout.ms",
-        "group.max.size",
-        "group.min.session.timeout.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+        "group.consumer.max.session.timeout.ms",
+        "group.consumer.migration.policy",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.regex.refresh.interval.ms",
+        "group.coordinator.append.linger.ms",
+        "group.coordinator.threads",
         "initial.broker.registration.timeout.ms",
         "inter.broker.listener.name",
         "leader.imbalance.check.interval.seconds",
@@ -186,8 +187,6 @@ WITHOUT_EFFECT = frozenset(
         "num.replica.fetchers",
         "offsets.commit.timeout.ms",
         "offsets.load.buffer.size",
-        "offsets.retention.check.interval.ms",
-        "offsets.retention.minutes",
         "offsets.topic.compression.codec",
         "offsets.topic.num.partitions",
         "offsets.topic.replication.factor",
@@ -244,7 +243,7 @@ def _topic_default(topic_option: str, broker_option: str) -> Option:
     return Option(broker_option, option.kind, None, documentation, choices=option.choices, minimum=option.minimum, maximum=option.maximum)
 
 
-_OPTIONS = (*_OWN, *_KAFKA, *(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items()))
+_OPTIONS = (*_OWN, *_KAFKA, *GROUP_OPTIONS, *(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items()))
 
 BROKER_OPTIONS = OptionTable(_OPTIONS, without_effect=WITHOUT_EFFECT)
 BROKER_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}

@@ -107,6 +107,8 @@ class TopicRegistry:
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._collisions: dict[str, str] = {}
+        self.version = 0
+        """Another number whenever a topic came, went or changed."""
         self._verify_bytes_left = VERIFY_BYTES_MAX
         self.wants_maintenance: list[TopicPartition] = []
         """Partitions for which there may be something to delete or to compact; see `log_maintenance`."""
@@ -180,6 +182,7 @@ class TopicRegistry:
         if topic is None:
             raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         self._journal.put({_TOPIC_PREFIX + name.encode(): None, _DELETING_PREFIX + topic.directory.encode(): b""})
+        self.version += 1
         del self._topics[name], self._by_id[topic.topic_id], self._collisions[topic_names.collision_key(name)]
         for partition in topic.partitions:
             partition.log.delete()
@@ -265,6 +268,7 @@ class TopicRegistry:
         return topic
 
     def _write(self, topic: Topic) -> None:
+        self.version += 1
         value = {
             "topic_id": topic.topic_id.hex,
             "overrides": topic.overrides,

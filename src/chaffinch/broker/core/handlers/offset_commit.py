@@ -1,59 +1,65 @@
-"""OffsetCommit for clients that manage their partitions themselves: no member, no generation."""
+"""OffsetCommit: offsets of a group, by a member of the current generation or epoch, or from outside while the group has no members."""
 
 from __future__ import annotations
 
 from chaffinch.broker.core import offset_rules
-from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.group_offsets import CommittedOffset
+from chaffinch.broker.core.offset_rules import Offsets
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
-from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from chaffinch.storage.file_system import StorageError
+
+VERSION_WITH_TOPIC_IDS = 10
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, OffsetCommitRequest)
-    generation = request.generation_id_or_member_epoch
-    whole = offset_rules.request_fault(broker, event.node_id, request.group_id, generation, request.member_id)
-    offsets: dict[TopicPartition, CommittedOffset] = {}
-    results: dict[TopicPartition, ErrorCode] = {}
-    for topic in request.topics:
-        for asked in topic.partitions:
-            place = TopicPartition(topic.name, asked.partition_index)
-            results[place] = offset_rules.partition_fault(broker, place, asked.committed_metadata) if whole is codes.NONE else whole
-            if results[place] is codes.NONE:
-                offsets[place] = CommittedOffset(
-                    offset=asked.committed_offset,
-                    leader_epoch=asked.committed_leader_epoch,
-                    metadata=asked.committed_metadata or "",
-                    committed_ms=now_ms,
-                )
-    try:
-        if offsets:
-            broker.offsets.commit(request.group_id, offsets)
-    except StorageError:
-        results.update(dict.fromkeys(offsets, codes.NOT_COORDINATOR))
+    whole = _whole_fault(broker, event, request, now_ms)
+    if whole is not codes.NONE:
+        reason = f"member {request.member_id!r}, generation or epoch {request.generation_id_or_member_epoch}"
+        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=whole, reason=reason)
+    names: list[str | None] = [topic.name for topic in request.topics]
+    if event.request.version >= VERSION_WITH_TOPIC_IDS:
+        found = [broker.topics.by_id(topic.topic_id) for topic in request.topics]
+        names = [None if topic is None else topic.name for topic in found]
+
+    def store(offsets: Offsets) -> None:
+        broker.offsets.commit(request.group_id, offsets)
+        broker.groups.committed(request.group_id, now_ms)
+
+    results = offset_rules.commit(broker, request.topics, names, whole, store, retention_time_ms=request.retention_time_ms, now_ms=now_ms)
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
                 name=topic.name,
+                topic_id=topic.topic_id,
                 partitions=[
-                    OffsetCommitResponsePartition(
-                        partition_index=asked.partition_index,
-                        error_code=results[TopicPartition(topic.name, asked.partition_index)].number,
-                    )
-                    for asked in topic.partitions
+                    OffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code.number)
+                    for asked, code in zip(topic.partitions, row, strict=True)
                 ],
             )
-            for topic in request.topics
+            for topic, row in zip(request.topics, results, strict=True)
         ]
+    )
+
+
+def _whole_fault(broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, now_ms: int) -> ErrorCode:
+    if not broker.is_coordinator(event.node_id, request.group_id):
+        return codes.NOT_COORDINATOR
+    return broker.groups.commit_fault(
+        request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id_or_member_epoch,
+        version=event.request.version,
+        is_transactional=False,
+        now_ms=now_ms,
     )

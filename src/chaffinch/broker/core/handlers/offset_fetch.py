@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
+from uuid import UUID
 
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.group_offsets import CommittedOffset
 from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
@@ -21,82 +25,119 @@ from chaffinch.protocol.messages.offset_fetch import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from chaffinch.protocol.primitives import ZERO_UUID
 
+VERSION_WITH_ERROR_CODE = 2
 VERSION_WITH_GROUPS = 8
+VERSION_WITH_TOPIC_IDS = 10
 
 _NOTHING = CommittedOffset(offset=NO_OFFSET)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Partitions of one topic; without a name if its id is not known."""
+
+    name: str | None
+    topic_id: UUID
+    indexes: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What is said of one topic: (partition, offset, code)."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[tuple[int, CommittedOffset, ErrorCode]] = field(default_factory=list)
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, OffsetFetchRequest)
     if event.request.version >= VERSION_WITH_GROUPS:
-        return OffsetFetchResponse(groups=[_group(broker, event.node_id, group, request.require_stable) for group in request.groups])
-    if not broker.is_coordinator(event.node_id, request.group_id):
-        return OffsetFetchResponse(error_code=codes.NOT_COORDINATOR.number)
+        return OffsetFetchResponse(groups=[_group(broker, event, group, request.require_stable) for group in request.groups])
     asked = None
     if request.topics is not None:
-        asked = [TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes]
+        asked = [_Asked(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
+    whole = codes.NONE if broker.is_coordinator(event.node_id, request.group_id) else codes.NOT_COORDINATOR
+    if whole is not codes.NONE and event.request.version >= VERSION_WITH_ERROR_CODE:
+        return OffsetFetchResponse(error_code=whole.number)
     return OffsetFetchResponse(
         topics=[
             OffsetFetchResponseTopic(
-                name=name,
+                name=found.name,
                 partitions=[
                     OffsetFetchResponsePartition(
                         partition_index=index,
-                        committed_offset=found.offset,
-                        committed_leader_epoch=found.leader_epoch,
-                        metadata=found.metadata,
-                        error_code=error_code,
+                        committed_offset=offset.offset,
+                        committed_leader_epoch=offset.leader_epoch,
+                        metadata=offset.metadata,
+                        error_code=code.number,
                     )
-                    for index, found, error_code in partitions
+                    for index, offset, code in found.partitions
                 ],
             )
-            for name, partitions in _found(broker, request.group_id, asked, request.require_stable)
+            for found in _found(broker, request.group_id, asked, request.require_stable, whole)
         ]
     )
 
 
-def _group(broker: BrokerState, node_id: int, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
-    if not broker.is_coordinator(node_id, group.group_id):
-        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=codes.NOT_COORDINATOR.number)
-    asked = None
-    if group.topics is not None:
-        asked = [TopicPartition(topic.name, index) for topic in group.topics for index in topic.partition_indexes]
+def _group(broker: BrokerState, event: RequestReceived, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+    code = codes.NOT_COORDINATOR
+    if broker.is_coordinator(event.node_id, group.group_id):
+        code = broker.groups.fetch_fault(group.group_id, group.member_id, group.member_epoch)
+    if code is not codes.NONE:
+        return OffsetFetchResponseGroup(group_id=group.group_id, error_code=code.number)
+    asked = None if group.topics is None else [_asked(broker, topic, event.request.version) for topic in group.topics]
     return OffsetFetchResponseGroup(
         group_id=group.group_id,
         topics=[
             OffsetFetchResponseTopics(
-                name=name,
+                name=found.name,
+                topic_id=found.topic_id,
                 partitions=[
                     OffsetFetchResponsePartitions(
                         partition_index=index,
-                        committed_offset=found.offset,
-                        committed_leader_epoch=found.leader_epoch,
-                        metadata=found.metadata,
-                        error_code=error_code,
+                        committed_offset=offset.offset,
+                        committed_leader_epoch=offset.leader_epoch,
+                        metadata=offset.metadata,
+                        error_code=code.number,
                     )
-                    for index, found, error_code in partitions
+                    for index, offset, code in found.partitions
                 ],
             )
-            for name, partitions in _found(broker, group.group_id, asked, require_stable)
+            for found in _found(broker, group.group_id, asked, require_stable, codes.NONE)
         ],
     )
 
 
-def _found(
-    broker: BrokerState, group: str, asked: Iterable[TopicPartition] | None, require_stable: bool
-) -> list[tuple[str, list[tuple[int, CommittedOffset, int]]]]:
-    """(topic, [(partition, offset, error code)]); all that is committed or pending when nothing is asked for in particular."""
+def _asked(broker: BrokerState, topic: OffsetFetchRequestTopics, version: int) -> _Asked:
+    if version < VERSION_WITH_TOPIC_IDS:
+        return _Asked(topic.name, ZERO_UUID, topic.partition_indexes)
+    known = broker.topics.by_id(topic.topic_id)
+    return _Asked(None if known is None else known.name, topic.topic_id, topic.partition_indexes)
+
+
+def _found(broker: BrokerState, group: str, asked: Sequence[_Asked] | None, require_stable: bool, whole: ErrorCode) -> list[_Found]:
+    """All that is committed or pending when nothing is asked for in particular. `whole` refuses everything."""
     unstable = broker.offsets.unstable_partitions(group) if require_stable else frozenset()
-    places = sorted({*broker.offsets.fetch_all(group), *unstable}) if asked is None else asked
     result = []
-    for topic, members in groupby(places, key=lambda place: place.topic):
-        partitions = []
-        for place in members:
-            if place in unstable:
-                partitions.append((place.partition, _NOTHING, codes.UNSTABLE_OFFSET_COMMIT.number))
-            else:
-                partitions.append((place.partition, broker.offsets.fetch(group, place) or _NOTHING, codes.NONE.number))
-        result.append((topic, partitions))
+    for topic in _everything(broker, group, unstable) if asked is None else asked:
+        found = _Found(topic.name or "", topic.topic_id)
+        for index in topic.indexes:
+            place = TopicPartition(found.name, index)
+            code = codes.UNKNOWN_TOPIC_ID if topic.name is None else codes.UNSTABLE_OFFSET_COMMIT if place in unstable else whole
+            offset = broker.offsets.fetch(group, place) if code is codes.NONE else None
+            found.partitions.append((index, offset or _NOTHING, code))
+        result.append(found)
+    return result
+
+
+def _everything(broker: BrokerState, group: str, unstable: frozenset[TopicPartition]) -> list[_Asked]:
+    places = sorted({*broker.offsets.fetch_all(group), *unstable})
+    result = []
+    for name, members in groupby(places, key=lambda place: place.topic):
+        topic = broker.topics.get(name)
+        result.append(_Asked(name, ZERO_UUID if topic is None else topic.topic_id, [place.partition for place in members]))
     return result

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit: offsets of a group that wait for the transaction's marker (KIP-98, KIP-447)."""
+"""TxnOffsetCommit: offsets of a group that wait for the transaction's marker (KIP-98), fenced by the group's metadata (KIP-447)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from chaffinch.broker.core import offset_rules
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.group_offsets import CommittedOffset
+from chaffinch.broker.core.offset_rules import Offsets
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -16,7 +16,6 @@ from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
-from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_ABORTABLE = 4
 VERSION_WITH_IMPLICIT_ADD = 5
@@ -29,48 +28,52 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     request = event.request.message
     assert isinstance(request, TxnOffsetCommitRequest)
     whole = _whole_fault(broker, event, request, now_ms)
-    offsets: dict[TopicPartition, CommittedOffset] = {}
-    results: dict[TopicPartition, ErrorCode] = {}
-    for topic in request.topics:
-        for asked in topic.partitions:
-            place = TopicPartition(topic.name, asked.partition_index)
-            results[place] = offset_rules.partition_fault(broker, place, asked.committed_metadata) if whole is codes.NONE else whole
-            if results[place] is codes.NONE:
-                offsets[place] = CommittedOffset(
-                    offset=asked.committed_offset,
-                    leader_epoch=asked.committed_leader_epoch,
-                    metadata=asked.committed_metadata or "",
-                    committed_ms=now_ms,
-                )
-    try:
-        if offsets:
-            broker.offsets.commit_pending(request.group_id, request.producer_id, offsets)
-    except StorageError:
-        results.update(dict.fromkeys(offsets, codes.NOT_COORDINATOR))
-    for place, code in results.items():
-        if code is not codes.NONE:
-            refuse(broker, event, now_ms, place=place, code=code, reason=f"offset of {request.group_id!r} in {request.transactional_id!r}")
+
+    def store(offsets: Offsets) -> None:
+        broker.offsets.commit_pending(request.group_id, request.producer_id, offsets)
+        broker.groups.committed(request.group_id, now_ms)
+
+    results = offset_rules.commit(broker, request.topics, [topic.name for topic in request.topics], whole, store, now_ms=now_ms)
+    reason = f"offset of {request.group_id!r} in {request.transactional_id!r}"
+    for topic, row in zip(request.topics, results, strict=True):
+        for asked, code in zip(topic.partitions, row, strict=True):
+            if code is not codes.NONE:
+                refuse(broker, event, now_ms, place=TopicPartition(topic.name, asked.partition_index), code=code, reason=reason)
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
                 name=topic.name,
                 partitions=[
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=asked.partition_index,
-                        error_code=results[TopicPartition(topic.name, asked.partition_index)].number,
-                    )
-                    for asked in topic.partitions
+                    TxnOffsetCommitResponsePartition(partition_index=asked.partition_index, error_code=code.number)
+                    for asked, code in zip(topic.partitions, row, strict=True)
                 ],
             )
-            for topic in request.topics
+            for topic, row in zip(request.topics, results, strict=True)
         ]
     )
 
 
 def _whole_fault(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
-    code = offset_rules.request_fault(broker, event.node_id, request.group_id, request.generation_id, request.member_id)
+    """What refuses all offsets: the group's name or place, then the transaction, then the group."""
+    if not request.group_id:
+        return codes.INVALID_GROUP_ID
+    if not broker.is_coordinator(event.node_id, request.group_id):
+        return codes.NOT_COORDINATOR
+    code = _transaction_fault(broker, event, request, now_ms)
     if code is not codes.NONE:
         return code
+    return broker.groups.commit_fault(
+        request.group_id,
+        member_id=request.member_id,
+        instance_id=request.group_instance_id,
+        generation=request.generation_id,
+        version=event.request.version,
+        is_transactional=True,
+        now_ms=now_ms,
+    )
+
+
+def _transaction_fault(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
     identity = ProducerIdentity(request.producer_id, request.producer_epoch)
     if event.request.version >= VERSION_WITH_IMPLICIT_ADD:
         code = broker.transactions.add_group(request.transactional_id, identity, request.group_id, now_ms)

@@ -1,0 +1,206 @@
+"""A group of the classic protocol as data: members, who leads, which generation. The rules of requests are in `classic_joins` and beside.
+
+Follows Apache Kafka's ClassicGroup. No clock, no I/O; a member's metadata is not looked into, but for the topics it subscribes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from chaffinch.broker.core.groups import subscriptions
+from chaffinch.broker.core.groups.classic_states import MOVES, ClassicState
+from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
+from chaffinch.protocol.messages.sync_group import SyncGroupResponse
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""(name, the member's metadata for it), in the member's order of preference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """Who sent a request, for those who look at the group."""
+
+    client_id: str
+    host: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ClassicMember:
+    """One member. `is_new` until its first generation is complete."""
+
+    member_id: str
+    instance_id: str | None
+    client: Client
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    assignment: bytes = b""
+    is_new: bool = False
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def vote(self, candidates: Iterable[str]) -> str:
+        """The protocol it likes best of those that everybody supports."""
+        return next(name for name, _ in self.protocols if name in candidates)
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        names = len(self.member_id) + len(self.instance_id or "") + len(self.client.client_id)
+        return 500 + names + len(self.assignment) + sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ClassicGroup:
+    """See the module. `protocol_type` None: nobody ever joined, the group only has offsets."""
+
+    group_id: str
+    state: ClassicState = ClassicState.EMPTY
+    state_since_ms: int
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, ClassicMember] = field(default_factory=dict)
+    statics: dict[str, str] = field(default_factory=dict)  # Instance id -> member id.
+    pending: dict[str, None] = field(default_factory=dict)  # Were given an id and have to come again with it (KIP-394).
+    joins: dict[str, Ticket[JoinGroupResponse]] = field(default_factory=dict)
+    syncs: dict[str, Ticket[SyncGroupResponse]] = field(default_factory=dict)
+    unsynced: dict[str, None] = field(default_factory=dict)  # Have not fetched their assignment in this generation.
+    subscribed_topics: frozenset[str] | None = None
+    initial_remaining_ms: int | None = None  # Of the first rebalance's delay; None in any other rebalance.
+    has_newcomer: bool = False
+
+    # Looking ------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def uses_consumer_protocol(self) -> bool:
+        return self.protocol_type == subscriptions.PROTOCOL_TYPE
+
+    @property
+    def has_all_joined(self) -> bool:
+        return len(self.joins) == len(self.members) and not self.pending
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(member.size_bytes for member in self.members.values()) + sum(2 * len(name) for name in self.pending)
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether somebody with these protocols can be a member."""
+        if self.state is ClassicState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        candidates = self._common_protocols()
+        return protocol_type == self.protocol_type and any(name in candidates for name, _ in protocols)
+
+    def member_fault(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """25: no such member; 82: the instance is somebody else by now."""
+        if instance_id is not None:
+            current = self.statics.get(instance_id)
+            if current is not None and current != member_id:
+                return codes.FENCED_INSTANCE_ID
+            if current is None:
+                return codes.UNKNOWN_MEMBER_ID
+        return codes.NONE if member_id in self.members else codes.UNKNOWN_MEMBER_ID
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """A group whose members' subscriptions cannot be read may be subscribed to anything."""
+        return self.uses_consumer_protocol if self.subscribed_topics is None else topic in self.subscribed_topics
+
+    def view_of_leader(self) -> list[JoinGroupResponseMember]:
+        return [
+            JoinGroupResponseMember(
+                member_id=member.member_id, group_instance_id=member.instance_id, metadata=member.metadata(self.protocol)
+            )
+            for member in self.members.values()
+        ]
+
+    def selected_protocol(self) -> str:
+        """That with the most votes of those that every member supports; the group must have members."""
+        candidates = self._common_protocols()
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            name = member.vote(candidates)
+            votes[name] = votes.get(name, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    # Changing -----------------------------------------------------------------------------------------------------------------------
+
+    def move_to(self, state: ClassicState, now_ms: int) -> None:
+        assert state in MOVES[self.state], f"group {self.group_id!r} cannot go from {self.state} to {state}"
+        self.state = state
+        self.state_since_ms = now_ms
+
+    def add(self, member: ClassicMember, protocol_type: str) -> None:
+        """The first member brings the protocol type and leads."""
+        if not self.members:
+            self.protocol_type = protocol_type
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        if member.instance_id is not None:
+            self.statics[member.instance_id] = member.member_id
+        self.pending.pop(member.member_id, None)
+
+    def remove(self, member_id: str) -> None:
+        """A member, or one that was about to be. The tickets it may hold are the caller's to answer."""
+        self.pending.pop(member_id, None)
+        self.unsynced.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return
+        if member.instance_id is not None:
+            self.statics.pop(member.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+
+    def replace_static(self, old_id: str, member: ClassicMember) -> None:
+        """The same instance under another member id: in the same place, and leader if it was."""
+        assert member.instance_id is not None
+        self.members = {(member.member_id if key == old_id else key): value for key, value in self.members.items()}
+        self.members[member.member_id] = member
+        self.statics[member.instance_id] = member.member_id
+        if self.leader == old_id:
+            self.leader = member.member_id
+        if old_id in self.unsynced:
+            del self.unsynced[old_id]
+            self.unsynced[member.member_id] = None
+
+    def elect_leader(self) -> bool:
+        """The leader leads on if it has joined, else the first that has; False when nobody has."""
+        if self.leader is not None and self.leader not in self.joins and self.joins:
+            self.leader = next(name for name in self.members if name in self.joins)
+        return self.leader in self.joins
+
+    def begin_generation(self, now_ms: int) -> None:
+        """The rebalance is over: members wait for the leader's word, or the group is empty."""
+        self.generation += 1
+        self.protocol = self.selected_protocol() if self.members else None
+        self.remember_topics()
+        self.move_to(ClassicState.COMPLETING_REBALANCE if self.members else ClassicState.EMPTY, now_ms)
+        self.unsynced = {}
+
+    def remember_topics(self) -> None:
+        """What the members subscribe to, as far as it can be read."""
+        self.subscribed_topics = None
+        if not self.uses_consumer_protocol:
+            return
+        each = [subscriptions.topics_of(member.metadata(self.protocol)) for member in self.members.values()]
+        known = [topics for topics in each if topics is not None]
+        if len(known) == len(each):
+            self.subscribed_topics = frozenset[str]().union(*known)
+
+    def _common_protocols(self) -> frozenset[str]:
+        each = [{name for name, _ in member.protocols} for member in self.members.values()]
+        return frozenset(set.intersection(*each)) if each else frozenset()

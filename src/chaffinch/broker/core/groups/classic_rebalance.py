@@ -1,0 +1,216 @@
+"""How a classic group comes from one generation to the next: who is waited for, how long, and what everybody is told.
+
+Follows Apache Kafka's GroupMetadataManager. Time is handed in; deadlines go to `Timers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaffinch.broker.core.groups.classic_group import ClassicGroup
+from chaffinch.broker.core.groups.classic_journal import ClassicJournal
+from chaffinch.broker.core.groups.classic_states import ClassicState
+from chaffinch.broker.core.groups.context import GroupContext
+from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.join_group import JoinGroupResponse
+from chaffinch.protocol.messages.sync_group import SyncGroupResponse
+from chaffinch.storage.file_system import StorageError
+
+
+class ClassicRebalance:
+    """The moves between states."""
+
+    def __init__(self, context: GroupContext, journal: ClassicJournal) -> None:
+        self._context = context
+        self._journal = journal
+
+    # Before members have joined --------------------------------------------------------------------------------------------------------
+
+    def prepare_or_complete(self, group: ClassicGroup, now_ms: int, reason: str) -> None:
+        """Something changed: begin a rebalance, or see whether the one that is on can end."""
+        if group.state is ClassicState.PREPARING_REBALANCE:
+            self.complete_if_all_joined(group, now_ms)
+        else:
+            self.prepare(group, now_ms, reason)
+
+    def prepare(self, group: ClassicGroup, now_ms: int, reason: str) -> None:
+        """Every member has to join again. The first rebalance of a group waits a moment for more members."""
+        self._context.lines.append(f"group {group.group_id!r}: rebalance after generation {group.generation}: {reason}")
+        if group.state is ClassicState.COMPLETING_REBALANCE:
+            self._drop_assignments(group, now_ms, codes.REBALANCE_IN_PROGRESS)
+        group.unsynced = {}
+        self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SYNC))
+        is_initial = group.state is ClassicState.EMPTY
+        group.move_to(ClassicState.PREPARING_REBALANCE, now_ms)
+        if is_initial:
+            delay_ms = self._initial_delay_ms
+            group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+            group.has_newcomer = False
+            self._schedule(group, TimerKind.JOIN, now_ms + delay_ms)
+        elif group.has_all_joined:
+            self._complete(group, now_ms)
+        else:
+            self._schedule(group, TimerKind.JOIN, now_ms + group.rebalance_timeout_ms)
+
+    def complete_if_all_joined(self, group: ClassicGroup, now_ms: int) -> None:
+        """End the wait of a rebalance that is not a group's first."""
+        is_waiting = group.state is ClassicState.PREPARING_REBALANCE and group.initial_remaining_ms is None
+        if is_waiting and group.has_all_joined:
+            self._complete(group, now_ms)
+
+    def join_due(self, group: ClassicGroup, now_ms: int) -> None:
+        """The time to join is over. In a group's first rebalance each newcomer makes it longer, up to the rebalance timeout."""
+        remaining_ms = group.initial_remaining_ms
+        if remaining_ms and group.has_newcomer:
+            group.has_newcomer = False
+            delay_ms = min(self._initial_delay_ms, remaining_ms)
+            group.initial_remaining_ms = remaining_ms - delay_ms
+            self._schedule(group, TimerKind.JOIN, now_ms + delay_ms)
+        else:
+            self._complete(group, now_ms)
+
+    # The new generation -----------------------------------------------------------------------------------------------------------------
+
+    def _complete(self, group: ClassicGroup, now_ms: int) -> None:
+        """Who has joined makes up the next generation; static members stay although they have not."""
+        self._context.timers.cancel(TimerKey(group.group_id, TimerKind.JOIN))
+        absent = [name for name, member in group.members.items() if name not in group.joins and member.instance_id is None]
+        for member_id in absent:
+            self.forget(group, member_id)
+        if group.members and not group.elect_leader():
+            # Static members only, and none of them came: their sessions decide.
+            self._schedule(group, TimerKind.JOIN, now_ms + group.rebalance_timeout_ms)
+            return
+        group.initial_remaining_ms = None
+        group.begin_generation(now_ms)
+        if group.members:
+            self._tell_generation(group, now_ms)
+            group.unsynced = dict.fromkeys(group.members)
+            self._schedule(group, TimerKind.SYNC, now_ms + group.rebalance_timeout_ms)
+            return
+        try:
+            self._journal.put(group, (), {})
+        except StorageError as error:
+            # The generation before would come back with a restart; its members' sessions end then.
+            self._context.lines.append(f"group {group.group_id!r}: that it is empty cannot be written: {error}")
+
+    def _tell_generation(self, group: ClassicGroup, now_ms: int) -> None:
+        joins, group.joins = group.joins, {}
+        for member in group.members.values():
+            ticket = joins.get(member.member_id)
+            if ticket is not None:
+                self._context.answer(ticket, current_generation(group, member.member_id))
+            member.is_new = False
+            self.keep_session(group, member.member_id, now_ms)
+
+    # Assignments ------------------------------------------------------------------------------------------------------------------------
+
+    def assign(self, group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> None:
+        """The leader has spoken: written down first, then told to all that wait."""
+        since_ms, group.state_since_ms = group.state_since_ms, now_ms
+        try:
+            self._journal.put(group, group.members.values(), assignments)
+        except StorageError as error:
+            group.state_since_ms = since_ms
+            self._context.lines.append(f"group {group.group_id!r}: assignments cannot be written: {error}")
+            self._drop_assignments(group, now_ms, codes.NOT_COORDINATOR)
+            self.prepare(group, now_ms, "assignments could not be written")
+            return
+        for member in group.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+        group.move_to(ClassicState.STABLE, now_ms)
+        for member_id, ticket in list(group.syncs.items()):
+            self._context.answer(ticket, current_assignment(group, member_id))
+            self.keep_session(group, member_id, now_ms)
+        group.syncs = {}
+
+    def synced(self, group: ClassicGroup, member_id: str) -> None:
+        """The member has asked for its assignment."""
+        group.unsynced.pop(member_id, None)
+        if not group.unsynced:
+            self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SYNC))
+
+    def sync_due(self, group: ClassicGroup, now_ms: int) -> None:
+        """Members that joined and never asked for their assignment are sent away."""
+        if group.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE) and group.unsynced:
+            absent = list(group.unsynced)
+            for member_id in absent:
+                self.forget(group, member_id)
+            self.prepare(group, now_ms, f"{len(absent)} members did not ask for their assignment in time")
+
+    def _drop_assignments(self, group: ClassicGroup, now_ms: int, code: ErrorCode) -> None:
+        for member in group.members.values():
+            member.assignment = b""
+        for member_id, ticket in list(group.syncs.items()):
+            self._context.answer(ticket, SyncGroupResponse(error_code=code.number))
+            self.keep_session(group, member_id, now_ms)
+        group.syncs = {}
+
+    # Members that go --------------------------------------------------------------------------------------------------------------------
+
+    def session_due(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+        """Nothing was heard of a member, or of one that was given an id. Who waits for an answer is not to blame, but a newcomer."""
+        if member_id in group.pending:
+            group.remove(member_id)
+            self.complete_if_all_joined(group, now_ms)
+            return
+        member = group.members.get(member_id)
+        if member is None or (not member.is_new and (member_id in group.joins or member_id in group.syncs)):
+            return
+        self.forget(group, member_id)
+        self.after_removal(group, now_ms, f"nothing was heard of member {member_id!r}")
+
+    def after_removal(self, group: ClassicGroup, now_ms: int, reason: str) -> None:
+        """Members have gone: the others share what was theirs."""
+        if group.state is ClassicState.PREPARING_REBALANCE:
+            self.complete_if_all_joined(group, now_ms)
+        elif group.state is not ClassicState.EMPTY:
+            self.prepare(group, now_ms, reason)
+
+    def forget(self, group: ClassicGroup, member_id: str) -> None:
+        """The member is no more; what it waits for is answered with UNKNOWN_MEMBER_ID."""
+        self.drop_tickets(group, member_id, codes.UNKNOWN_MEMBER_ID)
+        group.remove(member_id)
+        self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, member_id))
+
+    def drop_tickets(self, group: ClassicGroup, member_id: str, code: ErrorCode) -> None:
+        join, sync = group.joins.pop(member_id, None), group.syncs.pop(member_id, None)
+        if join is not None:
+            self._context.answer(join, JoinGroupResponse(error_code=code.number))
+        if sync is not None:
+            self._context.answer(sync, SyncGroupResponse(error_code=code.number))
+
+    def keep_session(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+        """The member was heard of."""
+        timeout_ms = group.members[member_id].session_timeout_ms
+        self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + timeout_ms)
+
+    @property
+    def _initial_delay_ms(self) -> int:
+        delay_ms: int = self._context.settings["group.initial.rebalance.delay.ms"]
+        return delay_ms
+
+    def _schedule(self, group: ClassicGroup, kind: TimerKind, deadline_ms: int) -> None:
+        self._context.timers.schedule(TimerKey(group.group_id, kind), deadline_ms)
+
+
+def current_generation(group: ClassicGroup, member_id: str, *, skip_assignment: bool = False) -> JoinGroupResponse:
+    """What a member that has joined is told; the leader also learns who the others are."""
+    return JoinGroupResponse(
+        generation_id=group.generation,
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol,
+        leader=group.leader or "",
+        skip_assignment=skip_assignment,
+        member_id=member_id,
+        members=group.view_of_leader() if group.leader == member_id else [],
+    )
+
+
+def current_assignment(group: ClassicGroup, member_id: str) -> SyncGroupResponse:
+    """What a member of a stable group has to do."""
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type, protocol_name=group.protocol, assignment=group.members[member_id].assignment
+    )

@@ -1,0 +1,176 @@
+"""A group of KIP-848's consumer protocol as data: members, their epochs, what each has and what each is to have.
+
+A member is immutable; a change of the group is a `Change`, written to the journal first and applied then. No clock, no I/O.
+Follows Apache Kafka's ConsumerGroup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from uuid import UUID
+
+from chaffinch.broker.core.groups.assignors import ASSIGNORS, Partitions, TopicIdPartition
+from chaffinch.broker.core.groups.classic_group import Client
+from chaffinch.protocol.messages.consumer_group_heartbeat import EPOCH_LEAVE_FOR_A_WHILE
+
+NO_PARTITIONS: Partitions = frozenset()
+NEVER_LOOKED = -1
+
+
+class MemberState(Enum):
+    """How far a member has come on its way to its target."""
+
+    STABLE = "stable"
+    UNREVOKED = "unrevoked"
+    """It has to give partitions back, and has not said that it did."""
+    UNRELEASED = "unreleased"
+    """Partitions of its target are still with others."""
+
+
+class GroupState(Enum):
+    """Values are the names that clients are shown."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
+    STABLE = "Stable"
+
+
+class TopicInfo:
+    """What subscriptions need to know of a topic."""
+
+    __slots__ = ("partition_count", "topic_id")
+
+    def __init__(self, topic_id: UUID, partition_count: int) -> None:
+        self.topic_id = topic_id
+        self.partition_count = partition_count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicInfo) and (self.topic_id, self.partition_count) == (other.topic_id, other.partition_count)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMember:
+    """One member. `assigned` is what it may read, `revoking` what it was told to give back and may still hold."""
+
+    member_id: str
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client: Client
+    rebalance_timeout_ms: int = -1
+    topics: frozenset[str] = frozenset()
+    pattern: str = ""
+    assignor: str | None = None
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NO_PARTITIONS
+    revoking: Partitions = NO_PARTITIONS
+
+    @property
+    def has_left_for_a_while(self) -> bool:
+        return self.epoch == EPOCH_LEAVE_FOR_A_WHILE
+
+    def is_reconciled_to(self, epoch: int) -> bool:
+        return self.state is MemberState.STABLE and self.epoch == epoch
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        names = [self.member_id, self.instance_id or "", self.rack_id or "", self.pattern, self.client.client_id, *self.topics]
+        return 1000 + sum(100 + len(name) for name in names) + 100 * (len(self.assigned) + len(self.revoking))
+
+
+@dataclass(slots=True, kw_only=True)
+class Change:
+    """What becomes different: None removes a member or a target; the rest is the group's new values."""
+
+    epoch: int
+    assignment_epoch: int
+    topics: Mapping[str, TopicInfo]
+    members: dict[str, ConsumerMember | None] = field(default_factory=dict)
+    targets: dict[str, Partitions | None] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class ConsumerGroup:
+    """See the module. `topics` are those subscribed to, as they were when the group's epoch was last looked at."""
+
+    group_id: str
+    epoch: int = 0
+    assignment_epoch: int = 0
+    topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    topics_version: int = NEVER_LOOKED
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+    targets: dict[str, Partitions] = field(default_factory=dict)
+    statics: dict[str, str] = field(default_factory=dict)
+    owners: dict[TopicIdPartition, str] = field(default_factory=dict)
+    size_bytes: int = 0  # About what the members take in memory.
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    @property
+    def state(self) -> GroupState:
+        if not self.members:
+            return GroupState.EMPTY
+        if self.epoch > self.assignment_epoch:
+            return GroupState.ASSIGNING
+        if all(member.is_reconciled_to(self.assignment_epoch) for member in self.members.values()):
+            return GroupState.STABLE
+        return GroupState.RECONCILING
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self.topics or any(topic in member.topics for member in self.members.values())
+
+    def preferred_assignor(self, members: Mapping[str, ConsumerMember], default: str) -> str:
+        """That with the most votes; the default where nobody asks for one."""
+        votes: dict[str, int] = {}
+        for member in members.values():
+            if member.assignor is not None and member.assignor in ASSIGNORS:
+                votes[member.assignor] = votes.get(member.assignor, 0) + 1
+        return max(votes, key=lambda name: votes[name]) if votes else default
+
+    def change(self) -> Change:
+        """A change that changes nothing yet."""
+        return Change(epoch=self.epoch, assignment_epoch=self.assignment_epoch, topics=self.topics)
+
+    def apply(self, change: Change) -> None:
+        """Make it so. Owners follow: a partition belongs to whom it is assigned, until it is given back."""
+        self.epoch, self.assignment_epoch, self.topics = change.epoch, change.assignment_epoch, change.topics
+        # All that go, before all that come: a partition may pass from one to the other in one change.
+        for member_id in change.members:
+            self._take_out(member_id)
+        for member in change.members.values():
+            if member is not None:
+                self._put_in(member)
+        for member_id, target in change.targets.items():
+            if target is None:
+                self.targets.pop(member_id, None)
+            else:
+                self.targets[member_id] = target
+
+    def _take_out(self, member_id: str) -> None:
+        member = self.members.get(member_id)
+        if member is None:
+            return
+        for partition in (*member.assigned, *member.revoking):
+            if self.owners.get(partition) == member_id:
+                del self.owners[partition]
+        if member.instance_id is not None and self.statics.get(member.instance_id) == member_id:
+            del self.statics[member.instance_id]
+        del self.members[member_id]
+        self.size_bytes -= member.size_bytes
+
+    def _put_in(self, member: ConsumerMember) -> None:
+        self.members[member.member_id] = member
+        self.size_bytes += member.size_bytes
+        if member.instance_id is not None:
+            self.statics[member.instance_id] = member.member_id
+        for partition in (*member.assigned, *member.revoking):
+            self.owners[partition] = member.member_id

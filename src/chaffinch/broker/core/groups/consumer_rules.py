@@ -1,0 +1,281 @@
+"""ConsumerGroupHeartbeat: the rules of KIP-848. A member says what changed, and is told what to read.
+
+Each heartbeat may raise the group's epoch (somebody's subscription or a topic changed), computes a new target then, and takes its own
+member one step towards it. Follows Apache Kafka's GroupMetadataManager. What a heartbeat changes is in the journal before it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from chaffinch.broker.core.groups.assignors import ASSIGNORS, Partitions, TopicIdPartition
+from chaffinch.broker.core.groups.classic_group import Client
+from chaffinch.broker.core.groups.consumer_group import Change, ConsumerGroup, ConsumerMember, MemberState
+from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
+from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics
+from chaffinch.broker.core.groups.context import GroupContext
+from chaffinch.broker.core.groups.reconciliation import next_step
+from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.consumer_group_heartbeat import (
+    EPOCH_JOIN,
+    EPOCH_LEAVE_FOR_A_WHILE,
+    Assignment,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+
+@dataclass(slots=True)
+class _Step:
+    """One heartbeat being worked on: the member as it was, as it is going to be, and the change of the group."""
+
+    before: ConsumerMember
+    member: ConsumerMember
+    change: Change
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
+
+
+class ConsumerRules:
+    """The rules of heartbeats. Refusals are raised as RequestRefused, file errors as StorageError; then nothing has changed."""
+
+    def __init__(self, context: GroupContext, journal: ConsumerJournal, topics: SubscribedTopics) -> None:
+        self._context = context
+        self._journal = journal
+        self._topics = topics
+
+    # Members that stay ----------------------------------------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, client: Client, now_ms: int
+    ) -> ConsumerGroupHeartbeatResponse:
+        """A member joins or is alive. The request's own values have been checked."""
+        owned = owned_partitions(request)
+        before, change = self._member(group, request, owned, client)
+        step = _Step(before=before, member=_subscribed(before, request, client), change=change)
+        self._topics.check_pattern(step.member.pattern)
+        self._look_at_topics(group, step)
+        self._set_target(group, step)
+        target = _target(group, step.change, step.member.member_id)
+        step.member = next_step(step.member, step.change.assignment_epoch, target, owned, _owners(group, step))
+        if step.member != group.members.get(step.member.member_id):
+            step.change.members[step.member.member_id] = step.member
+        self._make(group, step.change)
+        group.topics_version = self._topics.version
+        self._set_timers(group, step, now_ms)
+        return self._answer(request, step)
+
+    def _member(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, owned: Partitions | None, client: Client
+    ) -> tuple[ConsumerMember, Change]:
+        """Who is speaking, and what that alone changes: a static member that is back takes the place of its former self."""
+        change = group.change()
+        is_joining = request.member_epoch == EPOCH_JOIN
+        self._check_room(group, request)
+        member_id = request.member_id or self._context.new_id()
+        if request.instance_id is None:
+            member = group.members.get(member_id)
+            if member is None and is_joining:
+                return ConsumerMember(member_id=member_id, client=client), change
+            if member is None:
+                raise RequestRefused(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of group {group.group_id!r}")
+            _check_epoch(member, request.member_epoch, owned)
+            return member, change
+        return self._static_member(group, request, member_id, owned, client, change), change
+
+    def _check_room(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
+        """81: the group is full, or what members of groups may take in memory is used up."""
+        is_known = request.member_id in group.members or request.instance_id in group.statics
+        names = request.subscribed_topic_names or ()
+        if not is_known and len(group.members) >= self._context.settings["group.consumer.max.size"]:
+            raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members already")
+        if names and not self._context.memory.has_room(sum(100 + len(name) for name in names)):
+            raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, "the members of all groups take all the memory they may")
+
+    def _static_member(
+        self,
+        group: ConsumerGroup,
+        request: ConsumerGroupHeartbeatRequest,
+        member_id: str,
+        owned: Partitions | None,
+        client: Client,
+        change: Change,
+    ) -> ConsumerMember:
+        instance_id = request.instance_id or ""
+        current = group.statics.get(instance_id)
+        if request.member_epoch != EPOCH_JOIN:
+            member = static_member(group, instance_id, member_id)
+            _check_epoch(member, request.member_epoch, owned)
+            return member
+        if current is None:
+            return group.members.get(member_id) or ConsumerMember(member_id=member_id, client=client, instance_id=instance_id)
+        former = group.members[current]
+        if current == member_id and not former.has_left_for_a_while:
+            _check_epoch(former, request.member_epoch, owned)
+            return former
+        if not former.has_left_for_a_while:
+            raise RequestRefused(
+                codes.UNRELEASED_INSTANCE_ID, f"instance {instance_id!r} is member {former.member_id!r}, which has not left"
+            )
+        change.members[current] = None
+        change.targets[current] = None
+        change.targets[member_id] = group.targets.get(current, frozenset())
+        self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SESSION, current))
+        return replace(former, member_id=member_id, epoch=0, previous_epoch=0, state=MemberState.STABLE)
+
+    def _look_at_topics(self, group: ConsumerGroup, step: _Step) -> None:
+        """The epoch rises when subscriptions changed, or the topics that they are about."""
+        step.members = {name: member for name, member in group.members.items() if name not in step.change.members}
+        step.members[step.member.member_id] = step.member
+        is_new = step.member.member_id not in group.members and not step.change.members
+        has_changed = is_new or (step.before.topics, step.before.pattern) != (step.member.topics, step.member.pattern)
+        if not has_changed and group.topics_version == self._topics.version:
+            return
+        step.change.topics = self._topics.of(step.members.values())
+        if has_changed or step.change.topics != group.topics:
+            step.change.epoch = group.epoch + 1
+
+    def _set_target(self, group: ConsumerGroup, step: _Step) -> None:
+        """A new target for everybody, when the epoch is beyond the last one's."""
+        if step.change.epoch <= step.change.assignment_epoch:
+            return
+        names: tuple[str, ...] = self._context.settings["group.consumer.assignors"]
+        assign = ASSIGNORS[group.preferred_assignor(step.members, names[0])]
+        previous = {name: _target(group, step.change, name) for name in step.members}
+        counts = {topic.topic_id: topic.partition_count for topic in step.change.topics.values()}
+        subscriptions = {
+            member.member_id: self._topics.ids_of(member, step.change.topics)
+            for member in sorted(step.members.values(), key=lambda member: member.instance_id or member.member_id)
+        }
+        for member_id, target in assign(subscriptions, counts, previous).items():
+            if group.targets.get(member_id) != target:
+                step.change.targets[member_id] = target
+        step.change.assignment_epoch = step.change.epoch
+
+    def _make(self, group: ConsumerGroup, change: Change) -> None:
+        self._journal.put(group, change)
+        group.apply(change)
+
+    def _set_timers(self, group: ConsumerGroup, step: _Step, now_ms: int) -> None:
+        member, timers = step.member, self._context.timers
+        session_ms: int = self._context.settings["group.consumer.session.timeout.ms"]
+        timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member.member_id), now_ms + session_ms)
+        key = TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id)
+        if member.state is not MemberState.UNREVOKED:
+            timers.cancel(key)
+        elif member.state is not step.before.state or member.epoch != step.before.epoch or timers.get(key) is None:
+            timers.schedule(key, now_ms + member.rebalance_timeout_ms)
+
+    def _answer(self, request: ConsumerGroupHeartbeatRequest, step: _Step) -> ConsumerGroupHeartbeatResponse:
+        """The assignment is told when it changed, and to those that said everything anew."""
+        is_full = request.member_epoch == EPOCH_JOIN or (
+            request.rebalance_timeout_ms != -1
+            and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
+            and request.topic_partitions is not None
+        )
+        assignment = None
+        if is_full or step.member.assigned != step.before.assigned:
+            assignment = Assignment(topic_partitions=_by_topic(step.member.assigned))
+        return ConsumerGroupHeartbeatResponse(
+            member_id=step.member.member_id,
+            member_epoch=step.member.epoch,
+            heartbeat_interval_ms=self._context.settings["group.consumer.heartbeat.interval.ms"],
+            assignment=assignment,
+        )
+
+    # Members that go --------------------------------------------------------------------------------------------------------------------
+
+    def leave(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        """For good (-1), or for a while (-2): then the place is kept until the session ends."""
+        if request.instance_id is None:
+            member = group.members.get(request.member_id)
+            if member is None:
+                raise RequestRefused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of group {group.group_id!r}")
+        else:
+            member = static_member(group, request.instance_id, request.member_id)
+        if request.member_epoch == EPOCH_LEAVE_FOR_A_WHILE:
+            change = group.change()
+            change.members[member.member_id] = replace(member, epoch=EPOCH_LEAVE_FOR_A_WHILE, revoking=frozenset())
+            self._make(group, change)
+            self._context.timers.cancel(TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id))
+        else:
+            self.remove(group, member.member_id)
+        return ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
+
+    def remove(self, group: ConsumerGroup, member_id: str) -> None:
+        """The member is no more. Who speaks next makes the new target."""
+        change = group.change()
+        change.epoch += 1
+        change.members[member_id] = None
+        change.targets[member_id] = None
+        rest = [member for member in group.members.values() if member.member_id != member_id]
+        change.topics = self._topics.of(rest)
+        self._make(group, change)
+        for kind in (TimerKind.SESSION, TimerKind.REVOCATION):
+            self._context.timers.cancel(TimerKey(group.group_id, kind, member_id))
+
+
+def _target(group: ConsumerGroup, change: Change, member_id: str) -> Partitions:
+    """What the member is to have, the change included."""
+    changed = change.targets.get(member_id)
+    return group.targets.get(member_id, frozenset()) if changed is None else changed
+
+
+def _owners(group: ConsumerGroup, step: _Step) -> Mapping[TopicIdPartition, str]:
+    """Who has what; the former self of a static member that is back has nothing any more."""
+    gone = [name for name, member in step.change.members.items() if member is None]
+    if not gone:
+        return group.owners
+    return {partition: owner for partition, owner in group.owners.items() if owner not in gone}
+
+
+def _subscribed(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerMember:
+    """The member with what the request says is new."""
+    names, pattern = request.subscribed_topic_names, request.subscribed_topic_regex
+    return replace(
+        member,
+        client=client,
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if request.rebalance_timeout_ms == -1 else request.rebalance_timeout_ms,
+        topics=member.topics if names is None else frozenset(names),
+        pattern=member.pattern if pattern is None else pattern,
+        assignor=member.assignor if request.server_assignor is None else request.server_assignor,
+    )
+
+
+def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember:
+    """The member that is this instance. 25: nobody is; 82: somebody else is."""
+    current = group.statics.get(instance_id)
+    if current is None:
+        raise RequestRefused(codes.UNKNOWN_MEMBER_ID, f"group {group.group_id!r} has no instance {instance_id!r}")
+    if current != member_id:
+        raise RequestRefused(codes.FENCED_INSTANCE_ID, f"instance {instance_id!r} is member {current!r} now")
+    return group.members[current]
+
+
+def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
+    """110, unless the epoch is the member's, or the one before and the answer that told the new one was lost."""
+    is_previous = epoch < member.epoch and epoch == member.previous_epoch and owned is not None and owned <= member.assigned
+    if epoch != member.epoch and not is_previous:
+        raise RequestRefused(
+            codes.FENCED_MEMBER_EPOCH,
+            f"member {member.member_id!r} has epoch {member.epoch}, not {epoch}: it must give up its partitions and join again",
+        )
+
+
+def owned_partitions(request: ConsumerGroupHeartbeatRequest) -> Partitions | None:
+    """What the member says it has; None when it does not say."""
+    if request.topic_partitions is None:
+        return None
+    return frozenset(TopicIdPartition(topic.topic_id, index) for topic in request.topic_partitions for index in topic.partitions)
+
+
+def _by_topic(partitions: Partitions) -> list[TopicPartitions]:
+    found: dict[object, TopicPartitions] = {}
+    for topic_id, index in sorted(partitions):
+        found.setdefault(topic_id, TopicPartitions(topic_id=topic_id)).partitions.append(index)
+    return list(found.values())

@@ -1,0 +1,58 @@
+"""What the rules of both protocols share: options, deadlines, a source of ids, who waits, and how much memory members may take."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from chaffinch.broker.core.groups.tickets import Answer, Ticket
+from chaffinch.broker.core.groups.timers import Timers
+
+MEMBERS_BYTES_MAX: Final = 256 << 20
+"""What all members of all groups may take together; a member beyond it is told that the group is full."""
+
+
+class Dice(Protocol):
+    """What is needed of `random.Random`."""
+
+    def getrandbits(self, k: int, /) -> int: ...
+
+
+class MembersMemory:
+    """How many bytes each group's members take."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._by_group: dict[str, int] = {}
+        self._total = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        return self._total + size_bytes <= self._bytes_max
+
+    def note(self, group_id: str, size_bytes: int) -> None:
+        """The group takes so much now."""
+        self._total += size_bytes - self._by_group.pop(group_id, 0)
+        if size_bytes:
+            self._by_group[group_id] = size_bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupContext:
+    """See the module. `changed` gets the tickets that were answered, `lines` what is worth a line in the log."""
+
+    settings: Mapping[str, Any]
+    dice: Dice
+    changed: list[Hashable]
+    timers: Timers = field(default_factory=Timers)
+    memory: MembersMemory = field(default_factory=lambda: MembersMemory(MEMBERS_BYTES_MAX))
+    lines: list[str] = field(default_factory=list)
+
+    def new_id(self) -> str:
+        return str(UUID(int=self.dice.getrandbits(128), version=4))
+
+    def answer(self, ticket: Ticket[Answer], answer: Answer) -> None:
+        """Keep the promise."""
+        ticket.answer = answer
+        self.changed.append(ticket)

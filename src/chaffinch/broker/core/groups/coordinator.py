@@ -1,0 +1,317 @@
+"""All groups of the cluster: which there are, by which protocol, and what is due. Requests come from the handlers, one at a time.
+
+A group is classic or of the consumer protocol; it changes from one to the other when a member of the other kind joins while it is empty
+(moving groups that have members, as Apache Kafka can, is not offered). A group that only has offsets is a classic one without members.
+Groups survive a restart with their members, who have a session timeout's time to be heard of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.groups import classic_journal, consumer_journal
+from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
+from chaffinch.broker.core.groups.classic_joins import ClassicJoins, JoinResult, refusal
+from chaffinch.broker.core.groups.classic_journal import ClassicJournal
+from chaffinch.broker.core.groups.classic_rebalance import ClassicRebalance
+from chaffinch.broker.core.groups.classic_requests import ClassicRequests, SyncResult
+from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, MemberState
+from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
+from chaffinch.broker.core.groups.consumer_rules import ConsumerRules
+from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics, Topics
+from chaffinch.broker.core.groups.context import Dice, GroupContext
+from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.consumer_group_heartbeat import (
+    EPOCH_JOIN,
+    EPOCH_LEAVE,
+    EPOCH_LEAVE_FOR_A_WHILE,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from chaffinch.protocol.messages.heartbeat import HeartbeatRequest
+from chaffinch.protocol.messages.join_group import JoinGroupRequest
+from chaffinch.protocol.messages.leave_group import MemberIdentity
+from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.journal import Journal
+
+Group = ClassicGroup | ConsumerGroup
+
+DUE_PER_CALL = 100
+"""Deadlines that one call of `expire` works on; more go on at once, after the requests that have come meanwhile."""
+
+RETRY_MS = 1000
+"""When a member whose end could not be written down (full disk) is tried again."""
+
+
+class GroupCoordinator:
+    """See the module. A `Chore` of the broker."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        offsets: GroupOffsets,
+        topics: Topics,
+        settings: Mapping[str, Any],
+        dice: Dice,
+        changed: list[Hashable],
+        now_ms: int,
+    ) -> None:
+        self._context = GroupContext(settings=settings, dice=dice, changed=changed)
+        self._offsets = offsets
+        self._groups: dict[str, Group] = {}
+        self._classic_journal = ClassicJournal(journal)
+        self._consumer_journal = ConsumerJournal(journal)
+        self._rebalance = ClassicRebalance(self._context, self._classic_journal)
+        self._joins = ClassicJoins(self._context, self._classic_journal, self._rebalance)
+        self._requests = ClassicRequests(self._context, self._rebalance)
+        self._consumers = ConsumerRules(self._context, self._consumer_journal, SubscribedTopics(topics))
+        self._load(journal, now_ms)
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def find(self, group_id: str) -> Group | None:
+        return self._groups.get(group_id)
+
+    # The classic protocol -------------------------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinGroupRequest, version: int, client: Client, now_ms: int) -> JoinResult:
+        """The answer, or the promise of one. A group comes to be when somebody without a member id joins."""
+        group = self._groups.get(request.group_id)
+        if group is None and request.member_id:
+            return refusal(request, codes.UNKNOWN_MEMBER_ID)
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                return refusal(request, codes.INCONSISTENT_GROUP_PROTOCOL)
+            self._consumer_journal.remove(group)
+            group = None
+        if group is None:
+            group = ClassicGroup(group_id=request.group_id, state_since_ms=now_ms)
+            self._groups[request.group_id] = group
+        result = self._joins.join(group, request, version, client, now_ms)
+        self._note(group)
+        return result
+
+    def sync(self, request: SyncGroupRequest, now_ms: int) -> SyncResult:
+        group = self._groups.get(request.group_id)
+        if not isinstance(group, ClassicGroup) or group.is_empty:
+            return SyncGroupResponse(error_code=codes.UNKNOWN_MEMBER_ID.number)
+        result = self._requests.sync(group, request, now_ms)
+        self._note(group)
+        return result
+
+    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+        group = self._groups.get(request.group_id)
+        if not isinstance(group, ClassicGroup):
+            return codes.UNKNOWN_MEMBER_ID
+        return self._requests.heartbeat(group, request, now_ms)
+
+    def leave(self, group_id: str, members: list[MemberIdentity], now_ms: int) -> list[ErrorCode]:
+        """One result per member."""
+        group = self._groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            return [codes.UNKNOWN_MEMBER_ID] * len(members)
+        results = self._requests.leave(group, members, now_ms)
+        self._note(group)
+        return results
+
+    # The consumer protocol ------------------------------------------------------------------------------------------------------------
+
+    def consumer_heartbeat(self, request: ConsumerGroupHeartbeatRequest, client: Client, now_ms: int) -> ConsumerGroupHeartbeatResponse:
+        """Raises RequestRefused, StorageError."""
+        group = self._groups.get(request.group_id)
+        former = group if isinstance(group, ClassicGroup) and group.is_empty else None
+        if request.member_epoch == EPOCH_JOIN and (group is None or former is not None):
+            group = ConsumerGroup(group_id=request.group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise RequestRefused(codes.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
+        if request.member_epoch in (EPOCH_LEAVE, EPOCH_LEAVE_FOR_A_WHILE):
+            answer = self._consumers.leave(group, request)
+        else:
+            answer = self._consumers.heartbeat(group, request, client, now_ms)
+        if former is not None:  # Its entry in the journal has been overwritten.
+            self._end_pending(former)
+        self._groups[request.group_id] = group
+        self._note(group)
+        return answer
+
+    def _end_pending(self, group: ClassicGroup) -> None:
+        for member_id in list(group.pending):
+            self._rebalance.forget(group, member_id)
+
+    # Offsets --------------------------------------------------------------------------------------------------------------------------
+
+    def commit_fault(
+        self,
+        group_id: str,
+        *,
+        member_id: str,
+        instance_id: str | None,
+        generation: int,
+        version: int,
+        is_transactional: bool,
+        now_ms: int,
+    ) -> ErrorCode:
+        """Whether offsets may be committed: by a member of the current generation or epoch, or from outside while there are no members."""
+        group = self._groups.get(group_id)
+        if group is None:
+            if generation < 0:
+                return codes.NONE
+            return codes.GROUP_ID_NOT_FOUND if version >= 9 and not is_transactional else codes.ILLEGAL_GENERATION
+        if isinstance(group, ClassicGroup):
+            code = self._requests.commit_fault(group, member_id, instance_id, generation, is_transactional=is_transactional)
+            if code is codes.NONE and not is_transactional:
+                self._requests.committed(group, member_id, now_ms)
+            return code
+        if generation < 0 and group.is_empty:
+            return codes.NONE
+        member = group.members.get(member_id)
+        if member is None:
+            return codes.UNKNOWN_MEMBER_ID
+        if not is_transactional and version < 9:
+            return codes.UNSUPPORTED_VERSION
+        if member.epoch != generation:
+            return codes.ILLEGAL_GENERATION if is_transactional else codes.STALE_MEMBER_EPOCH
+        return codes.NONE
+
+    def fetch_fault(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
+        """Whether a member of a consumer group that names itself is one, of the current epoch."""
+        group = self._groups.get(group_id)
+        if not isinstance(group, ConsumerGroup) or (member_id is None and epoch < 0):
+            return codes.NONE
+        member = group.members.get(member_id or "")
+        if member is None:
+            return codes.UNKNOWN_MEMBER_ID
+        return codes.NONE if member.epoch == epoch else codes.STALE_MEMBER_EPOCH
+
+    def committed(self, group_id: str, now_ms: int) -> None:
+        """Offsets were committed: the group exists."""
+        if group_id not in self._groups:
+            self._groups[group_id] = ClassicGroup(group_id=group_id, state_since_ms=now_ms)
+
+    # Groups that go -------------------------------------------------------------------------------------------------------------------
+
+    def delete(self, group_id: str) -> ErrorCode:
+        """Forget the group and its offsets. 69: there is none; 68: it has members. Raises StorageError."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return codes.GROUP_ID_NOT_FOUND
+        if not group.is_empty:
+            return codes.NON_EMPTY_GROUP
+        self._offsets.forget_group(group_id)
+        self.forget(group)
+        return codes.NONE
+
+    def forget(self, group: Group) -> None:
+        """A group without members and offsets. Raises StorageError."""
+        if isinstance(group, ConsumerGroup):
+            self._consumer_journal.remove(group)
+        else:
+            self._classic_journal.remove(group.group_id)
+            self._end_pending(group)
+        del self._groups[group.group_id]
+        self._context.memory.note(group.group_id, 0)
+
+    # What is due ----------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._context.timers.next_deadline_ms
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Members that were not heard of go; rebalances that waited long enough go on. Returns lines for the log."""
+        for _ in range(DUE_PER_CALL):
+            key = self._context.timers.due(now_ms)
+            if key is None:
+                break
+            group = self._groups.get(key.group_id)
+            if group is not None:
+                self._due(group, key, now_ms)
+                self._note(group)
+        return self.take_lines()
+
+    def take_lines(self) -> list[str]:
+        """What is worth a line in the log since the last call."""
+        lines, self._context.lines[:] = list(self._context.lines), []
+        return lines
+
+    def _due(self, group: Group, key: TimerKey, now_ms: int) -> None:
+        if isinstance(group, ClassicGroup):
+            _CLASSIC_DUE[key.kind](self._rebalance, group, key.member_id, now_ms)
+            return
+        member = group.members.get(key.member_id)
+        if member is None or (key.kind is TimerKind.REVOCATION and member.state is not MemberState.UNREVOKED):
+            return
+        self._context.lines.append(f"group {group.group_id!r}: member {member.member_id!r} is removed: {_REASONS[key.kind]}")
+        try:
+            self._consumers.remove(group, member.member_id)
+        except StorageError as error:
+            self._context.lines.append(f"group {group.group_id!r}: that cannot be written: {error}")
+            self._context.timers.schedule(key, now_ms + RETRY_MS)
+
+    # Inside ---------------------------------------------------------------------------------------------------------------------------
+
+    def _note(self, group: Group) -> None:
+        self._context.memory.note(group.group_id, group.size_bytes)
+
+    def _load(self, journal: Journal, now_ms: int) -> None:
+        """Everything the journal says of groups, whose members' sessions begin anew."""
+        entries: dict[str, list[tuple[list[str], Any]]] = {}
+        for key, value in journal.items().items():
+            kind, *names = json.loads(key)
+            entries.setdefault(kind, []).append((names, value))
+        for (group_id,), value in entries.get(classic_journal.KIND, ()):
+            fields = json.loads(value)
+            load: Callable[[str, Any], Group] = _LOADERS[fields["type"]]
+            self._groups[group_id] = load(group_id, fields)
+        for (group_id, member_id), value in entries.get(consumer_journal.MEMBER_KIND, ()):
+            group = self._consumer_group(group_id)
+            change = group.change()
+            change.members[member_id] = consumer_journal.member_from(member_id, json.loads(value))
+            group.apply(change)
+        for (group_id, member_id), value in entries.get(consumer_journal.TARGET_KIND, ()):
+            self._consumer_group(group_id).targets[member_id] = consumer_journal.partitions_from(json.loads(value))
+        for group_id in self._offsets.groups():
+            self.committed(group_id, now_ms)
+        for loaded in self._groups.values():
+            self._begin_sessions(loaded, now_ms)
+            self._note(loaded)
+
+    def _consumer_group(self, group_id: str) -> ConsumerGroup:
+        group = self._groups[group_id]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    def _begin_sessions(self, group: Group, now_ms: int) -> None:
+        timers = self._context.timers
+        if isinstance(group, ClassicGroup):
+            for member_id in group.members:
+                self._rebalance.keep_session(group, member_id, now_ms)
+            return
+        session_ms: int = self._context.settings["group.consumer.session.timeout.ms"]
+        for member in group.members.values():
+            timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member.member_id), now_ms + session_ms)
+            if member.state is MemberState.UNREVOKED:
+                deadline_ms = now_ms + member.rebalance_timeout_ms
+                timers.schedule(TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id), deadline_ms)
+
+
+_LOADERS: Mapping[str, Callable[[str, Any], Group]] = {"classic": classic_journal.group_from, "consumer": consumer_journal.group_from}
+
+_CLASSIC_DUE: Mapping[TimerKind, Callable[[ClassicRebalance, ClassicGroup, str, int], None]] = {
+    TimerKind.SESSION: lambda rebalance, group, member_id, now_ms: rebalance.session_due(group, member_id, now_ms),
+    TimerKind.JOIN: lambda rebalance, group, _, now_ms: rebalance.join_due(group, now_ms),
+    TimerKind.SYNC: lambda rebalance, group, _, now_ms: rebalance.sync_due(group, now_ms),
+}
+
+_REASONS: Mapping[TimerKind, str] = {
+    TimerKind.SESSION: "nothing was heard of it",
+    TimerKind.REVOCATION: "it did not give back partitions in time",
+}

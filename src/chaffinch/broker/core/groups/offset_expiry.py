@@ -1,0 +1,94 @@
+"""Committed offsets that nobody needs any more are forgotten, and groups that have neither members nor offsets (KIP-211).
+
+Retention begins when the group became empty; for offsets of groups without a protocol, of consumer groups, and of topics that a group's
+members no longer read, when the offset was committed. Offsets for which a transaction is open are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from chaffinch.broker.core.group_offsets import CommittedOffset, GroupOffsets
+from chaffinch.broker.core.groups.classic_group import ClassicGroup
+from chaffinch.broker.core.groups.classic_states import ClassicState
+from chaffinch.broker.core.groups.coordinator import Group, GroupCoordinator
+from chaffinch.identifiers import TopicPartition
+from chaffinch.storage.file_system import StorageError
+
+GROUPS_PER_CALL: Final = 100
+MINUTE_MS: Final = 60_000
+
+
+class OffsetExpiry:
+    """A `Chore`: looks at all groups every `offsets.retention.check.interval.ms`, a slice of them per call."""
+
+    def __init__(self, groups: GroupCoordinator, offsets: GroupOffsets, settings: Mapping[str, Any], now_ms: int) -> None:
+        self._groups = groups
+        self._offsets = offsets
+        self._settings = settings
+        self._left: list[str] = []
+        self._deadline_ms = now_ms + self._interval_ms
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        return self._deadline_ms
+
+    def expire(self, now_ms: int) -> list[str]:
+        """Returns lines for the log."""
+        if not self._left:
+            self._left = [group.group_id for group in self._groups]
+        slice_, self._left = self._left[:GROUPS_PER_CALL], self._left[GROUPS_PER_CALL:]
+        self._deadline_ms = now_ms if self._left else now_ms + self._interval_ms
+        lines: list[str] = []
+        for group_id in slice_:
+            group = self._groups.find(group_id)
+            if group is None:
+                continue
+            try:
+                count = self._expire_group(group, now_ms)
+            except StorageError as error:
+                return [*lines, f"group {group_id!r}: expired offsets cannot be forgotten: {error}"]
+            if count:
+                lines.append(f"group {group_id!r}: {count} offsets have expired")
+        return lines
+
+    @property
+    def _interval_ms(self) -> int:
+        interval_ms: int = self._settings["offsets.retention.check.interval.ms"]
+        return interval_ms
+
+    def _expire_group(self, group: Group, now_ms: int) -> int:
+        retention_ms = self._settings["offsets.retention.minutes"] * MINUTE_MS
+        pending = self._offsets.unstable_partitions(group.group_id)
+        expired = {
+            place
+            for place, offset in self._offsets.fetch_all(group.group_id).items()
+            if place not in pending and is_expired(group, place, offset, retention_ms, now_ms)
+        }
+        if expired:
+            self._offsets.forget(group.group_id, expired.__contains__, with_pending=False)
+        has_offsets = bool(pending) or bool(self._offsets.fetch_all(group.group_id))
+        if not has_offsets and group.is_empty and not (isinstance(group, ClassicGroup) and group.pending):
+            self._groups.forget(group)
+        return len(expired)
+
+
+def is_expired(group: Group, place: TopicPartition, offset: CommittedOffset, retention_ms: int, now_ms: int) -> bool:
+    """Whether an offset may be forgotten."""
+    begin_ms = _begin_ms(group, place, offset)
+    if begin_ms is None:
+        return False
+    return now_ms >= (offset.expires_ms if offset.expires_ms >= 0 else begin_ms + retention_ms)
+
+
+def _begin_ms(group: Group, place: TopicPartition, offset: CommittedOffset) -> int | None:
+    """When the retention of an offset began; None while it is needed."""
+    if isinstance(group, ClassicGroup):
+        if group.protocol_type is None:
+            return offset.committed_ms
+        if group.state is ClassicState.EMPTY:
+            return group.state_since_ms
+        knows_topics = group.state is ClassicState.STABLE and group.uses_consumer_protocol and group.subscribed_topics is not None
+        return offset.committed_ms if knows_topics and not group.is_subscribed_to(place.topic) else None
+    return None if group.is_subscribed_to(place.topic) else offset.committed_ms

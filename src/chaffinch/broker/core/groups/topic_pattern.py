@@ -1,0 +1,271 @@
+"""Regular expressions for topic names, matched in time proportional to the name: what a client sends cannot hold the broker.
+
+Kafka's brokers use RE2. This is the part of RE2's syntax that makes sense for topic names, with the same meaning: literals, `.`, classes
+(`[a-z]`, `[^...]`, `\\d`, `\\w`, `\\s` and their opposites), groups (`(...)`, `(?:...)`), `|`, the repetitions `*`, `+`, `?`, `{n}`,
+`{n,}`, `{n,m}` (also lazy: which match is found makes no difference here), `^` and `$`. The whole name has to match. References to groups
+and looking around do not exist, as in RE2.
+
+A pattern becomes a non-deterministic automaton (Thompson's construction), which is followed in all its states at once.
+"""
+
+from __future__ import annotations
+
+import string
+from dataclasses import dataclass, field
+from typing import Final
+
+from chaffinch.broker.core.topic_names import NAME_LENGTH_MAX
+
+PATTERN_LENGTH_MAX: Final = 1000
+STATES_MAX: Final = 5000
+REPEAT_MAX: Final = 1000
+"""RE2's own limit."""
+DEPTH_MAX: Final = 50
+
+_ALPHABET: Final = frozenset(string.printable)
+_CLASSES: Final = {
+    "d": frozenset(string.digits),
+    "w": frozenset(string.ascii_letters + string.digits + "_"),
+    "s": frozenset(" \t\n\r\f\v"),
+}
+_CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class InvalidPattern(ValueError):
+    """The text is no regular expression, or one that is too large; the message says where."""
+
+
+@dataclass(slots=True)
+class _State:
+    """Either takes a character of `accepts` to `next[0]`, or goes to all of `next` without one. `anchor`: only at that end."""
+
+    accepts: frozenset[str] | None = None
+    anchor: str = ""
+    next: list[int] = field(default_factory=list)
+
+
+_Fragment = tuple[int, int]
+"""(first state, last state); the last has no way on yet."""
+
+
+class TopicPattern:
+    """One compiled expression. Raises InvalidPattern."""
+
+    def __init__(self, text: str) -> None:
+        if len(text) > PATTERN_LENGTH_MAX:
+            raise InvalidPattern(f"{len(text)} characters, limit {PATTERN_LENGTH_MAX}")
+        parser = _Parser(text)
+        self._first, self._last = parser.parse()
+        self._states = parser.states
+
+    def matches(self, name: str) -> bool:
+        """Whether the whole name matches."""
+        assert len(name) <= NAME_LENGTH_MAX
+        current = self._closure({self._first}, at_start=True, at_end=not name)
+        for index, character in enumerate(name):
+            following = {self._states[state].next[0] for state in current if character in (self._states[state].accepts or ())}
+            current = self._closure(following, at_start=False, at_end=index + 1 == len(name))
+            if not current:
+                return False
+        return self._last in current
+
+    def _closure(self, states: set[int], *, at_start: bool, at_end: bool) -> set[int]:
+        """The states that are reached without a character."""
+        found, pending = set(states), list(states)
+        while pending:
+            state = self._states[pending.pop()]
+            if state.accepts is not None or (state.anchor == "^" and not at_start) or (state.anchor == "$" and not at_end):
+                continue
+            fresh = [number for number in state.next if number not in found]
+            found.update(fresh)
+            pending += fresh
+        return found
+
+
+class _Parser:
+    """Recursive descent: alternatives of sequences of repeated atoms."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._depth = 0
+        self.states: list[_State] = []
+
+    def parse(self) -> _Fragment:
+        fragment = self._alternatives()
+        if self._position < len(self._text):
+            raise self._fault("unmatched )")
+        return fragment
+
+    def _alternatives(self) -> _Fragment:
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            raise self._fault("too many nested groups")
+        fragments = [self._sequence()]
+        while self._take("|"):
+            fragments.append(self._sequence())
+        self._depth -= 1
+        if len(fragments) == 1:
+            return fragments[0]
+        last = self._state()
+        for _, end in fragments:
+            self.states[end].next.append(last)
+        return self._state(next=[start for start, _ in fragments]), last
+
+    def _sequence(self) -> _Fragment:
+        first = last = self._state()
+        while self._position < len(self._text) and self._text[self._position] not in "|)":
+            start, end = self._repeated()
+            self.states[last].next.append(start)
+            last = end
+        return first, last
+
+    def _repeated(self) -> _Fragment:
+        begin = self._position
+        fragment = self._atom()
+        bounds = self._bounds()
+        if bounds is None:
+            return fragment
+        self._take("?")
+        least, most = bounds
+        after = self._position
+        first = last = self._state()
+        copies = least if most is None else most
+        for number in range(max(copies, 1)):
+            # The atom is parsed anew for each copy: its states cannot be shared.
+            self._position = begin
+            start, finish = fragment if number == 0 else self._atom()
+            optional = number >= least
+            way = self._state(next=[start])
+            exit_ = self._state()
+            self.states[finish].next.append(exit_)
+            if optional:
+                self.states[way].next.append(exit_)
+            if most is None and number == max(copies, 1) - 1:
+                self.states[exit_].next.append(start)
+            self.states[last].next.append(way)
+            last = exit_
+        self._position = after
+        if most == 0:
+            return self._empty()
+        return self._grown_out(first, last)
+
+    def _grown_out(self, first: int, last: int) -> _Fragment:
+        """With an end of its own: a loop's last state has a way back already, and gets its way on after it."""
+        end = self._state()
+        self.states[last].next.append(end)
+        return first, end
+
+    def _empty(self) -> _Fragment:
+        state = self._state()
+        return state, state
+
+    def _bounds(self) -> tuple[int, int | None] | None:
+        """(at least, at most or None for any number) of the repetition that follows; None when none does."""
+        for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
+            if self._take(sign):
+                return bounds
+        end = self._text.find("}", self._position)
+        if self._position >= len(self._text) or self._text[self._position] != "{" or end < 0:
+            return None
+        least, comma, most = self._text[self._position + 1 : end].partition(",")
+        if not _is_number(least) or (most and not _is_number(most)):
+            return None  # As in RE2, a brace that is no repetition is itself.
+        low = int(least)
+        high = None if comma and not most else int(most) if most else low
+        if max(low, high or 0) > REPEAT_MAX or (high is not None and high < low):
+            raise self._fault("bad repetition")
+        self._position = end + 1
+        return low, high
+
+    def _atom(self) -> _Fragment:
+        character = self._text[self._position]
+        self._position += 1
+        if character == "(":
+            return self._group()
+        if character == "[":
+            return self._one_of(self._class())
+        if character == ".":
+            return self._one_of(_ALPHABET - {"\n"})
+        if character in "^$":
+            state = self._state(anchor=character)
+            end = self._state()
+            self.states[state].next.append(end)
+            return state, end
+        if character == "\\":
+            return self._one_of(self._escaped())
+        if character in "*+?":
+            raise self._fault(f"nothing to repeat before {character}")
+        return self._one_of(frozenset({character}))
+
+    def _group(self) -> _Fragment:
+        if self._text.startswith("?", self._position):
+            if not self._text.startswith("?:", self._position):
+                raise self._fault("only (?:...) groups may begin with ?")
+            self._position += 2
+        fragment = self._alternatives()
+        if not self._take(")"):
+            raise self._fault("missing )")
+        return fragment
+
+    def _class(self) -> frozenset[str]:
+        is_opposite = self._take("^")
+        found: set[str] = set()
+        is_first = True
+        while is_first or not self._take("]"):
+            if self._position >= len(self._text):
+                raise self._fault("missing ]")
+            low = self._class_item()
+            if len(low) == 1 and self._text.startswith("-", self._position) and not self._text.startswith("-]", self._position):
+                self._position += 1
+                if self._position >= len(self._text):
+                    raise self._fault("missing ]")
+                high = self._class_item()
+                if len(high) != 1 or min(high) < min(low):
+                    raise self._fault("bad range")
+                found.update(character for character in _ALPHABET if min(low) <= character <= min(high))
+            found |= low
+            is_first = False
+        return _ALPHABET - found if is_opposite else frozenset(found)
+
+    def _class_item(self) -> frozenset[str]:
+        character = self._text[self._position]
+        self._position += 1
+        return self._escaped() if character == "\\" else frozenset({character})
+
+    def _escaped(self) -> frozenset[str]:
+        if self._position >= len(self._text):
+            raise self._fault("trailing \\")
+        character = self._text[self._position]
+        self._position += 1
+        if character.lower() in _CLASSES:
+            chosen = _CLASSES[character.lower()]
+            return chosen if character.islower() else _ALPHABET - chosen
+        if character in _CONTROLS:
+            return frozenset({_CONTROLS[character]})
+        if character.isalnum():
+            raise self._fault(f"unknown escape \\{character}")
+        return frozenset({character})
+
+    def _one_of(self, accepts: frozenset[str]) -> _Fragment:
+        end = self._state()
+        return self._state(accepts=accepts, next=[end]), end
+
+    def _state(self, *, accepts: frozenset[str] | None = None, anchor: str = "", next: list[int] | None = None) -> int:
+        if len(self.states) >= STATES_MAX:
+            raise self._fault("too large")
+        self.states.append(_State(accepts, anchor, next or []))
+        return len(self.states) - 1
+
+    def _take(self, sign: str) -> bool:
+        if not self._text.startswith(sign, self._position):
+            return False
+        self._position += len(sign)
+        return True
+
+    def _fault(self, reason: str) -> InvalidPattern:
+        return InvalidPattern(f"{reason} at character {self._position}")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9

@@ -1,0 +1,76 @@
+"""ConsumerGroupDescribe: groups of KIP-848 with their members, what each has and what it is to have."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.groups.assignors import Partitions
+from chaffinch.broker.core.groups.consumer_group import NO_PARTITIONS, ConsumerGroup, ConsumerMember
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedAssignment,
+    DescribedConsumerGroup,
+    DescribedMember,
+    DescribedTopicPartitions,
+)
+
+CONSUMER_MEMBER = 1
+DEAD = "Dead"
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, ConsumerGroupDescribeRequest)
+    return ConsumerGroupDescribeResponse(groups=[_group(broker, event, group_id) for group_id in request.group_ids])
+
+
+def _group(broker: BrokerState, event: RequestReceived, group_id: str) -> DescribedConsumerGroup:
+    if not group_id:
+        return DescribedConsumerGroup(group_id=group_id, error_code=codes.INVALID_GROUP_ID.number)
+    if not broker.is_coordinator(event.node_id, group_id):
+        return DescribedConsumerGroup(group_id=group_id, error_code=codes.NOT_COORDINATOR.number)
+    group = broker.groups.find(group_id)
+    if not isinstance(group, ConsumerGroup):
+        message = f"there is no consumer group {group_id!r}"
+        return DescribedConsumerGroup(group_id=group_id, error_code=codes.GROUP_ID_NOT_FOUND.number, error_message=message)
+    default: str = broker.settings["group.consumer.assignors"][0]
+    return DescribedConsumerGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.preferred_assignor(group.members, default),
+        members=[_member(broker, group, member) for member in group.members.values()],
+    )
+
+
+def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember) -> DescribedMember:
+    return DescribedMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.epoch,
+        client_id=member.client.client_id,
+        client_host=member.client.host,
+        subscribed_topic_names=sorted(member.topics),
+        subscribed_topic_regex=member.pattern or None,
+        assignment=_assignment(broker, member.assigned),
+        target_assignment=_assignment(broker, group.targets.get(member.member_id, NO_PARTITIONS)),
+        member_type=CONSUMER_MEMBER,
+    )
+
+
+def _assignment(broker: BrokerState, partitions: Partitions) -> DescribedAssignment:
+    """By topic; partitions of topics that are gone are left out."""
+    found: dict[UUID, DescribedTopicPartitions] = {}
+    for topic_id, index in sorted(partitions):
+        topic = broker.topics.by_id(topic_id)
+        if topic is not None:
+            fresh = DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name)
+            found.setdefault(topic_id, fresh).partitions.append(index)
+    return DescribedAssignment(topic_partitions=list(found.values()))

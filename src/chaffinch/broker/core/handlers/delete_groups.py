@@ -1,0 +1,28 @@
+"""DeleteGroups: forget groups that have no members, and their offsets."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from chaffinch.storage.file_system import StorageError
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, DeleteGroupsRequest)
+    return DeleteGroupsResponse(
+        results=[DeletableGroupResult(group_id=group, error_code=_delete(broker, event, group).number) for group in request.groups_names]
+    )
+
+
+def _delete(broker: BrokerState, event: RequestReceived, group_id: str) -> ErrorCode:
+    if not broker.is_coordinator(event.node_id, group_id):
+        return codes.NOT_COORDINATOR
+    try:
+        return broker.groups.delete(group_id)
+    except StorageError:
+        return codes.NOT_COORDINATOR

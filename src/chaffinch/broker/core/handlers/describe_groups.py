@@ -1,0 +1,63 @@
+"""DescribeGroups: classic groups with their members. Groups of the consumer protocol are not found here: see ConsumerGroupDescribe."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.groups.classic_group import ClassicGroup, ClassicMember
+from chaffinch.broker.core.groups.classic_states import ClassicState
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+
+VERSION_WITH_NOT_FOUND = 6
+DEAD = "Dead"
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, DescribeGroupsRequest)
+    return DescribeGroupsResponse(groups=[_group(broker, event, group_id) for group_id in request.groups])
+
+
+def _group(broker: BrokerState, event: RequestReceived, group_id: str) -> DescribedGroup:
+    if not broker.is_coordinator(event.node_id, group_id):
+        return DescribedGroup(group_id=group_id, error_code=codes.NOT_COORDINATOR.number)
+    group = broker.groups.find(group_id)
+    if isinstance(group, ClassicGroup):
+        return _described(group)
+    if event.request.version < VERSION_WITH_NOT_FOUND:
+        return DescribedGroup(group_id=group_id, group_state=DEAD)
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=DEAD,
+        error_code=codes.GROUP_ID_NOT_FOUND.number,
+        error_message=f"there is no classic group {group_id!r}",
+    )
+
+
+def _described(group: ClassicGroup) -> DescribedGroup:
+    is_stable = group.state is ClassicState.STABLE
+    return DescribedGroup(
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol or "") if is_stable else "",
+        members=[_member(group, member, is_stable) for member in group.members.values()],
+    )
+
+
+def _member(group: ClassicGroup, member: ClassicMember, is_stable: bool) -> DescribedGroupMember:
+    return DescribedGroupMember(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client.client_id,
+        client_host=member.client.host,
+        member_metadata=member.metadata(group.protocol) if is_stable else b"",
+        member_assignment=member.assignment if is_stable else b"",
+    )

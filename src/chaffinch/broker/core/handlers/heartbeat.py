@@ -1,0 +1,21 @@
+"""Heartbeat: a member of a classic group is alive."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, HeartbeatRequest)
+    if not request.group_id:
+        code = codes.INVALID_GROUP_ID
+    elif not broker.is_coordinator(event.node_id, request.group_id):
+        code = codes.NOT_COORDINATOR
+    else:
+        code = broker.groups.heartbeat(request, now_ms)
+    return HeartbeatResponse(error_code=code.number)

@@ -1,0 +1,59 @@
+"""JoinGroup: become a member of a classic group. The answer waits for the other members."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.groups import request_checks
+from chaffinch.broker.core.groups.classic_joins import refusal
+from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.broker.core.handlers.group_answers import client_of, say_lines, when_answered
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
+from chaffinch.storage.file_system import StorageError
+
+VERSION_WITH_NULL_PROTOCOL = 7
+
+_EXPECTED = frozenset({codes.NONE.number, codes.MEMBER_ID_REQUIRED.number, codes.REBALANCE_IN_PROGRESS.number})
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, JoinGroupRequest)
+    code = request_checks.join_fault(request, broker.settings)
+    if code is codes.NONE and not broker.is_coordinator(event.node_id, request.group_id):
+        code = codes.NOT_COORDINATOR
+    result = refusal(request, code) if code is not codes.NONE else _join(broker, event, request, now_ms)
+    say_lines(broker)
+    if isinstance(result, Ticket):
+        interrupted = refusal(request, codes.REBALANCE_IN_PROGRESS)
+        return when_answered(result, lambda answer: _in_version(answer, event), interrupted, now_ms)
+    if result.error_code not in _EXPECTED:
+        answered = codes.by_number(result.error_code)
+        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=answered, reason=_reason(request, answered))
+    return _in_version(result, event)
+
+
+def _join(
+    broker: BrokerState, event: RequestReceived, request: JoinGroupRequest, now_ms: int
+) -> JoinGroupResponse | Ticket[JoinGroupResponse]:
+    try:
+        return broker.groups.join(request, event.request.version, client_of(event), now_ms)
+    except StorageError:
+        return refusal(request, codes.NOT_COORDINATOR)
+
+
+def _in_version(answer: JoinGroupResponse, event: RequestReceived) -> JoinGroupResponse:
+    """Earlier versions have no null for the protocol's name."""
+    if answer.protocol_name is None and event.request.version < VERSION_WITH_NULL_PROTOCOL:
+        return answer.replace(protocol_name="")
+    return answer
+
+
+def _reason(request: JoinGroupRequest, code: ErrorCode) -> str:
+    if code is codes.INVALID_SESSION_TIMEOUT:
+        return f"session timeout {request.session_timeout_ms} ms"
+    names = ", ".join(protocol.name for protocol in request.protocols[:10])
+    return f"member {request.member_id!r}, protocol type {request.protocol_type!r}, protocols {names}"

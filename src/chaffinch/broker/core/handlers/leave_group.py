@@ -1,0 +1,33 @@
+"""LeaveGroup: members of a classic group go, or are sent away."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.handlers.group_answers import say_lines
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity, MemberResponse
+
+VERSION_WITH_SEVERAL_MEMBERS = 3
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, LeaveGroupRequest)
+    if not request.group_id:
+        return LeaveGroupResponse(error_code=codes.INVALID_GROUP_ID.number)
+    if not broker.is_coordinator(event.node_id, request.group_id):
+        return LeaveGroupResponse(error_code=codes.NOT_COORDINATOR.number)
+    if event.request.version < VERSION_WITH_SEVERAL_MEMBERS:
+        (code,) = broker.groups.leave(request.group_id, [MemberIdentity(member_id=request.member_id)], now_ms)
+        say_lines(broker)
+        return LeaveGroupResponse(error_code=code.number)
+    results = broker.groups.leave(request.group_id, request.members, now_ms)
+    say_lines(broker)
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code.number)
+            for member, code in zip(request.members, results, strict=True)
+        ]
+    )

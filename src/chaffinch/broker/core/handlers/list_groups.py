@@ -1,0 +1,37 @@
+"""ListGroups: the groups that this node coordinates, filtered by state and type (KIP-518, KIP-848)."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.groups.classic_group import ClassicGroup
+from chaffinch.broker.core.groups.coordinator import Group
+from chaffinch.broker.core.groups.subscriptions import PROTOCOL_TYPE
+from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, ListGroupsRequest)
+    states = {state.lower() for state in request.states_filter}
+    types = {name.lower() for name in request.types_filter}
+    listed = [_listed(group) for group in broker.groups if broker.is_coordinator(event.node_id, group.group_id)]
+    return ListGroupsResponse(
+        groups=[
+            group
+            for group in listed
+            if (not states or group.group_state.lower() in states) and (not types or group.group_type.lower() in types)
+        ]
+    )
+
+
+def _listed(group: Group) -> ListedGroup:
+    is_classic = isinstance(group, ClassicGroup)
+    protocol_type = (group.protocol_type or "") if isinstance(group, ClassicGroup) else PROTOCOL_TYPE
+    return ListedGroup(
+        group_id=group.group_id,
+        protocol_type=protocol_type,
+        group_state=group.state.value,
+        group_type="Classic" if is_classic else "Consumer",
+    )

@@ -1,0 +1,73 @@
+"""OffsetDelete: forget a group's offsets of topics that its members do not read (KIP-496)."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.groups.classic_group import ClassicGroup
+from chaffinch.broker.core.groups.coordinator import Group
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from chaffinch.storage.file_system import StorageError
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, OffsetDeleteRequest)
+    group = broker.groups.find(request.group_id)
+    code = _whole_fault(broker, event, request.group_id, group)
+    if group is None or code is not codes.NONE:
+        return OffsetDeleteResponse(error_code=code.number)
+    kept = {topic.name for topic in request.topics if group.is_subscribed_to(topic.name)}
+    meant = {
+        TopicPartition(topic.name, asked.partition_index)
+        for topic in request.topics
+        if topic.name not in kept
+        for asked in topic.partitions
+    }
+    try:
+        broker.offsets.forget(request.group_id, meant.__contains__)
+    except StorageError:
+        return OffsetDeleteResponse(error_code=codes.NOT_COORDINATOR.number)
+    return OffsetDeleteResponse(
+        topics=[
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetDeleteResponsePartition(
+                        partition_index=asked.partition_index,
+                        error_code=_fate(broker, TopicPartition(topic.name, asked.partition_index), kept).number,
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _whole_fault(broker: BrokerState, event: RequestReceived, group_id: str, group: Group | None) -> ErrorCode:
+    """24, 16, 69; 68 for a group with members whose subscriptions are not a broker's business."""
+    if not group_id:
+        return codes.INVALID_GROUP_ID
+    if not broker.is_coordinator(event.node_id, group_id):
+        return codes.NOT_COORDINATOR
+    if group is None:
+        return codes.GROUP_ID_NOT_FOUND
+    if isinstance(group, ClassicGroup) and not group.is_empty and not group.uses_consumer_protocol:
+        return codes.NON_EMPTY_GROUP
+    return codes.NONE
+
+
+def _fate(broker: BrokerState, place: TopicPartition, kept: set[str]) -> ErrorCode:
+    if broker.topics.partition(*place) is None:
+        return codes.UNKNOWN_TOPIC_OR_PARTITION
+    return codes.GROUP_SUBSCRIBED_TO_TOPIC if place.topic in kept else codes.NONE

@@ -1,0 +1,25 @@
+"""SyncGroup: the leader brings the assignments of a classic group, every member gets its own. The answer waits for the leader."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.broker.core.handlers.group_answers import say_lines, when_answered
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, SyncGroupRequest)
+    if not request.group_id:
+        return SyncGroupResponse(error_code=codes.INVALID_GROUP_ID.number)
+    if not broker.is_coordinator(event.node_id, request.group_id):
+        return SyncGroupResponse(error_code=codes.NOT_COORDINATOR.number)
+    result = broker.groups.sync(request, now_ms)
+    say_lines(broker)
+    if not isinstance(result, Ticket):
+        return result
+    return when_answered(result, lambda answer: answer, SyncGroupResponse(error_code=codes.REBALANCE_IN_PROGRESS.number), now_ms)
