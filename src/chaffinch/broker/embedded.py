@@ -158,6 +158,9 @@ class EmbeddedBroker:
     def _create_missing(self, topic: TopicArgument) -> None:
         if topic.name not in self.topics():
             self._create(topic)
+        else:
+            server = self._running
+            self._thread.call(lambda: server.say_differences(topic))
 
     def _create(self, topic: TopicArgument) -> None:
         server = self._running

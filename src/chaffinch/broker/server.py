@@ -11,7 +11,7 @@ import itertools
 import logging
 import socket
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -107,6 +107,11 @@ class BrokerServer:
     def _peer(self, node_id: int) -> Peer:
         frames = ServerConnection(self._frame_bytes_max, budget=self._budget, pool=self._pool)
         return Peer(self, frames, next(self._ids), node_id, self._unread_bytes_max)
+
+    @property
+    def peers(self) -> Collection[Peer]:
+        """The connections that are there."""
+        return self._peers.values()
 
     # Nodes ----------------------------------------------------------------------------------------------------------------------------
 
@@ -330,6 +335,19 @@ class BrokerServer:
         """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
         self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, now_ms=self._clock.wall_ms())
         self._carry_out(self.core.state.refusals.take())
+
+    def say_differences(self, argument: TopicArgument) -> None:
+        """Say in the log what a topic that is there already does not have as asked for: it stays as it is."""
+        topic = self.core.topics.get(argument.name)
+        assert topic is not None
+        replication = len(topic.partitions[0].replicas.assigned)
+        numbers = (("partitions", argument.partitions, len(topic.partitions)), ("replication", argument.replication, replication))
+        found = [f"{name} {have}, not {asked}" for name, asked, have in numbers if asked not in (-1, have)]
+        for name, value in argument.config.items():
+            if topic.overrides.get(name) != value:
+                found.append(f"{name}={topic.overrides.get(name, 'its default')}, not {value}")
+        if found:
+            LOG.warning("topic %s is there already and stays as it is: %s", argument.name, "; ".join(found))
 
     # Other --------------------------------------------------------------------------------------------------------------------------
 

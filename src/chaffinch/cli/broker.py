@@ -1,26 +1,34 @@
 """`chaffinch broker`: run a broker in this process until it is told to stop.
 
-Prints one line, `ready bootstrap.servers=HOST:PORT[,...]`, once it accepts; says why in one line and exits with 1 when it cannot (port in
-use, data directory in use, foreign or damaged), with 2 when the arguments are wrong. SIGTERM and SIGINT end it in order.
+Prints one line, `ready bootstrap.servers=HOST:PORT[,...]`, once it accepts, with ` control=HOST:PORT` and ` metrics=HOST:PORT` behind it if
+asked for. Says why in one line and exits with 1 when it cannot (port in use, data directory in use, foreign or damaged), with 2 when the
+arguments are wrong. SIGTERM and SIGINT end it in order.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import ipaddress
 import logging
 import random
 import resource
 import signal
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
 
+from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
 from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.http_listener import HttpListener, Route
 from chaffinch.broker.listeners import Address, listen, nodes_of
+from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.errors import ConfigException, codes
@@ -48,6 +56,16 @@ def broker(
         list[str] | None, typer.Option("--config", metavar="option=value", help="A broker option, named as in Apache Kafka.")
     ] = None,
     advertise: Annotated[str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients are told.")] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds /metrics; without it, nowhere.")
+    ] = None,
+    control: Annotated[
+        str | None,
+        typer.Option("--control", metavar="HOST:PORT", help="Where `chaffinch nodes` and `faults` find it; without it, nowhere."),
+    ] = None,
+    control_from_anywhere: Annotated[
+        bool, typer.Option("--control-from-anywhere", help="Allow --control on an address that other machines reach. There is no password.")
+    ] = False,
 ) -> None:
     """Run a broker that speaks Kafka's protocol."""
     address = parse_address("--listen", listen_at)
@@ -56,12 +74,16 @@ def broker(
         raise ConfigException(
             f"--listen {listen_at} is every address of this machine: say with --advertise HOST:PORT which one clients are to use"
         )
+    ports = Ports(
+        control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
+        metrics=None if metrics is None else parse_address("--metrics", metrics),
+    )
     settings = parse_config(config or [])
     _allow_many_connections()
     topics = [parse_text(text) for text in topic or []]
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        loop.run(_main(address, advertised, data_dir, brokers, topics, settings))
+        loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports))
     except (StorageError, CorruptLog) as error:
         _refuse(str(error))
     except OSError as error:  # Whose own text would begin with "[Errno 98]".
@@ -75,6 +97,7 @@ async def _main(
     brokers: int,
     topics: list[TopicArgument],
     settings: dict[str, str],
+    ports: Ports,
 ) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -84,22 +107,62 @@ async def _main(
     file_system = MemoryFileSystem() if data_dir is None else DiskFileSystem(data_dir)
     server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, dice=random.SystemRandom())
     try:
-        for topic in topics:
-            _create_missing(server, topic)
-        gc.freeze()  # What is here now stays: the collector need not look at it again.
-        print(f"ready bootstrap.servers={bootstrap_servers(nodes)}", flush=True)
-        await stopped.wait()
+        async with contextlib.AsyncExitStack() as opened:
+            ready = f"ready bootstrap.servers={bootstrap_servers(nodes)}"
+            for name, address, route in ports.routes(server):
+                listener = await HttpListener.start(address, route)
+                opened.callback(listener.close)
+                ready += f" {name}={Address(host=address.host, port=listener.port)}"
+            for topic in topics:
+                _create_missing(server, topic)
+            gc.freeze()  # What is here now stays: the collector need not look at it again.
+            print(ready, flush=True)
+            await stopped.wait()
     finally:
         await server.close()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Those beside the listeners of the nodes; None where none is wanted."""
+
+    control: Address | None
+    metrics: Address | None
+
+    def routes(self, server: BrokerServer) -> Iterator[tuple[str, Address, Route]]:
+        if self.control is not None:
+            yield "control", self.control, Control(server, self.control.host)
+        if self.metrics is not None:
+            yield "metrics", self.metrics, Metrics(server)
+
+
+def control_address(text: str, *, from_anywhere: bool) -> Address:
+    """Raises ConfigException for an address that other machines reach, unless that is meant."""
+    address = parse_address("--control", text)
+    if not from_anywhere and not is_loopback(address.host):
+        raise ConfigException(
+            f"--control {text} could be reached from other machines, and whoever reaches it may stop nodes: it asks for no password. "
+            "Give a loopback address such as 127.0.0.1, or say --control-from-anywhere"
+        )
+    return address
+
+
+def is_loopback(host: str) -> bool:
+    """A loopback address, or the name of one. Other names are not looked up."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _create_missing(server: BrokerServer, topic: TopicArgument) -> None:
-    """Topics of an earlier start stay as they are."""
+    """Topics of an earlier start stay as they are; where that is not what was asked for, the log says so."""
     try:
         server.create_topic(topic)
     except RequestRefused as refused:
         if refused.code is not codes.TOPIC_ALREADY_EXISTS:
             raise ConfigException(f"--topic {topic.name}: {refused.message}") from None
+        server.say_differences(topic)
 
 
 def _allow_many_connections() -> None:
@@ -132,7 +195,7 @@ def parse_config(texts: list[str]) -> dict[str, str]:
 
 def bootstrap_servers(nodes: list[Node]) -> str:
     """What clients put into their `bootstrap.servers`."""
-    return ",".join(f"[{node.host}]:{node.port}" if ":" in node.host else f"{node.host}:{node.port}" for node in nodes)
+    return ",".join(str(Address(host=node.host, port=node.port)) for node in nodes)
 
 
 def _refuse(message: str) -> None:

@@ -33,6 +33,8 @@ class Command:
 COMMANDS: Final[dict[str, Command]] = {
     "broker": Command("chaffinch.cli.broker:broker", "Run a broker that speaks Kafka's protocol."),
     "errors": Command("chaffinch.cli.errors:app", "Explain the error codes of Kafka and Chaffinch."),
+    "nodes": Command("chaffinch.cli.nodes:app", "List, stop and start the declared nodes of a running broker."),
+    "faults": Command("chaffinch.cli.faults:app", "Add, list and clear faults on purpose in a running broker."),
     "topics": Command("chaffinch.cli.topics:app", "List, describe, create, alter and delete topics of any Kafka."),
     "groups": Command("chaffinch.cli.groups:app", "List, describe and delete groups; reset their offsets."),
     "transactions": Command("chaffinch.cli.transactions:app", "List and describe transactions; end those that hang."),

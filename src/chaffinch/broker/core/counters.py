@@ -6,7 +6,7 @@ A record rule counts one per culprit, a batch rule one per batch.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -43,6 +43,7 @@ class Counters:
 
     def __init__(self) -> None:
         self._by_topic: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self._gone: Counter[str] = Counter()  # Of topics that were deleted.
 
     def add(self, topic: str, name: str, count: int = 1) -> None:
         """Add to one counter of a topic. An unknown name is a programmer's mistake."""
@@ -60,10 +61,18 @@ class Counters:
         """One counter of one topic, or of all of them."""
         if topic != ALL_TOPICS:
             return self._by_topic[topic][name] if topic in self._by_topic else 0
-        return sum(counters[name] for counters in self._by_topic.values() if name in counters)
+        return self._gone[name] + sum(counters[name] for counters in self._by_topic.values() if name in counters)
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted: its counters go, what they counted stays in the totals."""
+        self._gone.update(self._by_topic.pop(topic, {}))
+
+    def counted(self) -> Mapping[str, Mapping[str, int]]:
+        """topic -> name -> total, of what was counted at all. To look at, not to change."""
+        return self._by_topic
 
     def snapshot(self) -> dict[str, dict[str, int]]:
         """topic -> name -> total; under ALL_TOPICS the sums. Counters never touched are 0."""
         result = {topic: {name: counters.get(name, 0) for name in HELP} for topic, counters in self._by_topic.items()}
-        result[ALL_TOPICS] = {name: sum(counters[name] for counters in result.values()) for name in HELP}
+        result[ALL_TOPICS] = {name: self._gone[name] + sum(counters[name] for counters in result.values()) for name in HELP}
         return result

@@ -37,6 +37,7 @@ def _delete(broker: BrokerState, event: RequestReceived, name: str | None, topic
             raise RequestRefused(code, f"topic {name if name is not None else topic_id} does not exist")
         broker.grown.extend(topic.partitions)  # Fetches that wait for them are to hear that they are gone.
         broker.topics.delete(topic.name)
+        broker.counters.forget(topic.name)
         broker.offsets.forget_topic(topic.name)
     except RequestRefused as refused:
         result.error_code, result.error_message = refused.code.number, refused.message

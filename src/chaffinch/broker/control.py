@@ -1,0 +1,139 @@
+"""`--control`: nodes and faults of a running broker over HTTP and JSON.
+
+    GET    /nodes             -> [{"id": 0, "host": "...", "port": 9092, "state": "running", "leaders": 3, "in_sync": 5}, ...]
+    POST   /nodes/1/stop      {"abruptly": false} -> the nodes as they are then
+    POST   /nodes/1/start     {} -> the nodes as they are then
+    GET    /faults            -> [{"id": 1, "api": "Produce", "action": "error", "error": "...", "count": 2}, ...]
+    POST   /faults            {"api": "Produce", "topic": "orders", ...} as `FaultScript.add` -> the faults as they are then
+    DELETE /faults, /faults/1 -> the faults as they are then
+
+What is refused is `{"error": "..."}` with a status of 400 (bad input), 404, 405, 409 (the machine says no), 413 or 415. There is no
+password: who reaches the port may do all this. So that no web page can, in a browser on the same machine, a body must be declared as JSON
+and the Host header must name an address or `localhost`, not a name that somebody else may point here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+import json
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from chaffinch.broker.core.fault_script import FaultScript
+from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, json_reply
+from chaffinch.broker.server import BrokerServer
+from chaffinch.errors import ConfigException
+from chaffinch.storage.file_system import StorageError
+
+FAULT_FIELDS: Final = tuple(inspect.signature(FaultScript.add).parameters)[1:]
+"""Names of `FaultScript.add`, which checks their values."""
+
+
+class Control:
+    """The route of the control port."""
+
+    def __init__(self, server: BrokerServer, host: str) -> None:
+        self._server = server
+        self._host = host
+
+    async def __call__(self, request: Request) -> Reply:
+        """Raises Refused."""
+        self._check_origin(request)
+        try:
+            match request.path.strip("/").split("/"):
+                case ["nodes"]:
+                    _allow(request, "GET")
+                    return self._nodes()
+                case ["nodes", node_id, "stop" | "start" as verb]:
+                    _allow(request, "POST")
+                    return await self._change_node(_number("a node", node_id), verb, request)
+                case ["faults"]:
+                    return self._faults(request, None)
+                case ["faults", fault_id]:
+                    _allow(request, "DELETE")
+                    return self._faults(request, _number("a fault", fault_id))
+        except ConfigException as error:
+            raise Refused(400, str(error)) from None
+        except StorageError as error:
+            raise Refused(409, str(error)) from None
+        except OSError as error:
+            raise Refused(409, error.strerror or str(error)) from None
+        raise Refused(404, f"there is no {request.path}: only /nodes and /faults")
+
+    def _nodes(self) -> Reply:
+        state = self._server.core.state
+        partitions = list(state.topics.partitions())
+        return json_reply(
+            [
+                {
+                    "id": node.id,
+                    "host": node.host,
+                    "port": node.port,
+                    "state": state.nodes.state_of(node.id),
+                    "leaders": sum(partition.replicas.leader == node.id for partition in partitions),
+                    "in_sync": sum(node.id in partition.replicas.in_sync for partition in partitions),
+                }
+                for node in state.nodes.nodes
+            ]
+        )
+
+    async def _change_node(self, node_id: int, verb: str, request: Request) -> Reply:
+        wanted = _object(request, ("abruptly",) if verb == "stop" else ())
+        abruptly = wanted.get("abruptly", False)
+        if not isinstance(abruptly, bool):
+            raise Refused(400, f"abruptly must be true or false, not {abruptly!r}")
+        if verb == "stop":
+            await self._server.stop_node(node_id, abruptly=abruptly)
+        else:
+            await self._server.start_node(node_id)
+        return self._nodes()
+
+    def _faults(self, request: Request, fault_id: int | None) -> Reply:
+        _allow(request, "GET", "POST", "DELETE")
+        faults = self._server.core.faults
+        if request.method == "POST":
+            faults.add(**_object(request, FAULT_FIELDS))
+        elif request.method == "DELETE":
+            faults.clear(fault_id)
+        return json_reply([fault.as_object() for fault in faults.list()])
+
+    def _check_origin(self, request: Request) -> None:
+        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        if host not in ("localhost", self._host) and not _is_address(host):
+            raise Refused(403, f"Host {host!r} is neither an address nor localhost")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _allow(request: Request, *methods: str) -> None:
+    if request.method not in methods:
+        raise Refused(405, f"{request.method} of {request.path} does not exist: only {', '.join(methods)}")
+
+
+def _number(what: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise Refused(400, f"{what} has a number, not {text!r}")
+    return int(text)
+
+
+def _object(request: Request, fields: tuple[str, ...]) -> dict[str, Any]:
+    """The body: a JSON object with these fields and no others."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+        raise Refused(415, f"the body must be {JSON}, and say so in Content-Type")
+    try:
+        value = json.loads(request.body or b"{}")
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is no JSON") from None
+    if not isinstance(value, dict):
+        raise Refused(400, "the body must be a JSON object")
+    for name in value:
+        if name not in fields:
+            raise Refused(400, f"unknown field {name!r}: known are {', '.join(fields) or 'none'}")
+    return value

@@ -1,0 +1,183 @@
+"""A small HTTP/1.1 listener for people and programs that look after the broker: metrics and control. Not for its clients.
+
+One request per connection; everything that a peer can make large or slow has a limit, and all of it runs on the broker's event loop between
+the requests of clients. A route is a plain function from a request to a reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+from urllib.parse import unquote, urlsplit
+
+from chaffinch.broker.listeners import Address, listening_socket
+
+LOG = logging.getLogger("chaffinch.broker")
+
+HEAD_BYTES_MAX: Final = 8 << 10
+BODY_BYTES_MAX: Final = 64 << 10
+CONNECTIONS_MAX: Final = 32
+SECONDS_MAX: Final = 10.0
+"""For a whole exchange: a peer that needs longer is cut off."""
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain; charset=utf-8"
+
+_PHRASES = {
+    200: "OK",
+    400: "Bad Request",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    409: "Conflict",
+    411: "Length Required",
+    413: "Content Too Large",
+    415: "Unsupported Media Type",
+    500: "Internal Server Error",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`path` without its query, decoded. Header names are in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What to answer. HEAD gets it without `body`."""
+
+    status: int
+    body: bytes
+    content_type: str = TEXT
+
+
+Route: TypeAlias = Callable[[Request], Awaitable[Reply]]
+
+
+class Refused(Exception):
+    """A request that gets an error for an answer."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status = status
+        self.message = message
+
+
+def json_reply(value: Any, status: int = 200) -> Reply:
+    return Reply(status, json.dumps(value).encode() + b"\n", JSON)
+
+
+class HttpListener:
+    """One port, one route: `route` gets every request and raises Refused for those it does not know."""
+
+    def __init__(self, listening: socket.socket, route: Route) -> None:
+        self._socket = listening
+        self._route = route
+        self._server: asyncio.Server | None = None
+        self._exchanges: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def start(cls, address: Address, route: Route) -> HttpListener:
+        """Accept at `address`. Raises OSError, with the address in its text."""
+        listener = cls(listening_socket(address), route)
+        listener._server = await asyncio.start_server(listener._accepted, sock=listener._socket, limit=HEAD_BYTES_MAX)
+        return listener
+
+    @property
+    def port(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    def close(self) -> None:
+        """Accept no more, and cut what is not finished."""
+        if self._server is not None:
+            self._server.close()
+        for exchange in self._exchanges:
+            exchange.cancel()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._exchanges.add(task)
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                if len(self._exchanges) > CONNECTIONS_MAX:
+                    await _send(writer, Reply(503, b"too many connections\n"))
+                else:
+                    await self._exchange(reader, writer)
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+            pass  # Whoever was there is gone, or too slow.
+        finally:
+            self._exchanges.discard(task)
+            if writer.transport.get_write_buffer_size():
+                writer.transport.abort()
+            else:
+                writer.close()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        method = ""
+        try:
+            request = await _received(reader)
+            method = request.method
+            reply = await self._route(request)
+        except Refused as refused:
+            reply = json_reply({"error": refused.message}, refused.status)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            raise
+        except Exception:
+            LOG.exception("the broker failed on an HTTP request")
+            reply = json_reply({"error": "the broker failed on this; its log says how"}, 500)
+        await _send(writer, reply, has_body=method != "HEAD")
+
+
+async def _received(reader: asyncio.StreamReader) -> Request:
+    """The request, whole. Raises Refused for what is no HTTP or too large."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise Refused(413, f"the head of a request has at most {HEAD_BYTES_MAX} bytes") from None
+    lines = head.decode("latin-1").split("\r\n")[:-2]
+    words = lines[0].split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
+        raise Refused(400, "this is no HTTP/1.1 request")
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, separator, value = line.partition(":")
+        if not separator or not name.strip() or name.strip().lower() in headers:
+            raise Refused(400, "a header is malformed or there twice")
+        headers[name.strip().lower()] = value.strip()
+    return Request(words[0], unquote(urlsplit(words[1]).path), headers, await _body(reader, headers))
+
+
+async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
+    if "transfer-encoding" in headers:
+        raise Refused(411, "a body needs a Content-Length")
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdecimal()):
+        raise Refused(400, "Content-Length is no number")
+    if len(length) > 9 or int(length) > BODY_BYTES_MAX:
+        raise Refused(413, f"a body has at most {BODY_BYTES_MAX} bytes")
+    return await reader.readexactly(int(length))
+
+
+async def _send(writer: asyncio.StreamWriter, reply: Reply, *, has_body: bool = True) -> None:
+    head = (
+        f"HTTP/1.1 {reply.status} {_PHRASES[reply.status]}\r\nContent-Type: {reply.content_type}\r\n"
+        f"Content-Length: {len(reply.body)}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n"
+    )
+    writer.write(head.encode("latin-1") + (reply.body if has_body else b""))
+    # Until the peer has taken all but the last few bytes: what it never reads is cut off with the exchange's time.
+    writer.transport.set_write_buffer_limits(high=0)
+    with contextlib.suppress(ConnectionError):
+        await writer.drain()

@@ -1,0 +1,50 @@
+"""Talking to a broker's control port (`broker/control.py`), for `chaffinch nodes` and `chaffinch faults`."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+
+from chaffinch.broker.http_listener import JSON
+from chaffinch.cli.broker import parse_address
+from chaffinch.errors import ConfigException
+from chaffinch.errors.exceptions import KafkaException
+
+SECONDS_MAX: Final = 10.0
+ANSWER_BYTES_MAX: Final = 16 << 20
+CONTROL_VARIABLE: Final = "CHAFFINCH_CONTROL"
+
+ControlPort = Annotated[
+    str,
+    typer.Option("--control", metavar="HOST:PORT", envvar=CONTROL_VARIABLE, help="What the broker was given as --control."),
+]
+
+
+class ControlFailed(KafkaException):
+    """The broker could not be asked, or could not do it."""
+
+
+def call(control: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    """The answer's JSON. Raises ConfigException for what the broker calls bad input, ControlFailed for everything else."""
+    address = parse_address("--control", control)
+    connection = http.client.HTTPConnection(address.host or "127.0.0.1", address.port, timeout=SECONDS_MAX)
+    try:
+        headers = {"Content-Type": JSON}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        status, data = answer.status, answer.read(ANSWER_BYTES_MAX)
+        value = json.loads(data)
+        if status == http.client.OK:
+            return value
+        error = str(value["error"])
+    except OSError as failure:
+        raise ControlFailed(f"no control port answers at {control}: {failure.strerror or failure}") from None
+    except (http.client.HTTPException, ValueError, KeyError, TypeError):
+        raise ControlFailed(f"what answers at {control} is no control port of a Chaffinch broker") from None
+    finally:
+        connection.close()
+    raise ConfigException(error) if status == http.client.BAD_REQUEST else ControlFailed(error)

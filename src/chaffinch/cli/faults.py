@@ -1,0 +1,76 @@
+"""`chaffinch faults`: faults on purpose in a running broker, through its control port. See `broker/core/fault_script.py`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from chaffinch.cli.connection import AsJson, new_app, print_json, print_table
+from chaffinch.cli.control_client import ControlPort, call
+
+app = new_app("Add, list and clear faults on purpose in a running broker.")
+
+TITLES = ("id", "api", "action", "topic", "partition", "client_id", "error", "delay_ms", "bytes_per_second", "direction", "count")
+
+
+@app.command("list")
+def list_command(control: ControlPort, as_json: AsJson = False) -> None:
+    """Show the faults that are still to come; `count` is how many requests each will hit."""
+    _show(call(control, "GET", "/faults"), as_json=as_json)
+
+
+@app.command()
+def add(
+    control: ControlPort,
+    api: Annotated[str, typer.Option("--api", metavar="NAME", help="Which requests it hits, by Kafka's name of the API.")] = "Produce",
+    topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="Only requests that name this topic.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", metavar="N", help="Only requests that name this partition.")] = None,
+    client_id: Annotated[str | None, typer.Option("--client-id", metavar="ID", help="Only requests of this client.")] = None,
+    action: Annotated[
+        str, typer.Option("--action", metavar="ACTION", help="error, drop_before, drop_after, delay or slow_down.")
+    ] = "error",
+    error: Annotated[str | None, typer.Option("--error", metavar="NAME", help="For error: Kafka's name of the code.")] = None,
+    count: Annotated[int, typer.Option("--count", metavar="N", help="How many requests it hits.")] = 1,
+    delay_ms: Annotated[int | None, typer.Option("--delay-ms", metavar="MS", help="For delay: how much later the answer comes.")] = None,
+    bytes_per_second: Annotated[
+        int | None, typer.Option("--bytes-per-second", metavar="N", help="For slow_down: the pace of the connection from then on.")
+    ] = None,
+    direction: Annotated[str | None, typer.Option("--direction", metavar="WHICH", help="For slow_down: answers, requests or both.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add a fault behind those that are there; the first that fits a request decides."""
+    given = {
+        "api": api,
+        "topic": topic,
+        "partition": partition,
+        "client_id": client_id,
+        "action": action,
+        "error": error,
+        "count": count,
+        "delay_ms": delay_ms,
+        "bytes_per_second": bytes_per_second,
+        "direction": direction,
+    }
+    _show(call(control, "POST", "/faults", {name: value for name, value in given.items() if value is not None}), as_json=as_json)
+
+
+@app.command()
+def clear(
+    control: ControlPort,
+    fault: Annotated[str | None, typer.Argument(metavar="[ID]", help="Which one; without it: all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forget one fault, or all."""
+    _show(call(control, "DELETE", "/faults" if fault is None else f"/faults/{quote(fault, safe='')}"), as_json=as_json)
+
+
+def _show(faults: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json(faults)
+    elif faults:
+        titles = [title for title in TITLES if any(title in fault for fault in faults)]
+        print_table([title.replace("_", " ") for title in titles], [[fault.get(title) for title in titles] for fault in faults])
+    else:
+        print("no faults")

@@ -1,0 +1,132 @@
+"""The control port: nodes and faults of a running broker over HTTP and JSON."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker
+from chaffinch.broker.control import Control
+from chaffinch.broker.http_listener import HttpListener
+from chaffinch.broker.listeners import Address
+from tests.broker.batches import batch_of
+from tests.broker.core_client import produce_request
+from tests.broker.http_client import ask
+from tests.broker.socket_client import SocketClient
+
+BROKER_AND_PORT = tuple[EmbeddedBroker, int]
+
+
+@pytest.fixture
+def controlled() -> Iterator[BROKER_AND_PORT]:
+    with EmbeddedBroker(topics={"orders": {"partitions": 3, "replication": 3}}, brokers=3) as broker:
+        server = broker._running
+        listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), Control(server, "127.0.0.1")))
+        yield broker, listener.port
+        broker._thread.call(listener.close)
+
+
+def test_nodes(controlled: BROKER_AND_PORT) -> None:
+    broker, port = controlled
+    nodes = ask(port, "GET", "/nodes").value
+    assert [f"{node['host']}:{node['port']}" for node in nodes] == broker.bootstrap_servers.split(",")
+    assert [(node["state"], node["leaders"], node["in_sync"]) for node in nodes] == [("running", 1, 3)] * 3
+    answer = ask(port, "POST", "/nodes/1/stop", {})
+    assert (answer.status, answer.value[1]["state"], answer.value[1]["leaders"]) == (200, "stopped", 0)
+    assert ask(port, "POST", "/nodes/2/stop", {"abruptly": True}).value[2]["state"] == "lagging"
+    assert broker.nodes() == {0: "running", 1: "stopped", 2: "lagging"}
+    assert ask(port, "POST", "/nodes/1/start").value[1]["state"] == "running"
+    assert broker.nodes()[1] == "running"
+
+
+def test_the_last_node_too(controlled: BROKER_AND_PORT) -> None:
+    broker, port = controlled
+    for node_id in range(3):
+        assert ask(port, "POST", f"/nodes/{node_id}/stop", {}).status == 200
+    assert set(broker.nodes().values()) == {"stopped"}
+    assert ask(port, "POST", "/nodes/2/start", {}).value[2]["leaders"] == 3
+
+
+def test_faults(controlled: BROKER_AND_PORT) -> None:
+    broker, port = controlled
+    assert ask(port, "GET", "/faults").value == []
+    given = {"topic": "orders", "error": "INVALID_RECORD", "count": 2, "client_id": "socket client"}
+    (added,) = ask(port, "POST", "/faults", given).value
+    assert added == {"id": 1, "api": "Produce", "action": "error", **given}
+    assert broker.faults.list() == [added]
+    with SocketClient(broker.bootstrap_servers) as client:
+        assert client.ask(produce_request("orders", batch_of(b"a"))).responses[0].partition_responses[0].error_code == 87
+    assert ask(port, "GET", "/faults").value[0]["count"] == 1
+    ask(port, "POST", "/faults", {"api": "Fetch", "action": "delay", "delay_ms": 10})
+    assert [fault["id"] for fault in ask(port, "DELETE", "/faults/1").value] == [2]
+    assert ask(port, "DELETE", "/faults").value == []
+
+
+BAD: dict[str, tuple[str, str, Any, int, str]] = {
+    "unknown path": ("GET", "/topics", None, 404, "only /nodes and /faults"),
+    "unknown node": ("POST", "/nodes/7/stop", {}, 400, "nodes 0 to 2"),
+    "no number": ("POST", "/nodes/x/stop", {}, 400, "a node has a number, not 'x'"),
+    "a long number": ("POST", "/nodes/" + "1" * 500 + "/stop", {}, 400, "a node has a number"),
+    "wrong method": ("GET", "/nodes/1/stop", None, 405, "only POST"),
+    "wrong method for nodes": ("DELETE", "/nodes", None, 405, "only GET"),
+    "wrong method for a fault": ("GET", "/faults/1", None, 405, "only DELETE"),
+    "no boolean": ("POST", "/nodes/1/stop", {"abruptly": "yes"}, 400, "true or false"),
+    "unknown field": ("POST", "/nodes/1/stop", {"abrupt": True}, 400, "unknown field 'abrupt': known are abruptly"),
+    "a field where none is": ("POST", "/nodes/1/start", {"abruptly": True}, 400, "known are none"),
+    "unknown field of a fault": ("POST", "/faults", {"errors": "X"}, 400, "known are api, topic"),
+    "self is no field": ("POST", "/faults", {"self": 1}, 400, "unknown field 'self'"),
+    "unknown error": ("POST", "/faults", {"error": "INVALIDRECORD"}, 400, "INVALID_RECORD"),
+    "a list for a name": ("POST", "/faults", {"api": ["Produce"]}, 400, "unknown API"),
+    "an object for a number": ("POST", "/faults", {"count": {}}, 400, "count of a fault must be a whole number"),
+    "a huge number": ("POST", "/faults", {"count": 10**30}, 400, "whole number"),
+    "no JSON": ("POST", "/faults", b"{", 400, "no JSON"),
+    "no UTF-8": ("POST", "/faults", b"\xff", 400, "no JSON"),
+    "deep JSON": ("POST", "/faults", b"[" * 60_000, 400, "no JSON"),
+    "a list": ("POST", "/faults", [], 400, "must be a JSON object"),
+    "unknown fault": ("DELETE", "/faults/5", None, 400, "there is no fault 5"),
+}
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "says"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line(controlled: BROKER_AND_PORT, method: str, path: str, body: Any, status: int, says: str) -> None:
+    broker, port = controlled
+    answer = ask(port, method, path, body)
+    assert answer.status == status
+    assert says in answer.value["error"]
+    assert "\n" not in answer.value["error"]
+    assert set(broker.nodes().values()) == {"running"}
+    assert broker.faults.list() == []
+
+
+def test_web_pages_cannot(controlled: BROKER_AND_PORT) -> None:
+    """What a browser sends without asking first is refused, and so is a name that was pointed here."""
+    _, port = controlled
+    assert ask(port, "POST", "/faults", {}, content_type="text/plain").status == 415
+    assert ask(port, "POST", "/nodes/1/stop", {}, host="evil.example").status == 403
+    for host in ("localhost", f"localhost:{port}", "[::1]:80", "10.0.0.7"):
+        assert ask(port, "GET", "/nodes", host=host).status == 200
+
+
+def test_a_port_that_was_taken_meanwhile(controlled: BROKER_AND_PORT, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker, port = controlled
+    ask(port, "POST", "/nodes/1/stop", {})
+
+    async def taken(new_connection: object) -> None:
+        raise OSError(98, "cannot listen on port 9093 again: Address already in use")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(broker._running._listeners[1], "start", taken)
+        answer = ask(port, "POST", "/nodes/1/start", {})
+        assert (answer.status, answer.value["error"]) == (409, "cannot listen on port 9093 again: Address already in use")
+    assert broker.nodes()[1] == "stopped"
+    assert ask(port, "POST", "/nodes/1/start", {}).status == 200
+
+
+def test_clients_are_served_while_somebody_holds_the_control_port(controlled: BROKER_AND_PORT) -> None:
+    broker, port = controlled
+    with socket.create_connection(("127.0.0.1", port)) as holding, SocketClient(broker.bootstrap_servers) as client:
+        holding.sendall(b"POST /faults HTTP/1.1\r\ncontent-length: 60000\r\n\r\n")
+        assert client.ask(produce_request("missing", batch_of(b"a"))).responses[0].partition_responses[0].error_code == 3

@@ -1,0 +1,107 @@
+"""The small HTTP listener: what it understands, and that nobody can hold the broker through it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from chaffinch.broker import http_listener
+from chaffinch.broker.http_listener import HttpListener, Refused, Reply, Request
+from chaffinch.broker.listeners import Address
+from chaffinch.runtime.loop import LoopThread
+from tests.broker.http_client import TIMEOUT_SECONDS, ask, exchange, parsed
+
+
+async def echo(request: Request) -> Reply:
+    if request.path == "/broken":
+        raise RuntimeError("a mistake of ours")
+    if request.path == "/large":
+        return Reply(200, b"x" * (64 << 20))
+    if request.path != "/echo":
+        raise Refused(404, "nothing here")
+    return Reply(200, f"{request.method} {request.path} ".encode() + request.body)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    thread = LoopThread("http listener")
+    listener = thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), echo))
+    yield listener.port
+    thread.call(listener.close)
+    thread.run(nothing())  # What was cut has ended.
+    thread.close()
+
+
+async def nothing() -> None:
+    pass
+
+
+def test_a_request_and_its_reply(port: int) -> None:
+    answer = ask(port, "POST", "/ec%68o?more", b"body")
+    assert (answer.status, answer.body) == (200, b"POST /echo body")
+    assert answer.headers["connection"] == "close"
+    assert ask(port, "HEAD", "/echo").body == b""
+
+
+RAW = {
+    "no HTTP": (b"\x00\x00\x00\x10nonsense nonsense\r\n\r\n", 400),
+    "another version": (b"GET /echo HTTP/2.0\r\n\r\n", 400),
+    "no path": (b"GET echo HTTP/1.1\r\n\r\n", 400),
+    "a header without a colon": (b"GET /echo HTTP/1.1\r\nnonsense\r\n\r\n", 400),
+    "a header twice": (b"GET /echo HTTP/1.1\r\ncontent-length: 0\r\nContent-Length: 0\r\n\r\n", 400),
+    "no length": (b"POST /echo HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n", 411),
+    "a length that is none": (b"POST /echo HTTP/1.1\r\ncontent-length: -1\r\n\r\n", 400),
+    "a large body": (b"POST /echo HTTP/1.1\r\ncontent-length: 65537\r\n\r\n", 413),
+    "an endless number": (b"POST /echo HTTP/1.1\r\ncontent-length: " + b"9" * 5000 + b"\r\n\r\n", 413),
+    "a large head": (b"GET /echo HTTP/1.1\r\nx: " + b"y" * 10_000 + b"\r\n\r\n", 413),
+    "unknown": (b"GET /other HTTP/1.1\r\n\r\n", 404),
+    "our mistake": (b"GET /broken HTTP/1.1\r\n\r\n", 500),
+}
+
+
+@pytest.mark.parametrize(("data", "status"), RAW.values(), ids=RAW)
+def test_bad_requests(port: int, data: bytes, status: int) -> None:
+    answer = parsed(exchange(port, data))
+    assert answer.status == status
+    assert "error" in answer.value
+    assert b"Traceback" not in answer.body
+    assert ask(port, "GET", "/echo").status == 200
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /echo HT", b"POST /echo HTTP/1.1\r\ncontent-length: 10\r\n\r\nhalf"], ids=len)
+def test_who_says_no_more_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr(http_listener, "SECONDS_MAX", 0.05)
+    assert exchange(port, data) == b""
+    assert ask(port, "GET", "/echo").status == 200
+
+
+def test_who_does_not_read_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "SECONDS_MAX", 0.05)
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        monkeypatch.setattr(http_listener, "CONNECTIONS_MAX", 1)
+        for _ in range(10_000):  # Until the only place is free again.
+            if ask(port, "GET", "/echo").status == 200:
+                return
+    raise AssertionError("the large answer is still being sent")
+
+
+def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "CONNECTIONS_MAX", 3)
+    holding = [socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) for _ in range(3)]
+    try:
+        assert ask(port, "GET", "/echo").status == 503
+    finally:
+        for connection in holding:
+            connection.close()
+
+
+def test_a_port_in_use(port: int) -> None:
+    thread = LoopThread("another")
+    try:
+        with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}: "):
+            thread.run(HttpListener.start(Address(host="127.0.0.1", port=port), echo))
+    finally:
+        thread.close()

@@ -1,0 +1,230 @@
+"""`chaffinch broker --control --metrics`, and the commands that talk to it; topics that are there already."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from chaffinch import EmbeddedBroker
+from chaffinch.broker.control import Control
+from chaffinch.broker.core.counters import HELP
+from chaffinch.broker.http_listener import HttpListener
+from chaffinch.broker.listeners import Address
+from chaffinch.broker.metrics import families
+from chaffinch.cli.broker import control_address
+from chaffinch.cli.main import main
+from chaffinch.errors import ConfigException
+from tests.cli.test_broker import COMMAND
+
+
+class Shell:
+    """Runs sub-commands in this process against one control port."""
+
+    def __init__(self, control: str, capsys: pytest.CaptureFixture[str]) -> None:
+        self.control = control
+        self._capsys = capsys
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*arguments, "--control", self.control])
+        out, err = self._capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    def ok(self, *arguments: str) -> str:
+        status, out, err = self.run(*arguments)
+        assert (status, err) == (0, "")
+        return out
+
+    def refused(self, *arguments: str) -> tuple[int, str]:
+        status, out, err = self.run(*arguments)
+        assert out == ""
+        (line,) = err.splitlines()
+        return status, line
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Iterator[Shell]:
+    with EmbeddedBroker(topics={"orders": {"partitions": 3, "replication": 3}}, brokers=3) as broker:
+        server = broker._running
+        listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), Control(server, "127.0.0.1")))
+        yield Shell(f"127.0.0.1:{listener.port}", capsys)
+        broker._thread.call(listener.close)
+
+
+def states(shell: Shell) -> list[str]:
+    return [node["state"] for node in json.loads(shell.ok("nodes", "list", "--json"))]
+
+
+def test_nodes(shell: Shell) -> None:
+    lines = shell.ok("nodes", "list").splitlines()
+    assert lines[0].split() == ["id", "host", "port", "state", "leaders", "in", "sync"]
+    assert [line.split()[3] for line in lines[1:]] == ["running"] * 3
+    shell.ok("nodes", "stop", "1")
+    shell.ok("nodes", "stop", "2", "--abruptly")
+    assert states(shell) == ["running", "stopped", "lagging"]
+    shell.ok("nodes", "start", "1")
+    assert states(shell) == ["running", "running", "lagging"]
+
+
+def test_faults(shell: Shell) -> None:
+    assert shell.ok("faults", "list") == "no faults\n"
+    shell.ok("faults", "add", "--topic", "orders", "--partition", "1", "--client-id", "app", "--error", "INVALID_RECORD", "--count", "3")
+    shell.ok("faults", "add", "--api", "Fetch", "--action", "slow_down", "--bytes-per-second", "100", "--direction", "both")
+    shell.ok("faults", "add", "--action", "delay", "--delay-ms", "50")
+    listed = json.loads(shell.ok("faults", "list", "--json"))
+    assert listed == [
+        {
+            "id": 1,
+            "api": "Produce",
+            "action": "error",
+            "topic": "orders",
+            "partition": 1,
+            "client_id": "app",
+            "error": "INVALID_RECORD",
+            "count": 3,
+        },
+        {"id": 2, "api": "Fetch", "action": "slow_down", "bytes_per_second": 100, "direction": "both", "count": 1},
+        {"id": 3, "api": "Produce", "action": "delay", "delay_ms": 50, "count": 1},
+    ]
+    assert "slow_down" in shell.ok("faults", "clear", "1")
+    assert shell.ok("faults", "clear") == "no faults\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nodes", "stop", "7"), "nodes 0 to 2"),
+        (("nodes", "stop", "x"), "a node has a number, not 'x'"),
+        (("nodes", "start", "1?"), "a node has a number, not '1?'"),
+        (("faults", "add", "--api", "Produse"), "did you mean Produce?"),
+        (("faults", "add", "--action", "explode"), "drop_after"),
+        (("faults", "add", "--error", "INVALIDRECORD"), "INVALID_RECORD"),
+        (("faults", "add", "--count", "0"), "count"),
+        (("faults", "clear", "5"), "no fault 5"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line_and_status_2(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+    status, line = shell.refused(*arguments)
+    assert status == 2
+    assert line.startswith("chaffinch: ")
+    assert says in line
+
+
+def test_nobody_there_and_somebody_else(shell: Shell) -> None:
+    shell.control, control = "127.0.0.1:1", shell.control
+    status, line = shell.refused("nodes", "list")
+    assert (status, line) == (1, "chaffinch: no control port answers at 127.0.0.1:1: Connection refused")
+    shell.control = "nowhere"
+    assert shell.refused("nodes", "list")[0] == 2
+    shell.control = control
+    assert states(shell) == ["running"] * 3
+
+
+def test_a_clients_port_is_no_control_port(capsys: pytest.CaptureFixture[str]) -> None:
+    with EmbeddedBroker() as broker:
+        status, line = Shell(broker.bootstrap_servers, capsys).refused("nodes", "list")
+    assert status == 1
+    assert broker.bootstrap_servers in line
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1"])
+def test_control_on_loopback(text: str) -> None:
+    assert control_address(text, from_anywhere=False).port == 1
+
+
+@pytest.mark.parametrize("text", ["0.0.0.0:1", "[::]:1", ":1", "10.0.0.1:1", "some.host:1"])
+def test_control_elsewhere_must_be_meant(text: str) -> None:
+    with pytest.raises(ConfigException, match="--control-from-anywhere"):
+        control_address(text, from_anywhere=False)
+    assert control_address(text, from_anywhere=True).port == 1
+
+
+@contextmanager
+def broker_process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """A process, and the words of its ready line."""
+    process = subprocess.Popen([*COMMAND, "--listen", "127.0.0.1:0", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("ready "), (line, process.communicate(timeout=10))
+        yield process, dict(re.findall(r"(\S+)=(\S+)", line))
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_the_ports_of_a_process(capsys: pytest.CaptureFixture[str]) -> None:
+    with broker_process("--control", "127.0.0.1:0", "--metrics", "127.0.0.1:0") as (process, ready):
+        assert list(ready) == ["bootstrap.servers", "control", "metrics"]
+        assert states(Shell(ready["control"], capsys)) == ["running"]
+        with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=10) as answer:
+            assert b"\nchaffinch_nodes{" in answer.read()
+        process.terminate()
+        assert process.wait(timeout=10) == 0
+
+
+def test_a_control_port_in_use() -> None:
+    with broker_process("--control", "127.0.0.1:0") as (_, ready):
+        done = subprocess.run(
+            [*COMMAND, "--listen", "127.0.0.1:0", "--control", ready["control"]], capture_output=True, text=True, timeout=30
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[-1].startswith(f"chaffinch: cannot listen on {ready['control']}: ")
+
+
+def test_control_everywhere_is_refused() -> None:
+    done = subprocess.run([*COMMAND, "--listen", "127.0.0.1:0", "--control", "0.0.0.0:0"], capture_output=True, text=True, timeout=30)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert "no password" in line
+
+
+def test_a_topic_that_is_there_with_other_numbers_is_a_line(tmp_path: Path) -> None:
+    with broker_process("--data-dir", str(tmp_path), "--topic", "orders:3,retention.ms=5", "--topic", "same:2") as (process, _):
+        process.terminate()
+        process.wait(timeout=10)
+    arguments = ("--topic", "orders:5:1,retention.ms=6,cleanup.policy=compact", "--topic", "same:2")
+    with broker_process("--data-dir", str(tmp_path), *arguments) as (process, _):
+        process.terminate()
+        _, log = process.communicate(timeout=10)
+    (line,) = [line for line in log.splitlines() if "stays as it is" in line]
+    assert line.endswith(
+        "topic orders is there already and stays as it is: partitions 3, not 5; retention.ms=5, not 6; "
+        "cleanup.policy=its default, not compact"
+    )
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "broker.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_of_the_document(shell: Shell) -> None:
+    """In the order in which they stand there; the last ones undo what was done."""
+    commands = re.findall(r"^chaffinch ((?:nodes|faults) .*) --control 127\.0\.0\.1:9099$", DOCUMENT, re.MULTILINE)
+    assert len(commands) == 9
+    for command in commands:
+        shell.ok(*command.split())
+    assert states(shell) == ["running", "running", "lagging"]
+
+
+def test_the_metrics_of_the_document() -> None:
+    """Each name of the table is there, and each one there is in the table."""
+    with EmbeddedBroker(topics=["orders"]) as broker:
+        server = broker._running
+        there = {family.name for family in broker._thread.call(lambda: list(families(server)))}
+    rows = re.findall(r"^\| (`(?:kafka|chaffinch)_.*?) \|", DOCUMENT, re.MULTILINE)
+    documented = set()
+    for row in rows:
+        names = [name.partition("{")[0] for name in re.findall(r"`([^`]+)`", row)]
+        first = names[0].rpartition("_")[0]
+        for name in names:
+            name = first + name if name.startswith("_") else name
+            documented |= {name.replace("<counter>", counter) for counter in HELP} if "<counter>" in name else {name}
+    assert documented == there
