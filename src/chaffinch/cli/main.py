@@ -1,11 +1,12 @@
 """The `chaffinch` command: a table of sub-commands, each loaded only when it is called.
 
 A broker that starts must not pay for what other sub-commands import, and `chaffinch --help` must not pay for any of them: the
-table holds their one-line help. Exit status: 0, 1 (refused or failed), 2 (usage), as for every sub-command.
+table holds their one-line help. Exit status: 0, 1 (refused or failed), 2 (usage), 130 (Ctrl-C), as for every sub-command.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "transactions": Command("chaffinch.cli.transactions:app", "List and describe transactions; end those that hang."),
     "produce": Command("chaffinch.cli.produce:produce", "Write lines, JSON, CSV, Parquet or Arrow to a topic."),
     "consume": Command("chaffinch.cli.consume:consume", "Read a topic as lines, JSON, CSV, Parquet or Arrow."),
+    "demo": Command("chaffinch.cli.demo:demo", "Show what one bad record does to its batch, and need not do."),
 }
 
 
@@ -58,9 +61,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if package in ("", "chaffinch"):
             raise
         _end(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
+    except KeyboardInterrupt:  # While something is loaded; within a sub-command typer ends it in the same way.
+        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
         _end(*_ending_of(error))
+    finally:
+        _flush()
     sys.exit(0)
+
+
+def _flush() -> None:
+    """What is still to be printed, so that a reader who went away is noticed here and not, with a traceback, when Python ends."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _ending_of(error: Exception) -> tuple[str, int]:

@@ -1,0 +1,159 @@
+"""How commands end when something comes between: a reader that goes away, Ctrl-C, a broker that is not there or says no."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from chaffinch import EmbeddedBroker
+from tests.cli.checks_records import pairs
+from tests.cli.shell import Shell, run_bytes
+
+COMMAND = [sys.executable, "-c", "from chaffinch.cli.main import main; main()"]
+# More than any pipe holds.
+ROWS = b"".join(b"%d %s\n" % (number, b"x" * 200) for number in range(50_000))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics={"orders": {}, "lines": {}, "refused": {}}) as running:
+        run_bytes(["produce", "--topic", "lines", "--bootstrap-server", running.bootstrap_servers], ROWS)
+        yield running
+
+
+@pytest.fixture
+def shell(broker: EmbeddedBroker, tmp_path: Path) -> Shell:
+    return Shell(broker.bootstrap_servers, tmp_path, "ends")
+
+
+@contextmanager
+def started(shell: Shell, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [*COMMAND, *arguments, "--bootstrap-server", shell.bootstrap_servers]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    assert stream is not None
+    return stream
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(shell: Shell) -> None:
+    with started(shell, "consume", "--topic", "lines") as process:
+        assert pipe(process.stdout).readline().startswith(b"0 x")
+        pipe(process.stdout).close()
+        assert process.wait(timeout=20) == 1
+        assert pipe(process.stderr).read() == b""
+
+
+def test_a_list_that_nobody_reads(shell: Shell) -> None:
+    with started(shell, "topics", "list") as process:
+        pipe(process.stdout).close()
+        assert process.wait(timeout=20) == 1
+        assert pipe(process.stderr).read() == b""
+
+
+def test_ctrl_c_while_following_commits_what_was_printed(shell: Shell) -> None:
+    shell.ok("produce", "--topic", "orders", stdin=b"1\n2\n")
+    with started(shell, "consume", "--topic", "orders", "--follow", "--from-beginning", "--group", "followers") as process:
+        assert [pipe(process.stdout).readline() for _ in range(2)] == [b"1\n", b"2\n"]
+        shell.ok("produce", "--topic", "orders", stdin=b"3\n")
+        assert pipe(process.stdout).readline() == b"3\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+        assert pipe(process.stderr).read() == b""
+    assert shell.ok("consume", "--topic", "orders", "--group", "followers").out in ("", "3\n")
+
+
+def test_lines_that_are_typed_are_sent_at_once(shell: Shell) -> None:
+    shell.ok("topics", "create", "--topic", "typed")
+    reading = ("consume", "--topic", "typed", "--follow", "--from-beginning", "--max-messages", "1")
+    with started(shell, "produce", "--topic", "typed") as process, started(shell, *reading) as reader:
+        pipe(process.stdin).write(b"typed\n")
+        pipe(process.stdin).flush()
+        assert pipe(reader.stdout).readline() == b"typed\n"
+        assert reader.wait(timeout=20) == 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+        assert pipe(process.stderr).read() == b""
+
+
+def test_a_broker_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:
+    options = tmp_path / "client.properties"
+    options.write_text("bootstrap.servers=127.0.0.1:1\ndefault.api.timeout.ms=300\n")
+    for command in (["topics", "list"], ["groups", "list"], ["transactions", "list"], ["consume", "--topic", "t"]):
+        status, out, err = run_bytes([*command, "--command-config", str(options)])
+        (line,) = err.splitlines()
+        assert (status, out) == (1, b"")
+        assert "no broker reachable at 127.0.0.1:1 (refused)" in line
+
+
+def test_refusals_of_the_broker_are_one_line(broker: EmbeddedBroker, shell: Shell) -> None:
+    for api, error, command in [
+        ("Metadata", "TOPIC_AUTHORIZATION_FAILED", ("topics", "describe", "--topic", "refused")),
+        ("CreateTopics", "POLICY_VIOLATION", ("topics", "create", "--topic", "refused-2")),
+        ("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", ("consume", "--topic", "refused")),
+        ("Fetch", "TOPIC_AUTHORIZATION_FAILED", ("consume", "--topic", "lines")),
+    ]:
+        broker.faults.add(api=api, error=error, count=1)
+        shell.refused(*command, says=error)
+        broker.faults.clear()
+
+
+def test_a_produce_that_is_refused_keeps_every_row(broker: EmbeddedBroker, shell: Shell) -> None:
+    broker.faults.add(api="Produce", error="TOPIC_AUTHORIZATION_FAILED", count=1)
+    file = str(shell.folder / "rejected.jsonl")
+    shell.refused("produce", "--topic", "refused", "--rejected", file, says="2 rows rejected, 0 written", stdin=b"a\nb\n")
+    rows = [json.loads(line) for line in (shell.folder / "rejected.jsonl").read_text().splitlines()]
+    assert [(row["row"], row["value"], row["error_name"]) for row in rows] == [
+        (1, "a", "TOPIC_AUTHORIZATION_FAILED"),
+        (2, "b", "TOPIC_AUTHORIZATION_FAILED"),
+    ]
+    assert pairs(shell, "refused") == []
+
+
+def test_leaders_that_change_are_asked_again(broker: EmbeddedBroker, shell: Shell) -> None:
+    for api in ("ListOffsets", "Fetch"):
+        broker.faults.add(api=api, error="NOT_LEADER_OR_FOLLOWER", count=2)
+    assert len(shell.ok("consume", "--topic", "lines", "--max-messages", "10").lines) == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["topics", "list"], "--bootstrap-server HOST:PORT is missing"),
+        (["topics", "list", "--bootstrap-server", "nowhere"], "host:port"),
+        (["topics", "list", "--bootstrap-server", "a:1", "--command-config", "/nowhere"], "/nowhere: No such file"),
+    ],
+    ids=["no server", "no port", "no file"],
+)
+def test_where_the_cluster_is(arguments: list[str], says: str) -> None:
+    status, out, err = run_bytes(arguments)
+    (line,) = err.splitlines()
+    assert (status, out) == (2, b"")
+    assert says in line
+
+
+def test_the_environment_names_the_cluster_and_the_command_line_wins(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", shell.bootstrap_servers)
+    assert run_bytes(["topics", "list"])[0] == 0
+    monkeypatch.setenv("CHAFFINCH_BOOTSTRAP_SERVER", "127.0.0.1:1")
+    assert shell("topics", "list").status == 0
+
+
+def test_names_in_a_file_of_options_are_checked(shell: Shell) -> None:
+    file = shell.file("client.properties", "request.timout.ms=5\n")
+    shell.refused("topics", "list", "--command-config", file, says="the nearest known one is 'request.timeout.ms'", status=2)
+    shell.refused("produce", "--topic", "orders", "--command-config", shell.file("p.properties", "linger=5\n"), says="linger.ms", status=2)
+    shell.ok("consume", "--topic", "orders", "--command-config", shell.file("c.properties", "isolation.level=read_uncommitted\n"))
