@@ -17,7 +17,7 @@ from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core.test_transactions import add, commit_offset, committed, end, identity_of, init, write
+from tests.broker.core.test_transactions import add, commit_offset, committed, end, identity_of, write
 from tests.broker.core_client import Client, Cluster
 
 PRODUCE, OFFSETS, END = 12, 5, 5
@@ -291,15 +291,16 @@ class TestTopicsThatGo:
         assert (partition.log.last_stable_offset, partition.log.log_end_offset) == (2, 2)
 
 
-def test_a_timeout_fences_the_writer_everywhere(cluster: Cluster) -> None:
+def test_a_timeout_refuses_the_writer_everywhere_until_it_aborts(cluster: Cluster) -> None:
     client = cluster.client()
     identity = identity_of(client)
     write(client, identity, version=PRODUCE)
     cluster.advance(60_000)
     assert write(client, identity, 1, version=PRODUCE) == 47
     assert commit_offset(client, identity, version=OFFSETS) == 47
-    assert finish(client, identity, True)[0] == 90
-    assert init(client, expected=identity).error_code == 90, "somebody raised the epoch: this producer is over"
+    assert finish(client, identity, True)[0] == 48
+    code, following = finish(client, identity, False)
+    assert (code, write(client, following, version=PRODUCE)) == (0, 0)
     assert [entry.first_offset for entry in fetch_committed(client).aborted_transactions] == [0]
 
 

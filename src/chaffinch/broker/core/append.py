@@ -195,9 +195,7 @@ def _larger_than_segment(size: int, partition: Partition) -> Refusal:
     return _refusal(codes.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes, segment.bytes of topic {topic} allows {segment_bytes} bytes")
 
 
-def _producer_refusal(
-    broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int
-) -> Refusal | None:
+def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Refusal | None:
     """Transaction, epoch and sequence, in this order."""
     begins = begins_transaction(partition, header)
     if begins:

@@ -125,8 +125,8 @@ class TransactionCoordinator:
     ) -> IdentityAnswer:
         """A producer introduces itself. `expected` is the identity it believes to have (KIP-360), NO_PRODUCER for a fresh start.
 
-        Ongoing transactions are aborted under a raised epoch that nobody is ever told, and the answer is CONCURRENT_TRANSACTIONS: the
-        client comes again and gets an epoch of its own.
+        Ongoing transactions are aborted under a raised epoch, and the answer is CONCURRENT_TRANSACTIONS: the client comes again and gets
+        an epoch of its own.
         """
         if transactional_id is None:
             return self._init_idempotent()
@@ -287,10 +287,14 @@ class TransactionCoordinator:
     # Moves --------------------------------------------------------------------------------------------------------------------------
 
     def _fence_and_abort(self, metadata: TransactionMetadata, now_ms: int) -> None:
-        """Abort under a higher epoch, so that the markers carry it to every partition and late batches are refused there too."""
-        fenced = transaction_epochs.fenced(metadata)
-        _check_move(metadata.state, fenced.state)
-        self._decide(fenced, False, self._transaction_version, now_ms)
+        """Abort under a higher epoch, so that the markers carry it to every partition and late batches are refused there too.
+
+        In version 2 every abort does that, and its producer, once it asks to abort too, is told how to go on.
+        """
+        if self._transaction_version < VERSION_WITH_EPOCH_BUMP:
+            before, metadata = metadata, transaction_epochs.fenced(metadata)
+            _check_move(before.state, metadata.state)
+        self._decide(metadata, False, self._transaction_version, now_ms)
 
     def _decide(self, metadata: TransactionMetadata, is_commit: bool, transaction_version: int, now_ms: int) -> ProducerIdentity:
         """Write the decision, then carry it out. A failure to carry it out is retried later: the decision stands.

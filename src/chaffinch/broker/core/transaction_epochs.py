@@ -44,7 +44,7 @@ def renewed(metadata: TransactionMetadata, expected: ProducerIdentity, allocate:
 
 
 def fenced(metadata: TransactionMetadata) -> TransactionMetadata:
-    """Above the epoch of whoever writes now, to be aborted. Nobody is ever told this epoch."""
+    """Above the epoch of whoever writes now, to be aborted in version 1. Nobody is ever told this epoch."""
     return replace(
         metadata,
         state=TransactionState.PREPARE_EPOCH_FENCE,
@@ -57,23 +57,21 @@ def decided(
     metadata: TransactionMetadata, *, is_commit: bool, transaction_version: int, now_ms: int, allocate: Callable[[], int]
 ) -> TransactionMetadata:
     """The decision. In version 2 it has the next epoch, which the markers carry to every partition: what comes late is refused there."""
-    is_at_rest = metadata.state not in (TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE)
+    is_begun = metadata.state in (TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE)
     taken = replace(
         metadata,
         state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
         transaction_version=transaction_version,
-        started_ms=now_ms if is_at_rest else metadata.started_ms,
+        started_ms=metadata.started_ms if is_begun else now_ms,
         updated_ms=now_ms,
     )
     if transaction_version < VERSION_WITH_EPOCH_BUMP:
         return taken
-    # After a fence the producer is not told what comes next: its next InitProducerId gives it another id, if need be.
-    rotates = metadata.is_epoch_exhausted and metadata.state is not TransactionState.PREPARE_EPOCH_FENCE
     return replace(
         taken,
         producer_epoch=min(metadata.producer_epoch + 1, EPOCH_MAX),
         last_producer_epoch=metadata.producer_epoch,
-        next_producer_id=allocate() if rotates else NO_PRODUCER_ID,
+        next_producer_id=allocate() if metadata.is_epoch_exhausted else NO_PRODUCER_ID,
     )
 
 

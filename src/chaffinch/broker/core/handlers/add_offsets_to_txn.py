@@ -26,8 +26,6 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 def _code(
     broker: BrokerState, event: RequestReceived, request: AddOffsetsToTxnRequest, identity: ProducerIdentity, now_ms: int
 ) -> ErrorCode:
-    if not request.group_id:
-        return codes.INVALID_GROUP_ID
     if not broker.is_coordinator(event.node_id, request.transactional_id):
         return codes.NOT_COORDINATOR
     return broker.transactions.add_group(request.transactional_id, identity, request.group_id, now_ms)
