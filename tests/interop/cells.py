@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -79,7 +80,7 @@ def _cell(command: Sequence[str], bootstrap_servers: str, client: Client, scenar
 
 def _complaint(command: Sequence[str], bootstrap_servers: str, client: Client, scenario: Scenario) -> str:
     """What is wrong, in one line; empty when all is well."""
-    topic = f"{client.name.strip('@').replace('/', '-').replace(' ', '-').lower()}-{scenario.name}-{next(_numbers)}"
+    topic = f"{client.name.strip('@').replace('/', '-').replace(' ', '-').lower()}-{scenario.name}-{os.getpid()}-{next(_numbers)}"
     try:
         _create(bootstrap_servers, topic, scenario)
     except KafkaException as error:

@@ -24,8 +24,8 @@ class Client:
     """One row.
 
     `prepare` installs what is needed and returns the command to which SCENARIO, BOOTSTRAP_SERVERS and NAME are added; it raises NotRun.
-    `not_offered`: a scenario, or `scenario.fact`, -> why, with a source. `culprits`: the five fates of scenario `culprits` as the client
-    tells them, the same on Apache Kafka. `faults`: a scenario in which the client itself fails on every broker -> what is known of it.
+    `not_offered`: a scenario, or `scenario.fact`, -> why, with a source. `culprits`: the fates of scenario `culprits` as the client
+    presents them, one per record unless it has another view, the same on Apache Kafka. `faults`: a scenario in which the client itself fails on every broker -> what is known of it.
     """
 
     name: str
@@ -139,5 +139,16 @@ CLIENTS: tuple[Client, ...] = (
         name="franz-go",
         prepare=_go,
         culprits=("INVALID_RECORD",) * 5,
+    ),
+    Client(
+        name="kafkajs",
+        prepare=lambda: _node("kafkajs.js"),
+        culprits=("INVALID_RECORD",) * 5,
+        not_offered={"group-consumer": "the consumer has no such option: https://kafka.js.org/docs/consuming#options"},
+    ),
+    Client(
+        name="@platformatic/kafka",
+        prepare=lambda: _node("platformatic_kafka.js"),
+        culprits=("UNKNOWN_SERVER_ERROR", "UNKNOWN_SERVER_ERROR", "INVALID_RECORD"),  # Those of the two records, that of the batch.
     ),
 )
