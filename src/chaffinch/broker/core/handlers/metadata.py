@@ -20,12 +20,21 @@ from chaffinch.protocol.messages.metadata import (
 )
 from chaffinch.storage.file_system import StorageError
 
+VERSION_WITH_IDS = 12
+"""First version in which topics may be asked for by id alone."""
+
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, MetadataRequest)
     asks_for_all = request.topics is None or (event.request.version == 0 and not request.topics)
-    if asks_for_all:
+    if event.request.version < VERSION_WITH_IDS and any(asked.name is None for asked in request.topics or ()):
+        # Versions 10 and 11 have room for an id and no answer to it: all is refused, as in Apache Kafka.
+        topics = [
+            MetadataResponseTopic(error_code=codes.INVALID_REQUEST.number, name=asked.name or "", topic_id=asked.topic_id)
+            for asked in request.topics or ()
+        ]
+    elif asks_for_all:
         topics = [_described(broker, topic) for topic in broker.topics]
     else:
         topics = [_asked_for(broker, event, asked, request.allow_auto_topic_creation, now_ms) for asked in request.topics or ()]
