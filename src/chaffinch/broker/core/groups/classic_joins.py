@@ -94,7 +94,7 @@ class ClassicJoins:
         group.add(member, request.protocol_type)
         ticket = self._wait(group, member_id)
         self._context.timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + NEW_MEMBER_TIMEOUT_MS)
-        self._rebalance.prepare_or_complete(group, now_ms, f"member {member_id!r} joins")
+        self._rebalance.prepare_or_complete(group, now_ms)
         return ticket
 
     # Members that join again --------------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class ClassicJoins:
             return current_generation(group, member_id)
         _update(member, request, protocols)
         ticket = self._wait(group, member_id)
-        self._rebalance.prepare_or_complete(group, now_ms, f"member {member_id!r} joins again")
+        self._rebalance.prepare_or_complete(group, now_ms)
         return ticket
 
     # Static members -----------------------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class ClassicJoins:
         self._rebalance.keep_session(group, member_id, now_ms)
         if not is_quiet:
             ticket = self._wait(group, member_id)
-            self._rebalance.prepare_or_complete(group, now_ms, f"instance {request.group_instance_id!r} is back")
+            self._rebalance.prepare_or_complete(group, now_ms)
             return ticket
         if version >= VERSION_WITH_SKIP_ASSIGNMENT:
             return current_generation(group, member_id, skip_assignment=group.leader == member_id)

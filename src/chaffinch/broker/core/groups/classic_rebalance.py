@@ -28,16 +28,15 @@ class ClassicRebalance:
 
     # Before members have joined --------------------------------------------------------------------------------------------------------
 
-    def prepare_or_complete(self, group: ClassicGroup, now_ms: int, reason: str) -> None:
+    def prepare_or_complete(self, group: ClassicGroup, now_ms: int) -> None:
         """Something changed: begin a rebalance, or see whether the one that is on can end."""
         if group.state is ClassicState.PREPARING_REBALANCE:
             self.complete_if_all_joined(group, now_ms)
         else:
-            self.prepare(group, now_ms, reason)
+            self.prepare(group, now_ms)
 
-    def prepare(self, group: ClassicGroup, now_ms: int, reason: str) -> None:
+    def prepare(self, group: ClassicGroup, now_ms: int) -> None:
         """Every member has to join again. The first rebalance of a group waits a moment for more members."""
-        self._context.lines.append(f"group {group.group_id!r}: rebalance after generation {group.generation}: {reason}")
         if group.state is ClassicState.COMPLETING_REBALANCE:
             self._drop_assignments(group, now_ms, codes.REBALANCE_IN_PROGRESS)
         group.unsynced = {}
@@ -78,7 +77,7 @@ class ClassicRebalance:
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.JOIN))
         absent = [name for name, member in group.members.items() if name not in group.joins and member.instance_id is None]
         for member_id in absent:
-            self.forget(group, member_id)
+            self._remove(group, member_id, "it did not join again in time")
         if group.members and not group.elect_leader():
             # Static members only, and none of them came: their sessions decide.
             self._schedule(group, TimerKind.JOIN, now_ms + group.rebalance_timeout_ms)
@@ -116,7 +115,7 @@ class ClassicRebalance:
             group.state_since_ms = since_ms
             self._context.lines.append(f"group {group.group_id!r}: assignments cannot be written: {error}")
             self._drop_assignments(group, now_ms, codes.NOT_COORDINATOR)
-            self.prepare(group, now_ms, "assignments could not be written")
+            self.prepare(group, now_ms)
             return
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
@@ -135,10 +134,9 @@ class ClassicRebalance:
     def sync_due(self, group: ClassicGroup, now_ms: int) -> None:
         """Members that joined and never asked for their assignment are sent away."""
         if group.state in (ClassicState.COMPLETING_REBALANCE, ClassicState.STABLE) and group.unsynced:
-            absent = list(group.unsynced)
-            for member_id in absent:
-                self.forget(group, member_id)
-            self.prepare(group, now_ms, f"{len(absent)} members did not ask for their assignment in time")
+            for member_id in list(group.unsynced):
+                self._remove(group, member_id, "it did not ask for its assignment in time")
+            self.prepare(group, now_ms)
 
     def _drop_assignments(self, group: ClassicGroup, now_ms: int, code: ErrorCode) -> None:
         for member in group.members.values():
@@ -159,15 +157,19 @@ class ClassicRebalance:
         member = group.members.get(member_id)
         if member is None or (not member.is_new and (member_id in group.joins or member_id in group.syncs)):
             return
-        self.forget(group, member_id)
-        self.after_removal(group, now_ms, f"nothing was heard of member {member_id!r}")
+        self._remove(group, member_id, "nothing was heard of it")
+        self.after_removal(group, now_ms)
 
-    def after_removal(self, group: ClassicGroup, now_ms: int, reason: str) -> None:
+    def after_removal(self, group: ClassicGroup, now_ms: int) -> None:
         """Members have gone: the others share what was theirs."""
         if group.state is ClassicState.PREPARING_REBALANCE:
             self.complete_if_all_joined(group, now_ms)
         elif group.state is not ClassicState.EMPTY:
-            self.prepare(group, now_ms, reason)
+            self.prepare(group, now_ms)
+
+    def _remove(self, group: ClassicGroup, member_id: str, reason: str) -> None:
+        self._context.lines.append(f"group {group.group_id!r}: member {member_id!r} is removed: {reason}")
+        self.forget(group, member_id)
 
     def forget(self, group: ClassicGroup, member_id: str) -> None:
         """The member is no more; what it waits for is answered with UNKNOWN_MEMBER_ID."""

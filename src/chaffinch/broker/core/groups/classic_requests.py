@@ -69,7 +69,7 @@ class ClassicRequests:
         """Each member's own result; the rebalance begins once, after all have gone."""
         results = [self._leave_one(group, identity) for identity in members]
         if codes.NONE in results:
-            self._rebalance.after_removal(group, now_ms, "members left")
+            self._rebalance.after_removal(group, now_ms)
         return results
 
     def _leave_one(self, group: ClassicGroup, identity: MemberIdentity) -> ErrorCode:

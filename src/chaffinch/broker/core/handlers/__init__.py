@@ -39,7 +39,6 @@ from chaffinch.broker.core.handlers import (
     txn_offset_commit,
     write_txn_markers,
 )
-from chaffinch.errors import codes
 
 HANDLERS: Mapping[int, Handler] = {
     0: produce.handle,

@@ -18,9 +18,14 @@ TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_MAX = 2
 """Level of Kafka's feature that is served: 2 raises the epoch at every end (KIP-890). The option of this name says what is finalized."""
 
+GROUP_VERSION = "group.version"
+GROUP_VERSION_MAX = 1
+"""Level of Kafka's feature that is served: 1 is KIP-848. Finalized unless the option of protocols leaves that out."""
+
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     supported = [SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=TRANSACTION_VERSION_MAX)]
+    supported.append(SupportedFeatureKey(name=GROUP_VERSION, min_version=0, max_version=GROUP_VERSION_MAX))
     supported.append(SupportedFeatureKey(name=CULPRIT_CODES_FEATURE, min_version=1, max_version=1))
     if broker.numbering == "kip":
         supported.append(SupportedFeatureKey(name=NUMBERING_FEATURE, min_version=1, max_version=1))
@@ -32,10 +37,13 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         ],
         supported_features=supported,
         finalized_features_epoch=0,
-        finalized_features=_finalized(broker.settings[TRANSACTION_VERSION]),
+        finalized_features=[
+            *_finalized(TRANSACTION_VERSION, broker.settings[TRANSACTION_VERSION]),
+            *_finalized(GROUP_VERSION, int("consumer" in broker.settings["group.coordinator.rebalance.protocols"])),
+        ],
     )
 
 
-def _finalized(level: int) -> list[FinalizedFeatureKey]:
-    """Clients speak the version of transactions that is finalized here; level 0 is said by saying nothing, as in Apache Kafka."""
-    return [FinalizedFeatureKey(name=TRANSACTION_VERSION, min_version_level=level, max_version_level=level)] if level else []
+def _finalized(name: str, level: int) -> list[FinalizedFeatureKey]:
+    """Clients speak the version of transactions and groups that is finalized here; level 0 is said by saying nothing, as in Kafka."""
+    return [FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)] if level else []
