@@ -162,7 +162,7 @@ def to_kafka_python(message: Message, version: int, twin: Any = None) -> Any:
 def _to_twin(field: Field, value: Any, version: int, twin: Any, name: str) -> Any:
     if name == "authorized_operations":
         return {bit for bit in range(32) if value >> bit & 1}
-    if value is None or isinstance(value, str | bytes | int | UUID):
+    if value is None or isinstance(value, str | bytes | int | float | UUID):
         return value
     if isinstance(value, memoryview):
         return bytes(value)

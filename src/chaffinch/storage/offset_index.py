@@ -37,6 +37,10 @@ class OffsetIndex:
             self._max_timestamps.append(max_timestamp_before)
             self._next_position = position + self._interval_bytes
 
+    def position(self, number: int) -> int:
+        """Where the batch of entry `number` begins."""
+        return self._positions[number]
+
     def floor(self, offset: int) -> tuple[int, int]:
         """(offset, position) of the last entry at or before `offset`; the segment's beginning when there is none."""
         index = bisect_right(self._offsets, offset) - 1

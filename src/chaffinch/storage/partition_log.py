@@ -16,7 +16,7 @@ from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
 from chaffinch.records.batch import BatchHeader, BatchView, TimestampType, decode, patch_offset, read_header
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.validation_policy import Origin
-from chaffinch.storage import retention
+from chaffinch.storage import leader_epochs, retention
 from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_files import LogFiles
@@ -239,6 +239,14 @@ class PartitionLog:
             return LogPosition(self.log_end_offset, 0) if last is None else LogPosition(last.base_offset, last.size)
         segment = self._files.from_offset(offset)[0]
         return LogPosition(segment.base_offset, segment.position_of(offset))
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch of the batch that holds `offset`, or of the first after it; -1 at the log's end. Raises StorageError."""
+        return leader_epochs.epoch_at(self._files.segments, offset)
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest leader epoch in the log up to `epoch`, the offset at which a later one begins). Raises StorageError."""
+        return leader_epochs.end_of_epoch(self._files.segments, epoch, self.log_end_offset)
 
     @property
     def max_timestamp(self) -> int:

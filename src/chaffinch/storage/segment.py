@@ -95,7 +95,7 @@ class Segment:
         if self._first_timestamp is None:
             if not self.size:
                 return NO_TIMESTAMP
-            self._first_timestamp = self._header_at(0).max_timestamp
+            self._first_timestamp = self.header_at(0).max_timestamp
         return self._first_timestamp
 
     @property
@@ -131,7 +131,7 @@ class Segment:
             return [memoryview(data)[:cut]]
         if not at_least_one:
             return []
-        size = self._header_at(start).size
+        size = self.header_at(start).size
         return [data + self.log.read(start + len(data), size - len(data))]
 
     def headers(self, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
@@ -164,7 +164,8 @@ class Segment:
             at += size
         return at
 
-    def _header_at(self, position: int) -> BatchHeader:
+    def header_at(self, position: int) -> BatchHeader:
+        """The header of the batch that begins at `position`."""
         return self._checked(self.log.read(position, HEADER_BYTES), 0, position)
 
     def _checked(self, data: bytes, at: int, position: int) -> BatchHeader:

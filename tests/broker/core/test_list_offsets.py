@@ -31,6 +31,7 @@ class TestListOffsets:
             (-3, 1, NOW_MS + 50),
             (-4, 0, -1),
             (-5, -1, -1),
+            (-6, -1, -1),
             (0, 0, NOW_MS),
             (NOW_MS + 1, 1, NOW_MS + 50),
             (NOW_MS + 51, -1, -1),
@@ -40,7 +41,7 @@ class TestListOffsets:
         client = cluster.client()
         client.produce("orders", batch_of(b"a", b"b", timestamps=[NOW_MS, NOW_MS + 50]))
         client.produce("orders", batch_of(b"c", b"d", timestamps=[NOW_MS + 10, NOW_MS + 20]))
-        (answer,) = client.ask(list_offsets(timestamp)).topics[0].partitions
+        (answer,) = client.ask(list_offsets(timestamp), 11).topics[0].partitions
         assert (answer.error_code, answer.offset, answer.timestamp) == (0, offset, found_timestamp)
 
     def test_the_last_stable_offset_ends_committed_logs(self, cluster: Cluster) -> None:
@@ -58,3 +59,46 @@ class TestListOffsets:
     def test_unknown_places(self, cluster: Cluster) -> None:
         client = cluster.client()
         assert client.ask(list_offsets(-1, topic="missing")).topics[0].partitions[0].error_code == 3
+
+    @pytest.mark.parametrize(
+        ("timestamp", "since"), [(-1, 1), (-2, 1), (-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 12), (-(2**63), 12), (0, 1)]
+    )
+    def test_special_places_and_the_versions_that_know_them(self, cluster: Cluster, timestamp: int, since: int) -> None:
+        client = cluster.client()
+        for version in range(1, 12):
+            (answer,) = client.ask(list_offsets(timestamp), version).topics[0].partitions
+            assert answer.error_code == (0 if version >= since else 35)
+
+    def test_a_partition_named_twice(self, cluster: Cluster) -> None:
+        request = list_offsets(-1)
+        request.topics[0].partitions += [
+            ListOffsetsPartition(partition_index=1, timestamp=-1),
+            ListOffsetsPartition(partition_index=0, timestamp=-2),
+        ]
+        answers = cluster.client().ask(request).topics[0].partitions
+        assert [(answer.partition_index, answer.error_code) for answer in answers] == [(0, 42), (1, 0), (0, 42)]
+
+    def test_the_epoch_is_that_of_the_record(self) -> None:
+        """KIP-320: a consumer remembers under which leader it read."""
+        cluster = Cluster(nodes=2)
+        cluster.topic("orders", 1, 2)
+        partition = cluster.core.topics.partition("orders", 0)
+        first = partition.replicas.leader
+        cluster.client(node=first).produce("orders", batch_of(b"a"))
+        cluster.stop_node(first)
+        client = cluster.client(node=1 - first)
+        client.produce("orders", batch_of(b"b", timestamps=[NOW_MS + 1]))
+        cluster.stop_node(1 - first)
+        cluster.start_node(1 - first)
+        epochs = [client.ask(list_offsets(timestamp)).topics[0].partitions[0].leader_epoch for timestamp in (-2, 0, NOW_MS + 1, -3, -1)]
+        current = partition.replicas.leader_epoch
+        assert epochs == [0, 0, 1, 1, current]
+        assert current > 1
+
+    def test_timestamps_end_at_the_high_watermark(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        for step in range(3):
+            client.produce("orders", batch_of(b"a", timestamps=[NOW_MS + step]))
+        cluster.core.topics.partition("orders", 0).log.high_watermark = 2
+        found = [client.ask(list_offsets(timestamp)).topics[0].partitions[0].offset for timestamp in (-1, NOW_MS + 1, NOW_MS + 2, -3)]
+        assert found == [2, 1, -1, -1]

@@ -13,7 +13,7 @@ from chaffinch.broker.core import options
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, INT_MAX, TOPIC_OPTIONS
 from chaffinch.protocol.messages import describe_configs as wire
-from chaffinch.settings import Option
+from chaffinch.settings import SECRET_WORDS, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,7 @@ class ConfigEntry:
     type: int
     documentation: str
     is_read_only: bool = False
+    is_sensitive: bool = False
     synonyms: list[tuple[str, str | None, int]] = field(default_factory=list)
 
 
@@ -34,25 +35,24 @@ def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> li
     return [_entry(option, _topic_places(option, overrides, settings)) for option in TOPIC_OPTIONS.options]
 
 
+def default_broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
+    """The options that were set at run time for all nodes, as the broker resource without a name has them."""
+    return [
+        _entry(option, [(option.name, settings.overrides(is_default=True)[option.name], wire.SOURCE_DYNAMIC_DEFAULT_BROKER)])
+        for option in options.BROKER_OPTIONS.options
+        if option.name in settings.overrides(is_default=True)
+    ]
+
+
 def broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
-    """Every broker option, those without effect that were given included."""
+    """Every option of a node, those without effect that were given included."""
     entries = [
         _entry(option, _broker_places(option, settings), is_read_only=option.name not in options.DYNAMIC)
         for option in options.BROKER_OPTIONS.options
     ]
-    for name, value in settings.ignored.items():
-        text = _shown(value)
-        entries.append(
-            ConfigEntry(
-                name=name,
-                value=text,
-                source=wire.SOURCE_STATIC_BROKER,
-                type=wire.TYPE_STRING,
-                documentation="Known to Apache Kafka; without effect here.",
-                is_read_only=True,
-                synonyms=[(name, text, wire.SOURCE_STATIC_BROKER)],
-            )
-        )
+    documentation = "Known to Apache Kafka; without effect here."
+    ignored = [(Option(name, "any", None, documentation), _shown(value)) for name, value in settings.ignored.items()]
+    entries += [_entry(option, [(option.name, text, wire.SOURCE_STATIC_BROKER)], is_read_only=True) for option, text in ignored]
     return entries
 
 
@@ -62,35 +62,44 @@ def _topic_places(option: Option, overrides: Mapping[str, str], settings: Dynami
         places.append((option.name, overrides[option.name], wire.SOURCE_TOPIC))
     synonym = BROKER_SYNONYMS.get(option.name)
     if synonym is not None:
-        if synonym in settings.overrides:
-            places.append((synonym, settings.overrides[synonym], wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
-        for name, unit in ((synonym, 1), *COARSER_SYNONYMS.get(synonym, ())):
+        places += _given_places(synonym, settings)
+        for name, unit in COARSER_SYNONYMS.get(synonym, ()):
             if name in settings.given:
-                value = settings.static(name)
-                places.append((name, _shown(value if unit == 1 else max(value * unit, -1)), wire.SOURCE_STATIC_BROKER))
+                places.append((name, _shown(max(settings.static(name) * unit, -1)), wire.SOURCE_STATIC_BROKER))
     places.append((synonym or option.name, _shown(option.default), wire.SOURCE_DEFAULT))
     return places
 
 
 def _broker_places(option: Option, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+    return [*_given_places(option.name, settings), (option.name, _shown(options.default_of(option)), wire.SOURCE_DEFAULT)]
+
+
+def _given_places(name: str, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+    """Where a broker option was given a value, the winning place first."""
+    named, defaults = settings.overrides(is_default=False), settings.overrides(is_default=True)
     places: list[tuple[str, str | None, int]] = []
-    if option.name in settings.overrides:
-        places.append((option.name, settings.overrides[option.name], wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
-    if option.name in settings.given:
-        places.append((option.name, _shown(settings.static(option.name)), wire.SOURCE_STATIC_BROKER))
-    places.append((option.name, _shown(options.default_of(option)), wire.SOURCE_DEFAULT))
+    if name in named:
+        places.append((name, named[name], wire.SOURCE_DYNAMIC_BROKER))
+    if name in defaults:
+        places.append((name, defaults[name], wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
+    if name in settings.given:
+        places.append((name, _shown(settings.static(name)), wire.SOURCE_STATIC_BROKER))
     return places
 
 
 def _entry(option: Option, places: list[tuple[str, str | None, int]], *, is_read_only: bool = False) -> ConfigEntry:
+    is_sensitive = any(word in option.name for word in SECRET_WORDS)
+    if is_sensitive:
+        places = [(name, None, source) for name, _, source in places]
     _, value, source = places[0]
     return ConfigEntry(
         name=option.name,
         value=value,
         source=source,
-        type=_type(option),
+        type=wire.TYPE_PASSWORD if is_sensitive else _type(option),
         documentation=option.documentation,
         is_read_only=is_read_only,
+        is_sensitive=is_sensitive,
         synonyms=places,
     )
 

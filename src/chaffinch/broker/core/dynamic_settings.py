@@ -12,17 +12,24 @@ from chaffinch.errors import ConfigException, codes
 from chaffinch.settings import Settings
 from chaffinch.storage.journal import Journal
 
-_KEY = b"broker.options"
+_DEFAULTS_KEY = b"broker.options"
+_NAMED_KEY = b"broker.options.named"
 
 
 class DynamicSettings(Mapping[str, Any]):
-    """The broker's options as they stand now. `overrides` were set at run time, as strings."""
+    """The broker's options as they stand now.
+
+    At run time they are set in two layers, as strings: defaults of the cluster, and above them options of a node that was named. The nodes
+    of one process share their options, so what is set for one of them holds for all.
+    """
 
     def __init__(self, static: Settings, journal: Journal) -> None:
         self._static = static
         self._journal = journal
-        self.overrides: dict[str, str] = json.loads(journal.items().get(_KEY, b"{}"))
-        self._values = self._merged(self.overrides)
+        remembered = journal.items()
+        self._defaults: dict[str, str] = json.loads(remembered.get(_DEFAULTS_KEY, b"{}"))
+        self._named: dict[str, str] = json.loads(remembered.get(_NAMED_KEY, b"{}"))
+        self._values = self._merged(self._defaults, self._named)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
@@ -32,6 +39,10 @@ class DynamicSettings(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def overrides(self, *, is_default: bool) -> Mapping[str, str]:
+        """What was set at run time in one of the layers."""
+        return self._defaults if is_default else self._named
 
     def static(self, name: str) -> Any:
         """The value an option had at start."""
@@ -51,23 +62,27 @@ class DynamicSettings(Mapping[str, Any]):
         """Names set at start that Kafka knows and that have no effect here."""
         return self._static.ignored
 
-    def check(self, overrides: Mapping[str, str]) -> None:
-        """Raises RequestRefused (INVALID_CONFIG) when these cannot be the options set at run time."""
-        self._merged(overrides)
+    def check(self, overrides: Mapping[str, str], *, is_default: bool) -> dict[str, Any]:
+        """All values as they would be with this layer. Raises RequestRefused (42, as Kafka) when these cannot be set at run time."""
+        return self._merged(overrides, self._named) if is_default else self._merged(self._defaults, overrides)
 
-    def alter(self, overrides: Mapping[str, str]) -> None:
-        """Replace the options set at run time. Raises as `check`, and StorageError; nothing has changed then."""
-        merged = self._merged(overrides)
-        self._journal.put({_KEY: json.dumps(dict(overrides)).encode()})
-        self.overrides = dict(overrides)
+    def alter(self, overrides: Mapping[str, str], *, is_default: bool) -> None:
+        """Replace what was set at run time in a layer. Raises as `check`, and StorageError; nothing has changed then."""
+        merged = self.check(overrides, is_default=is_default)
+        self._journal.put({_DEFAULTS_KEY if is_default else _NAMED_KEY: json.dumps(dict(overrides)).encode()})
+        if is_default:
+            self._defaults = dict(overrides)
+        else:
+            self._named = dict(overrides)
         self._values = merged
 
-    def _merged(self, overrides: Mapping[str, str]) -> dict[str, Any]:
+    def _merged(self, *layers: Mapping[str, str]) -> dict[str, Any]:
+        overrides = {name: value for layer in layers for name, value in layer.items()}
         fixed = sorted(name for name in overrides if name in options.BROKER_OPTIONS_BY_NAME and name not in options.DYNAMIC)
         if fixed:
-            raise RequestRefused(codes.INVALID_CONFIG, f"option {fixed[0]} cannot be changed while the broker runs")
+            raise RequestRefused(codes.INVALID_REQUEST, f"option {fixed[0]} cannot be changed while the broker runs")
         try:
             parsed = options.parse(overrides)
         except ConfigException as error:
-            raise RequestRefused(codes.INVALID_CONFIG, str(error)) from None
+            raise RequestRefused(codes.INVALID_REQUEST, str(error)) from None
         return {**self._static, **{name: parsed[name] for name in parsed.given}}

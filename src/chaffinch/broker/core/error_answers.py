@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chaffinch.broker.core import transaction_error_answers
+from chaffinch.broker.core import topics_error_answers, transaction_error_answers
 from chaffinch.broker.core.groups import error_answers as groups_error_answers
 from chaffinch.protocol.messages import (
     api_versions,
@@ -153,4 +153,5 @@ _ANSWERS: Mapping[str, Callable[[Any, int], Message]] = {
     "DescribeCluster": lambda _, number: describe_cluster.DescribeClusterResponse(error_code=number),
     **groups_error_answers.ANSWERS,
     **transaction_error_answers.ANSWERS,
+    **topics_error_answers.ANSWERS,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 NAME_LENGTH_MAX = 249
-INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 

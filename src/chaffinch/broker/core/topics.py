@@ -125,6 +125,11 @@ class TopicRegistry:
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._topics.values())
 
+    @property
+    def directory(self) -> str:
+        """Where the logs are, as people know it."""
+        return self._file_system.describe(LOGS)
+
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
@@ -176,11 +181,30 @@ class TopicRegistry:
         self._remember(topic)
         return CreatedTopic(topic, len(replicas), len(replicas[0]))
 
+    def widen(
+        self, name: str, count: int, *, assignment: Sequence[Sequence[int]] | None = None, now_ms: int, validate_only: bool = False
+    ) -> None:
+        """Give a topic more partitions, `count` in all. `assignment`: replicas of each new one.
+
+        Raises UnknownTopicOrPartition (3), InvalidPartitions (37), InvalidReplicationFactor (38), InvalidReplicaAssignment (39),
+        StorageError.
+        """
+        topic = self._existing(name)
+        replicas = self._new_replicas(topic, count, assignment)
+        if validate_only:
+            return
+        there = len(topic.partitions)
+        try:
+            self._open_partitions(topic, replicas, now_ms, is_new=True)
+            sync_directories(self._file_system, topic.directory)
+            self._write(topic)
+        except BaseException:
+            del topic.partitions[there:]
+            raise
+
     def delete(self, name: str) -> None:
         """Delete a topic and its bytes. Raises UnknownTopicOrPartition (3)."""
-        topic = self._topics.get(name)
-        if topic is None:
-            raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        topic = self._existing(name)
         self._journal.put({_TOPIC_PREFIX + name.encode(): None, _DELETING_PREFIX + topic.directory.encode(): b""})
         self.version += 1
         del self._topics[name], self._by_id[topic.topic_id], self._collisions[topic_names.collision_key(name)]
@@ -197,9 +221,7 @@ class TopicRegistry:
 
     def alter(self, name: str, overrides: Mapping[str, str]) -> None:
         """Give a topic these options and no others. Raises as `check_config`, UnknownTopicOrPartition (3), StorageError."""
-        topic = self._topics.get(name)
-        if topic is None:
-            raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        topic = self._existing(name)
         config = self.check_config(overrides)
         before = topic.overrides
         topic.overrides = dict(overrides)
@@ -220,6 +242,12 @@ class TopicRegistry:
         self._journal.sync()
 
     # Inside -------------------------------------------------------------------------------------------------------------------------
+
+    def _existing(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
+        return topic
 
     def _check_name(self, name: str) -> None:
         fault = topic_names.fault_of(name)
@@ -249,6 +277,27 @@ class TopicRegistry:
             )
         return self._nodes.assign(count, factor, self._dice.randrange(node_count))
 
+    def _new_replicas(self, topic: Topic, count: int, assignment: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
+        """Replicas of the partitions that a topic is to get."""
+        there, node_count = len(topic.partitions), len(self._nodes.nodes)
+        factor = len(topic.partitions[0].replicas.assigned)
+        if not there < count <= PARTITIONS_MAX:
+            reason = f"topic {topic.name!r} has {there} partitions: it can get more, up to {PARTITIONS_MAX}, not {count}"
+            raise RequestRefused(codes.INVALID_PARTITIONS, reason)
+        if assignment is None:
+            if factor > node_count:
+                reason = f"replication factor {factor} of topic {topic.name!r} is more than the {node_count} nodes of this cluster"
+                raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, reason)
+            return self._nodes.assign(count - there, factor, (topic.partitions[-1].replicas.assigned[0] + 1) % node_count)
+        if len(assignment) != count - there:
+            reason = f"{count - there} partitions are to be added, replicas are given for {len(assignment)}"
+            raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, reason)
+        checked = self._checked_assignment(assignment)
+        if len(checked[0]) != factor:
+            reason = f"topic {topic.name!r} has {factor} replicas of each partition, not {len(checked[0])}"
+            raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, reason)
+        return checked
+
     def _checked_assignment(self, assignment: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         known = {node.id for node in self._nodes.nodes}
         for replicas in assignment:
@@ -277,7 +326,7 @@ class TopicRegistry:
         self._journal.put({_TOPIC_PREFIX + topic.name.encode(): json.dumps(value).encode()})
 
     def _open_partitions(self, topic: Topic, replicas: Sequence[tuple[int, ...]], now_ms: int, *, is_new: bool) -> None:
-        for index, assigned in enumerate(replicas):
+        for index, assigned in enumerate(replicas, start=len(topic.partitions)):
             directory = f"{topic.directory}/{index}"
             if not is_new and not self._file_system.exists(directory):
                 raise StorageError(self._file_system.describe(directory), "open", f"the log of {topic.name}-{index} is missing")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from chaffinch.broker.core import config_entries
 from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.config_changes import check_node, existing_topic
 from chaffinch.broker.core.config_entries import ConfigEntry
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -11,6 +14,9 @@ from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_configs import (
     RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
     RESOURCE_TOPIC,
     SOURCE_DEFAULT,
     DescribeConfigsRequest,
@@ -31,31 +37,49 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 def _described(broker: BrokerState, resource: DescribeConfigsResource, request: DescribeConfigsRequest) -> DescribeConfigsResult:
     result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
     try:
-        entries = _entries(broker, resource)
+        describe = _DESCRIBED.get(resource.resource_type)
+        if describe is None:
+            raise RequestRefused(codes.INVALID_REQUEST, f"there are no resources of type {resource.resource_type}")
+        entries = describe(broker, resource.resource_name)
     except RequestRefused as refused:
         result.error_code, result.error_message = refused.code.number, refused.message
         return result
-    wanted = None if resource.configuration_keys is None else set(resource.configuration_keys)
-    result.configs = [_shown(entry, request) for entry in entries if wanted is None or entry.name in wanted]
+    wanted = set(resource.configuration_keys or ())
+    result.configs = [_shown(entry, request) for entry in entries if not wanted or entry.name in wanted]
     return result
 
 
-def _entries(broker: BrokerState, resource: DescribeConfigsResource) -> list[ConfigEntry]:
-    if resource.resource_type == RESOURCE_TOPIC:
-        topic = broker.topics.get(resource.resource_name)
-        if topic is None:
-            raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {resource.resource_name!r} does not exist")
-        return config_entries.topic_entries(topic.overrides, broker.settings)
-    if resource.resource_type == RESOURCE_BROKER:
-        check_node(broker, resource.resource_name)
-        return config_entries.broker_entries(broker.settings)
-    raise RequestRefused(codes.INVALID_REQUEST, f"resources of type {resource.resource_type} have no options here: topics are 2, brokers 4")
+def _of_topic(broker: BrokerState, name: str) -> list[ConfigEntry]:
+    return config_entries.topic_entries(existing_topic(broker, name).overrides, broker.settings)
 
 
-def check_node(broker: BrokerState, name: str) -> None:
-    """A broker resource is named by a node's id, or "" for all of them. All nodes share their options."""
-    if name and name not in {str(node.id) for node in broker.nodes.nodes}:
-        raise RequestRefused(codes.INVALID_REQUEST, f"node {name!r} is not one of this cluster's {len(broker.nodes.nodes)} nodes")
+def _of_broker(broker: BrokerState, name: str) -> list[ConfigEntry]:
+    if not name:
+        return config_entries.default_broker_entries(broker.settings)
+    check_node(broker, name)
+    return config_entries.broker_entries(broker.settings)
+
+
+def _of_loggers(broker: BrokerState, name: str) -> list[ConfigEntry]:
+    """There are no loggers whose level could be looked at."""
+    check_node(broker, name)
+    return []
+
+
+def _of_nothing(broker: BrokerState, name: str) -> list[ConfigEntry]:
+    """Groups and clients have no options of their own here."""
+    if not name:
+        raise RequestRefused(codes.INVALID_REQUEST, "the name of the resource is empty")
+    return []
+
+
+_DESCRIBED: Mapping[int, Callable[[BrokerState, str], list[ConfigEntry]]] = {
+    RESOURCE_TOPIC: _of_topic,
+    RESOURCE_BROKER: _of_broker,
+    RESOURCE_BROKER_LOGGER: _of_loggers,
+    RESOURCE_CLIENT_METRICS: _of_nothing,
+    RESOURCE_GROUP: _of_nothing,
+}
 
 
 def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
@@ -64,6 +88,7 @@ def _shown(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfi
         name=entry.name,
         value=entry.value,
         read_only=entry.is_read_only,
+        is_sensitive=entry.is_sensitive,
         config_source=entry.source,
         is_default=entry.source == SOURCE_DEFAULT,
         synonyms=[DescribeConfigsSynonym(name=name, value=value, source=source) for name, value, source in synonyms],

@@ -1,0 +1,156 @@
+"""Changes of options while the broker runs, as IncrementalAlterConfigs and the older AlterConfigs ask for them (KIP-339, KIP-133).
+
+A resource changes as a whole or not at all. Checks and their codes are those of Apache Kafka's ConfigAdminManager.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from chaffinch.broker.core import options, topic_names
+from chaffinch.broker.core.broker_state import BrokerState, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
+from chaffinch.broker.core.topics import Topic
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_TOPIC
+from chaffinch.protocol.messages.incremental_alter_configs import (
+    OPERATION_APPEND,
+    OPERATION_DELETE,
+    OPERATION_SET,
+    OPERATION_SUBTRACT,
+    AlterableConfig,
+)
+from chaffinch.settings import Option, OptionTable
+from chaffinch.storage.file_system import StorageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """What is to become of one resource. `replaces`: options that are not named go back to their defaults."""
+
+    resource_type: int
+    resource_name: str
+    configs: Sequence[AlterableConfig]
+    replaces: bool = False
+
+    @property
+    def names(self) -> set[str]:
+        return {config.name for config in self.configs}
+
+
+def carry_out(
+    broker: BrokerState, event: RequestReceived, changes: Sequence[ConfigChange], validate_only: bool, now_ms: int
+) -> list[tuple[int, str | None]]:
+    """Code and message for each change, in order; those without an error are in force unless `validate_only`."""
+    times_named = Counter((change.resource_type, change.resource_name) for change in changes)
+    results: list[tuple[int, str | None]] = []
+    for change in changes:
+        refused: tuple[ErrorCode, str] | None = None
+        try:
+            if times_named[change.resource_type, change.resource_name] > 1:
+                raise RequestRefused(codes.INVALID_REQUEST, "each resource must appear at most once")
+            _carry_out(broker, change, validate_only)
+        except RequestRefused as refusal:
+            refused = refusal.code, refusal.message
+        except StorageError as error:
+            refused = codes.KAFKA_STORAGE_ERROR, str(error)
+        if refused is not None:
+            refuse(broker, event, now_ms, place=change.resource_name, code=refused[0], reason=refused[1])
+        results.append((0, None) if refused is None else (refused[0].number, refused[1]))
+    return results
+
+
+def check_node(broker: BrokerState, name: str) -> None:
+    """A broker resource is named by a node's id. All nodes share their options."""
+    if name not in {str(node.id) for node in broker.nodes.nodes}:
+        raise RequestRefused(codes.INVALID_REQUEST, f"node {name!r} is not one of this cluster's {len(broker.nodes.nodes)} nodes")
+
+
+def existing_topic(broker: BrokerState, name: str) -> Topic:
+    """Raises INVALID_TOPIC_EXCEPTION (17) or UNKNOWN_TOPIC_OR_PARTITION (3)."""
+    topic = broker.topics.get(name)
+    if topic is None:
+        fault = topic_names.fault_of(name)
+        code = codes.UNKNOWN_TOPIC_OR_PARTITION if fault is None else codes.INVALID_TOPIC_EXCEPTION
+        raise RequestRefused(code, fault or f"topic {name!r} does not exist")
+    return topic
+
+
+def _carry_out(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
+    if len(change.names) != len(change.configs):
+        raise RequestRefused(codes.INVALID_REQUEST, "an option is named twice for the same resource")
+    without_value = [config.name for config in change.configs if config.value is None and config.config_operation != OPERATION_DELETE]
+    if without_value:
+        raise RequestRefused(codes.INVALID_REQUEST, f"option {without_value[0]} has no value")
+    if change.resource_type == RESOURCE_TOPIC:
+        _alter_topic(broker, change, validate_only)
+    elif change.resource_type == RESOURCE_BROKER:
+        _alter_broker(broker, change, validate_only)
+    elif change.resource_type == RESOURCE_BROKER_LOGGER and not change.replaces:
+        raise RequestRefused(codes.INVALID_CONFIG, "there are no loggers whose level can be changed here")
+    else:
+        raise RequestRefused(codes.INVALID_REQUEST, f"resources of type {change.resource_type} have no options here")
+
+
+def _alter_topic(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
+    topic = existing_topic(broker, change.resource_name)
+    defaults = topic_defaults(broker.settings)
+    overrides = _changed(topic.overrides, change, TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, defaults.get)
+    broker.topics.check_config(overrides)
+    if not validate_only:
+        broker.topics.alter(topic.name, overrides)
+        broker.say_without_effect(topic.name, {name: value for name, value in overrides.items() if name in change.names})
+
+
+def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
+    """The name "" stands for the defaults of all nodes, a node's id for options that win over them."""
+    is_default = not change.resource_name
+    if not is_default:
+        check_node(broker, change.resource_name)
+    settings = broker.settings
+    before = settings.overrides(is_default=is_default)
+    overrides = _changed(before, change, options.BROKER_OPTIONS, options.BROKER_OPTIONS_BY_NAME, settings.static_or_none)
+    settings.check(overrides, is_default=is_default)
+    if not validate_only:
+        settings.alter(overrides, is_default=is_default)
+        for name in sorted(change.names & overrides.keys() & options.WITHOUT_EFFECT_ON_TOPICS):
+            broker.refusals.without_effect(name, overrides[name])
+        broker.topics.settings_changed(settings)
+
+
+def _changed(
+    overrides: Mapping[str, str], change: ConfigChange, table: OptionTable, by_name: Mapping[str, Option], default_of: Callable[[str], Any]
+) -> dict[str, str]:
+    """The overrides after the change; values are checked by whoever takes them."""
+    result = {} if change.replaces else dict(overrides)
+    for config in change.configs:
+        option = by_name.get(config.name)
+        if option is None:
+            raise RequestRefused(codes.INVALID_CONFIG, table.unknown(config.name))
+        value = config.value or ""
+        if config.config_operation == OPERATION_DELETE:
+            result.pop(config.name, None)
+        elif config.config_operation == OPERATION_SET:
+            result[config.name] = value
+        elif config.config_operation in (OPERATION_APPEND, OPERATION_SUBTRACT):
+            before = result.get(config.name, default_of(config.name))
+            result[config.name] = _list_change(option, config.config_operation, value, before)
+        else:
+            raise RequestRefused(codes.INVALID_REQUEST, f"operation {config.config_operation} on option {config.name} does not exist")
+    return result
+
+
+def _list_change(option: Option, operation: int, value: str, before: Any) -> str:
+    if option.kind != "list":
+        raise RequestRefused(codes.INVALID_CONFIG, f"option {option.name} is not a list: nothing can be added or taken away")
+    members = list(option.parse(before if before is not None else option.default or ()))
+    named = [part.strip() for part in value.split(",") if part.strip()]
+    if operation == OPERATION_SUBTRACT:
+        return ",".join(member for member in members if member not in named)
+    return ",".join(members + [member for member in named if member not in members])

@@ -1,0 +1,34 @@
+"""AlterConfigs: give resources these options and no others (KIP-133). Current clients ask for changes instead."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core import config_changes
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.config_changes import ConfigChange
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResourceResponse, AlterConfigsResponse
+from chaffinch.protocol.messages.incremental_alter_configs import OPERATION_SET, AlterableConfig
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, AlterConfigsRequest)
+    changes = [
+        ConfigChange(
+            resource_type=resource.resource_type,
+            resource_name=resource.resource_name,
+            configs=[AlterableConfig(name=config.name, config_operation=OPERATION_SET, value=config.value) for config in resource.configs],
+            replaces=True,
+        )
+        for resource in request.resources
+    ]
+    results = config_changes.carry_out(broker, event, changes, request.validate_only, now_ms)
+    return AlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=code, error_message=message, resource_type=change.resource_type, resource_name=change.resource_name
+            )
+            for change, (code, message) in zip(changes, results, strict=True)
+        ]
+    )

@@ -1,0 +1,44 @@
+"""CreatePartitions: more partitions for topics, each topic on its own (KIP-195). Checks and their codes are those of Apache Kafka."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from chaffinch.storage.file_system import StorageError
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, CreatePartitionsRequest)
+    times_named = Counter(topic.name for topic in request.topics)
+    results = []
+    for asked in {topic.name: topic for topic in request.topics}.values():
+        result = CreatePartitionsTopicResult(name=asked.name)
+        try:
+            if times_named[asked.name] > 1:
+                raise RequestRefused(codes.INVALID_REQUEST, f"topic {asked.name!r} is named {times_named[asked.name]} times in one request")
+            _create(broker, asked, request.validate_only, now_ms)
+        except RequestRefused as refused:
+            result.error_code, result.error_message = refused.code.number, refused.message
+            refuse(broker, event, now_ms, place=asked.name, code=refused.code, reason=refused.message)
+        except StorageError as error:
+            result.error_code, result.error_message = codes.KAFKA_STORAGE_ERROR.number, str(error)
+            refuse(broker, event, now_ms, place=asked.name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+        results.append(result)
+    return CreatePartitionsResponse(results=results)
+
+
+def _create(broker: BrokerState, asked: CreatePartitionsTopic, validate_only: bool, now_ms: int) -> None:
+    assignment = None if asked.assignments is None else [new.broker_ids for new in asked.assignments]
+    broker.topics.widen(asked.name, asked.count, assignment=assignment, now_ms=now_ms, validate_only=validate_only)

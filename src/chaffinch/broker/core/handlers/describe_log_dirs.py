@@ -1,0 +1,44 @@
+"""DescribeLogDirs: the data directory, and what the logs take of it that this node holds. Bytes are stored once for all nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.topics import Topic
+from chaffinch.protocol.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, DescribeLogDirsRequest)
+    described: Iterable[tuple[Topic, Collection[int]]]
+    if request.topics is None:
+        described = ((topic, range(len(topic.partitions))) for topic in broker.topics)
+    else:
+        wanted: dict[str, set[int]] = {}
+        for asked in request.topics:
+            wanted.setdefault(asked.topic, set()).update(asked.partitions)
+        described = ((topic, wanted[topic.name]) for topic in broker.topics if topic.name in wanted)
+    topics = [_described(topic, indexes, event.node_id) for topic, indexes in described]
+    result = DescribeLogDirsResult(log_dir=broker.topics.directory, topics=[topic for topic in topics if topic.partitions])
+    return DescribeLogDirsResponse(results=[result])
+
+
+def _described(topic: Topic, indexes: Collection[int], node_id: int) -> DescribeLogDirsTopic:
+    return DescribeLogDirsTopic(
+        name=topic.name,
+        partitions=[
+            DescribeLogDirsPartition(partition_index=index, partition_size=partition.log.size_bytes)
+            for index, partition in enumerate(topic.partitions)
+            if index in indexes and node_id in partition.replicas.assigned
+        ],
+    )

@@ -1,0 +1,37 @@
+"""ListConfigResources: the names of what has options (KIP-1142): topics and nodes. Groups and clients have none of their own here."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.describe_configs import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from chaffinch.protocol.messages.list_config_resources import ConfigResource, ListConfigResourcesRequest, ListConfigResourcesResponse
+
+VERSION_WITH_TYPES = 1
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, ListConfigResourcesRequest)
+    nodes = [str(node.id) for node in broker.nodes.live]
+    names = {
+        RESOURCE_TOPIC: [topic.name for topic in broker.topics],
+        RESOURCE_BROKER: nodes,
+        RESOURCE_BROKER_LOGGER: nodes,
+        RESOURCE_CLIENT_METRICS: [],
+        RESOURCE_GROUP: [],
+    }
+    wanted = set(request.resource_types or names) if event.request.version >= VERSION_WITH_TYPES else {RESOURCE_CLIENT_METRICS}
+    if not wanted <= names.keys():
+        return ListConfigResourcesResponse(error_code=codes.UNSUPPORTED_VERSION.number)
+    return ListConfigResourcesResponse(
+        config_resources=[ConfigResource(resource_name=name, resource_type=kind) for kind in sorted(wanted) for name in names[kind]]
+    )

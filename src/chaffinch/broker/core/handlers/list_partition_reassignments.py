@@ -1,0 +1,12 @@
+"""ListPartitionReassignments: nothing is ever being moved. Kafka's tools ask before they describe topics."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsResponse
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    return ListPartitionReassignmentsResponse()

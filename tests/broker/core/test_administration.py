@@ -1,0 +1,123 @@
+"""What Kafka's command line tools ask on the way: directories, reassignments, quotas, credentials, ACLs, names of resources."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.broker.core import topics_error_answers
+from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.protocol.apis import APIS
+from chaffinch.protocol.messages.describe_acls import DescribeAclsRequest
+from chaffinch.protocol.messages.describe_client_quotas import DescribeClientQuotasRequest
+from chaffinch.protocol.messages.describe_configs import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+)
+from chaffinch.protocol.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from chaffinch.protocol.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest, UserName
+from chaffinch.protocol.messages.list_config_resources import ListConfigResourcesRequest
+from chaffinch.protocol.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
+from chaffinch.protocol.server_connection import ReceivedRequest
+from tests.broker.batches import batch_of
+from tests.broker.core_client import Cluster
+from tests.protocol.instances import sample
+
+
+class TestLogDirs:
+    @pytest.mark.parametrize("version", range(1, 6))
+    def test_sizes(self, version: int) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", 2)
+        cluster.topic("bills")
+        client = cluster.client()
+        client.produce("orders", batch_of(b"a"), partition=1)
+        answer = client.ask(DescribeLogDirsRequest(topics=None), version)
+        (result,) = answer.results
+        assert (answer.error_code, result.error_code, result.log_dir) == (0, 0, "logs")
+        shown = {topic.name: [(part.partition_index, part.partition_size) for part in topic.partitions] for topic in result.topics}
+        assert shown == {"orders": [(0, 0), (1, len(batch_of(b"a")))], "bills": [(0, 0)]}
+
+    @pytest.mark.parametrize(
+        ("asked", "shown"),
+        [
+            ([], []),
+            ([("orders", [1, 7, 1])], [("orders", [1])]),
+            ([("missing", [0])], []),
+            ([("orders", [0]), ("orders", [1])], [("orders", [0, 1])]),
+        ],
+    )
+    def test_what_was_asked_for(self, asked: list[tuple[str, list[int]]], shown: list[tuple[str, list[int]]]) -> None:
+        cluster = Cluster()
+        cluster.topic("orders", 2)
+        topics = [DescribableLogDirTopic(topic=name, partitions=indexes) for name, indexes in asked]
+        (result,) = cluster.client().ask(DescribeLogDirsRequest(topics=topics)).results
+        assert [(topic.name, [part.partition_index for part in topic.partitions]) for topic in result.topics] == shown
+
+    def test_a_node_shows_its_replicas(self) -> None:
+        cluster = Cluster(nodes=2)
+        cluster.topic("orders", 2)
+        shown = []
+        for node in (0, 1):
+            (result,) = cluster.client(node=node).ask(DescribeLogDirsRequest(topics=None)).results
+            shown += [(node, part.partition_index) for topic in result.topics for part in topic.partitions]
+        replicas = [cluster.core.topics.partition("orders", index).replicas.assigned for index in (0, 1)]
+        assert sorted(shown) == sorted((replicas[index][0], index) for index in (0, 1))
+
+
+def test_nothing_is_being_moved() -> None:
+    answer = Cluster().client().ask(ListPartitionReassignmentsRequest())
+    assert (answer.error_code, answer.topics) == (0, [])
+
+
+def test_nobody_has_limits() -> None:
+    answer = Cluster().client().ask(DescribeClientQuotasRequest())
+    assert (answer.error_code, answer.entries) == (0, [])
+
+
+def test_there_is_no_authorizer() -> None:
+    answer = Cluster().client().ask(DescribeAclsRequest())
+    assert (answer.error_code, answer.resources) == (54, [])
+
+
+def test_there_are_no_users() -> None:
+    client = Cluster().client()
+    for users in (None, []):
+        answer = client.ask(DescribeUserScramCredentialsRequest(users=users))
+        assert (answer.error_code, answer.results) == (0, [])
+    answer = client.ask(DescribeUserScramCredentialsRequest(users=[UserName(name="a"), UserName(name="b"), UserName(name="a")]))
+    assert [(result.user, result.error_code) for result in answer.results] == [("a", 92), ("b", 91)]
+
+
+@pytest.mark.parametrize(
+    ("version", "types", "code", "names"),
+    [
+        (1, [RESOURCE_TOPIC], 0, ["orders"]),
+        (1, [RESOURCE_BROKER], 0, ["0", "1"]),
+        (1, [RESOURCE_BROKER, RESOURCE_BROKER], 0, ["0", "1"]),
+        (1, [RESOURCE_BROKER_LOGGER], 0, ["0", "1"]),
+        (1, [RESOURCE_GROUP, RESOURCE_CLIENT_METRICS], 0, []),
+        (1, [], 0, ["orders", "0", "1", "0", "1"]),
+        (1, [77], 35, []),
+        (0, [], 0, []),
+    ],
+)
+def test_names_of_resources(version: int, types: list[int], code: int, names: list[str]) -> None:
+    cluster = Cluster(nodes=2)
+    cluster.topic("orders")
+    answer = cluster.client().ask(ListConfigResourcesRequest(resource_types=types), version)
+    assert (answer.error_code, [resource.resource_name for resource in answer.config_resources]) == (code, names)
+
+
+@pytest.mark.parametrize("name", sorted(topics_error_answers.ANSWERS))
+def test_a_script_can_answer_any_request_with_any_code(name: str) -> None:
+    """Whatever was asked, in every version served: the number is in the bytes."""
+    (api,) = (api for api in APIS.values() if api.name == name)
+    number = 0x3A5C
+    for version in api.served:
+        request = ReceivedRequest(api=api, version=version, correlation_id=1, client_id="", message=sample(api.request, version))
+        answer = error_answer(request, number)
+        assert isinstance(answer, api.response)
+        assert number.to_bytes(2, "big") in b"".join(answer.encode(version))

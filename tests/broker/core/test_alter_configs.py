@@ -1,0 +1,224 @@
+"""Options changed at run time, by AlterConfigs and IncrementalAlterConfigs, and described: resources, layers, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.protocol.messages import alter_configs as legacy
+from chaffinch.protocol.messages.describe_configs import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    SOURCE_DEFAULT,
+    SOURCE_DYNAMIC_BROKER,
+    SOURCE_DYNAMIC_DEFAULT_BROKER,
+    SOURCE_STATIC_BROKER,
+    SOURCE_TOPIC,
+    TYPE_INT,
+    TYPE_PASSWORD,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResult,
+)
+from chaffinch.protocol.messages.incremental_alter_configs import (
+    OPERATION_SET,
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from tests.broker.core_client import Client, Cluster
+
+
+def replace(
+    client: Client, name: str, kind: int = RESOURCE_TOPIC, *, validate_only: bool = False, **options: str | None
+) -> tuple[int, str]:
+    """AlterConfigs: code and message."""
+    configs = [legacy.AlterableConfig(name=key.replace("_", "."), value=value) for key, value in options.items()]
+    resource = legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    (response,) = client.ask(legacy.AlterConfigsRequest(resources=[resource], validate_only=validate_only)).responses
+    assert (response.resource_type, response.resource_name) == (kind, name)
+    return response.error_code, response.error_message or ""
+
+
+def change(name: str, kind: int = RESOURCE_TOPIC, **options: str) -> AlterConfigsResource:
+    configs = [AlterableConfig(name=key.replace("_", "."), config_operation=OPERATION_SET, value=value) for key, value in options.items()]
+    return AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+
+
+def alter(client: Client, *resources: AlterConfigsResource) -> list[int]:
+    return [response.error_code for response in client.ask(IncrementalAlterConfigsRequest(resources=list(resources))).responses]
+
+
+def describe(client: Client, name: str, kind: int = RESOURCE_TOPIC, keys: list[str] | None = None, **wishes: bool) -> DescribeConfigsResult:
+    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
+    (result,) = client.ask(DescribeConfigsRequest(resources=[resource], **wishes)).results
+    assert isinstance(result, DescribeConfigsResult)
+    return result
+
+
+def values(client: Client, name: str, kind: int = RESOURCE_TOPIC) -> dict[str, tuple[str | None, int]]:
+    """Name -> value and source of what is not a default."""
+    configs = describe(client, name, kind).configs
+    return {entry.name: (entry.value, entry.config_source) for entry in configs if entry.config_source != SOURCE_DEFAULT}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", retention_ms="1000", cleanup_policy="compact")
+    return cluster
+
+
+class TestAlterConfigs:
+    """KIP-133: what is not named goes back to its default."""
+
+    @pytest.mark.parametrize("kill", [True, False])
+    def test_replaces_all(self, cluster: Cluster, kill: bool) -> None:
+        assert replace(cluster.client(), "orders", retention_ms="5", segment_ms="6") == (0, "")
+        cluster.restart(kill=kill)
+        assert values(cluster.client(), "orders") == {"retention.ms": ("5", SOURCE_TOPIC), "segment.ms": ("6", SOURCE_TOPIC)}
+
+    def test_nothing_named_is_all_defaults(self, cluster: Cluster) -> None:
+        assert replace(cluster.client(), "orders") == (0, "")
+        assert values(cluster.client(), "orders") == {}
+
+    def test_checked_only(self, cluster: Cluster) -> None:
+        before = values(cluster.client(), "orders")
+        assert replace(cluster.client(), "orders", validate_only=True, retention_ms="5") == (0, "")
+        assert replace(cluster.client(), "orders", validate_only=True, retention_ms="soon")[0] == 40
+        assert values(cluster.client(), "orders") == before
+
+    @pytest.mark.parametrize(
+        ("name", "kind", "options", "code", "says"),
+        [
+            ("missing", RESOURCE_TOPIC, {}, 3, "does not exist"),
+            ("a/b", RESOURCE_TOPIC, {}, 17, "letters"),
+            ("orders", RESOURCE_TOPIC, {"retention_ms": None}, 42, "no value"),
+            ("orders", RESOURCE_TOPIC, {"retention_msec": "1"}, 40, "retention.ms"),
+            ("9", RESOURCE_BROKER, {}, 42, "node '9'"),
+            ("", RESOURCE_BROKER, {"flush_policy": "os"}, 42, "while the broker runs"),
+            ("", RESOURCE_BROKER, {"message_max_bytes": "many"}, 42, "whole number"),
+            ("0", RESOURCE_BROKER_LOGGER, {}, 42, "type 8"),
+            ("g", RESOURCE_GROUP, {}, 42, "type 32"),
+            ("x", 77, {}, 42, "type 77"),
+        ],
+    )
+    def test_refusals(self, cluster: Cluster, name: str, kind: int, options: dict[str, str | None], code: int, says: str) -> None:
+        before = values(cluster.client(), "orders")
+        found, message = replace(cluster.client(), name, kind, **options)
+        assert (found, says in message) == (code, True), message
+        assert values(cluster.client(), "orders") == before
+
+    def test_options_of_all_nodes(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        replace(client, "", RESOURCE_BROKER, num_partitions="3")
+        replace(client, "", RESOURCE_BROKER, default_replication_factor="1")
+        assert values(client, "", RESOURCE_BROKER) == {"default.replication.factor": ("1", SOURCE_DYNAMIC_DEFAULT_BROKER)}
+
+
+class TestResources:
+    def test_named_twice(self, cluster: Cluster) -> None:
+        cluster.topic("bills")
+        first, second = change("orders", retention_ms="1"), change("orders", segment_ms="2")
+        assert alter(cluster.client(), first, change("bills", retention_ms="3"), second) == [42, 0, 42]
+        assert values(cluster.client(), "orders")["retention.ms"] == ("1000", SOURCE_TOPIC)
+        assert values(cluster.client(), "bills") == {"retention.ms": ("3", SOURCE_TOPIC)}
+
+    def test_a_resource_changes_as_a_whole_or_not_at_all(self, cluster: Cluster) -> None:
+        assert alter(cluster.client(), change("orders", segment_ms="2", retention_ms="soon")) == [40]
+        assert "segment.ms" not in values(cluster.client(), "orders")
+
+    def test_loggers_groups_and_clients_have_nothing_to_change(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        assert alter(client, change("0", RESOURCE_BROKER_LOGGER, root="DEBUG")) == [40]
+        assert alter(client, change("g", RESOURCE_GROUP), change("c", RESOURCE_CLIENT_METRICS)) == [42, 42]
+
+
+class TestLayers:
+    """Options of a named node win over those of all nodes, these over what was given at start."""
+
+    def test_which_wins(self) -> None:
+        cluster = Cluster({"num.partitions": 2})
+        client = cluster.client()
+        steps = [
+            (None, ("2", SOURCE_STATIC_BROKER)),
+            (change("", RESOURCE_BROKER, num_partitions="3"), ("3", SOURCE_DYNAMIC_DEFAULT_BROKER)),
+            (change("0", RESOURCE_BROKER, num_partitions="4"), ("4", SOURCE_DYNAMIC_BROKER)),
+            (change("", RESOURCE_BROKER, num_partitions="5"), ("4", SOURCE_DYNAMIC_BROKER)),
+        ]
+        for request, shown in steps:
+            assert request is None or alter(client, request) == [0]
+            assert values(client, "0", RESOURCE_BROKER)["num.partitions"] == shown
+            assert str(cluster.core.state.settings["num.partitions"]) == shown[0]
+        cluster.restart()
+        client = cluster.client()
+        (entry,) = describe(client, "0", RESOURCE_BROKER, ["num.partitions"], include_synonyms=True).configs
+        places = [(synonym.value, synonym.source) for synonym in entry.synonyms]
+        assert places == [
+            ("4", SOURCE_DYNAMIC_BROKER),
+            ("5", SOURCE_DYNAMIC_DEFAULT_BROKER),
+            ("2", SOURCE_STATIC_BROKER),
+            ("1", SOURCE_DEFAULT),
+        ]
+
+    def test_without_a_name_only_what_was_set_for_all_is_shown(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        assert describe(client, "", RESOURCE_BROKER).configs == []
+        alter(client, change("", RESOURCE_BROKER, num_partitions="3"), change("0", RESOURCE_BROKER, message_max_bytes="2000000"))
+        assert values(client, "", RESOURCE_BROKER) == {"num.partitions": ("3", SOURCE_DYNAMIC_DEFAULT_BROKER)}
+
+    def test_topics_follow_both(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        alter(client, change("", RESOURCE_BROKER, message_max_bytes="2000000"), change("0", RESOURCE_BROKER, log_segment_bytes="5000000"))
+        shown = values(client, "orders")
+        assert shown["max.message.bytes"] == ("2000000", SOURCE_DYNAMIC_DEFAULT_BROKER)
+        assert shown["segment.bytes"] == ("5000000", SOURCE_DYNAMIC_BROKER)
+        assert cluster.core.topics.get("orders").config.segment_bytes == 5_000_000
+
+
+class TestDescribe:
+    @pytest.mark.parametrize(
+        ("kind", "name", "code"),
+        [
+            (RESOURCE_BROKER_LOGGER, "0", 0),
+            (RESOURCE_BROKER_LOGGER, "7", 42),
+            (RESOURCE_BROKER_LOGGER, "", 42),
+            (RESOURCE_GROUP, "g", 0),
+            (RESOURCE_GROUP, "", 42),
+            (RESOURCE_CLIENT_METRICS, "c", 0),
+            (RESOURCE_CLIENT_METRICS, "", 42),
+            (RESOURCE_TOPIC, "a/b", 17),
+            (RESOURCE_TOPIC, "missing", 3),
+            (RESOURCE_BROKER, "x", 42),
+            (77, "x", 42),
+        ],
+    )
+    def test_resources_without_options(self, cluster: Cluster, kind: int, name: str, code: int) -> None:
+        result = describe(cluster.client(), name, kind)
+        assert (result.error_code, result.configs, bool(result.error_message)) == (code, [], code != 0)
+
+    @pytest.mark.parametrize("keys", [None, []])
+    def test_no_names_are_all_names(self, cluster: Cluster, keys: list[str] | None) -> None:
+        assert len(describe(cluster.client(), "orders", keys=keys).configs) > 25
+
+    def test_the_text_of_kip_579(self, cluster: Cluster) -> None:
+        for name, kind in (("orders", RESOURCE_TOPIC), ("0", RESOURCE_BROKER)):
+            (entry,) = describe(cluster.client(), name, kind, ["min.insync.replicas"], include_documentation=True).configs
+            assert "InconsistentReplicationFactorException" in (entry.documentation or "")
+            assert (entry.value, entry.config_type, entry.read_only, entry.is_sensitive) == ("1", TYPE_INT, False, False)
+
+    def test_secrets_are_not_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("chaffinch.broker.core.config_entries.SECRET_WORDS", ("listeners",))
+        client = Cluster({"listeners": "PLAINTEXT://secret:1"}).client()
+        (entry,) = describe(client, "0", RESOURCE_BROKER, ["listeners"], include_synonyms=True).configs
+        assert (entry.value, entry.is_sensitive, entry.config_type) == (None, True, TYPE_PASSWORD)
+        assert [synonym.value for synonym in entry.synonyms] == [None]
+
+    def test_every_option_has_type_and_documentation(self, cluster: Cluster) -> None:
+        for name, kind in (("orders", RESOURCE_TOPIC), ("0", RESOURCE_BROKER)):
+            entries: Any = describe(cluster.client(), name, kind, include_documentation=True).configs
+            assert all(entry.documentation and entry.config_type for entry in entries)

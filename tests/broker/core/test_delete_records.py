@@ -1,0 +1,105 @@
+"""DeleteRecords (KIP-107): logs that begin later."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from chaffinch.storage.file_system import StorageError
+from tests.broker.batches import batch_of
+from tests.broker.core.fetch_requests import fetch, first, offsets, told
+from tests.broker.core_client import Client, Cluster
+
+
+def delete(client: Client, offset: int, *, topic: str = "orders", partition: int = 0, version: int | None = None) -> tuple[int, int]:
+    """Code and low watermark."""
+    asked = [DeleteRecordsPartition(partition_index=partition, offset=offset)]
+    answer = client.ask(DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=asked)], timeout_ms=1000), version)
+    (result,) = answer.topics[0].partitions
+    return result.error_code, result.low_watermark
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 2)
+    client = cluster.client()
+    for _ in range(4):
+        client.produce("orders", batch_of(b"a"))
+    return cluster
+
+
+@pytest.mark.parametrize(("offset", "start"), [(0, 0), (2, 2), (4, 4), (-1, 4)])
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_the_log_begins_there(cluster: Cluster, offset: int, start: int, version: int) -> None:
+    client = cluster.client()
+    assert delete(client, offset, version=version) == (0, start)
+    data = first(client.ask(fetch(start)))
+    assert (data.error_code, data.log_start_offset, offsets(data)) == (0, start, list(range(start, 4)))
+    if start:
+        assert first(client.ask(fetch(start - 1))).error_code == 1
+
+
+def test_a_log_never_begins_earlier_again(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert delete(client, 3) == (0, 3)
+    assert delete(client, 1) == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("offset", "options", "code"),
+    [
+        (5, {}, 1),
+        (-2, {}, 1),
+        (0, {"topic": "missing"}, 3),
+        (0, {"partition": 2}, 3),
+        (0, {"topic": "kept"}, 44),
+        (0, {"topic": "__consumer_offsets"}, 17),
+    ],
+)
+def test_refusals(cluster: Cluster, offset: int, options: dict[str, object], code: int) -> None:
+    cluster.topic("kept", cleanup_policy="compact")
+    cluster.topic("__consumer_offsets")
+    assert delete(cluster.client(), offset, **options) == (code, -1)  # type: ignore[arg-type]
+
+
+def test_a_compacted_topic_that_deletes_too(cluster: Cluster) -> None:
+    cluster.topic("both", cleanup_policy="compact,delete")
+    assert delete(cluster.client(), -1, topic="both") == (0, 0)
+
+
+def test_what_is_above_the_high_watermark_stays(cluster: Cluster) -> None:
+    cluster.core.topics.partition("orders", 0).log.high_watermark = 2
+    assert delete(cluster.client(), 3) == (1, -1)
+    assert delete(cluster.client(), -1) == (0, 2)
+
+
+def test_only_the_leader_deletes() -> None:
+    cluster = Cluster(nodes=2)
+    cluster.topic("orders")
+    leader = cluster.core.topics.partition("orders", 0).replicas.leader
+    assert delete(cluster.client(node=1 - leader), -1) == (6, -1)
+
+
+def test_it_is_remembered(cluster: Cluster) -> None:
+    delete(cluster.client(), 3)
+    cluster.restart()
+    assert cluster.core.topics.partition("orders", 0).log.log_start_offset == 3
+
+
+def test_a_disk_that_refuses(cluster: Cluster) -> None:
+    def fail(operation: str, path: str, size: int) -> None:
+        if operation in ("append", "open", "rename"):
+            raise StorageError(path, operation, "input/output error")
+
+    cluster.file_system.hook = fail
+    assert delete(cluster.client(), 3) == (56, -1)
+    assert any("input/output error" in line for line in cluster.lines)
+
+
+def test_a_session_is_told(cluster: Cluster) -> None:
+    client = cluster.client()
+    session_id = client.ask(fetch(4, session=(0, 0))).session_id
+    assert told(client.ask(fetch(4, session=(session_id, 1)))) == []
+    delete(client, 2)
+    assert told(client.ask(fetch(4, session=(session_id, 2)))) == [0]

@@ -1,0 +1,71 @@
+"""OffsetForLeaderEpoch (KIP-101, KIP-320): where the records of each leader end."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.broker.batches import batch_of
+from tests.broker.core_client import Client, Cluster
+
+
+def ask(client: Client, epoch: int, *, topic: str = "orders", partition: int = 0, current: int = -1) -> EpochEndOffset:
+    asked = [OffsetForLeaderPartition(partition=partition, leader_epoch=epoch, current_leader_epoch=current)]
+    answer = client.ask(OffsetForLeaderEpochRequest(topics=[OffsetForLeaderTopic(topic=topic, partitions=asked)]))
+    result: EpochEndOffset = answer.topics[0].partitions[0]
+    return result
+
+
+@pytest.fixture
+def client() -> Client:
+    """Offsets 0 to 2 were written under epoch 0, 3 to 4 under epoch 2, 5 under epoch 5; the leader has epoch 7."""
+    cluster = Cluster()
+    cluster.topic("orders", segment_bytes="1048576")
+    client = cluster.client()
+    replicas = cluster.core.topics.partition("orders", 0).replicas
+    for epoch, count in ((0, 3), (2, 2), (5, 1), (7, 0)):
+        replicas.leader_epoch = epoch
+        for _ in range(count):
+            client.produce("orders", batch_of(b"a" * 400_000))
+    assert len(cluster.core.topics.partition("orders", 0).log._files.segments) == 3
+    return client
+
+
+@pytest.mark.parametrize(
+    ("epoch", "found", "end"),
+    [(0, 0, 3), (1, 0, 3), (2, 2, 5), (3, 2, 5), (4, 2, 5), (5, 5, 6), (6, 5, 6), (7, 7, 6), (8, -1, -1), (-1, -1, -1)],
+)
+def test_ends(client: Client, epoch: int, found: int, end: int) -> None:
+    answer = ask(client, epoch)
+    assert (answer.error_code, answer.leader_epoch, answer.end_offset) == (0, found, end)
+
+
+def test_an_epoch_before_all_records() -> None:
+    cluster = Cluster()
+    cluster.topic("orders")
+    client = cluster.client()
+    cluster.core.topics.partition("orders", 0).replicas.leader_epoch = 3
+    assert (ask(client, 1).leader_epoch, ask(client, 1).end_offset) == (1, 0)
+    client.produce("orders", batch_of(b"a"))
+    assert (ask(client, 1).leader_epoch, ask(client, 1).end_offset) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [({"topic": "missing"}, 3), ({"partition": 5}, 3), ({"current": 6}, 74), ({"current": 7}, 0), ({"current": 8}, 75)]
+)
+def test_refusals(client: Client, options: dict[str, object], code: int) -> None:
+    answer = ask(client, 0, **options)  # type: ignore[arg-type]
+    assert answer.error_code == code
+    assert (answer.end_offset == -1) == (code != 0)
+
+
+def test_only_the_leader_answers() -> None:
+    cluster = Cluster(nodes=2)
+    cluster.topic("orders")
+    leader = cluster.core.topics.partition("orders", 0).replicas.leader
+    assert ask(cluster.client(node=1 - leader), 0).error_code == 6
