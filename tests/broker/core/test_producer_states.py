@@ -173,8 +173,18 @@ class TestTools:
         assert (answer.error_code, sorted(row.transactional_id for row in answer.transaction_states)) == (0, found)
         assert answer.unknown_state_filters == [title for title in filters.get("state_filters", []) if title == "Nonsense"]
 
-    def test_a_pattern_that_is_none(self, cluster: Cluster) -> None:
-        assert cluster.client().ask(ListTransactionsRequest(transactional_id_pattern="(")).error_code == 128
+    @pytest.mark.parametrize("pattern", ["(", "(?=t)t"])
+    def test_a_pattern_that_is_none(self, cluster: Cluster, pattern: str) -> None:
+        """RE2's syntax, as in Kafka: it does not look around."""
+        assert cluster.client().ask(ListTransactionsRequest(transactional_id_pattern=pattern)).error_code == 128
+
+    def test_ids_may_be_longer_and_stranger_than_topics(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        name = "a" * 300 + "\u00e9"
+        client.ask(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=1000))
+        for pattern, found in (("(a+)+\u00e9", [name]), ("a+.", [name]), ("(a+)+[^\u00e8]", [name]), ("(a+)+b", [])):
+            answer = client.ask(ListTransactionsRequest(transactional_id_pattern=pattern))
+            assert [row.transactional_id for row in answer.transaction_states] == found
 
     def test_describe_producers(self, cluster: Cluster) -> None:
         client = cluster.client()

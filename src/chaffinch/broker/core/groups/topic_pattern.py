@@ -1,4 +1,4 @@
-"""Regular expressions for topic names, matched in time proportional to the name: what a client sends cannot hold the broker.
+"""Regular expressions for topic names and transactional ids, matched in time proportional to the name: no client's holds the broker.
 
 Kafka's brokers use RE2. This is the part of RE2's syntax that makes sense for topic names, with the same meaning: literals, `.`, classes
 (`[a-z]`, `[^...]`, `\\d`, `\\w`, `\\s` and their opposites), groups (`(...)`, `(?:...)`), `|`, the repetitions `*`, `+`, `?`, `{n}`,
@@ -14,15 +14,16 @@ import string
 from dataclasses import dataclass, field
 from typing import Final
 
-from chaffinch.broker.core.topic_names import NAME_LENGTH_MAX
-
 PATTERN_LENGTH_MAX: Final = 1000
 STATES_MAX: Final = 5000
 REPEAT_MAX: Final = 1000
 """RE2's own limit."""
 DEPTH_MAX: Final = 50
 
-_ALPHABET: Final = frozenset(string.printable)
+_OTHER: Final = "\0"
+"""Stands for every character beyond ASCII, which transactional ids may have, in classes that do not name it."""
+
+_ALPHABET: Final = frozenset(string.printable) | {_OTHER}
 _CLASSES: Final = {
     "d": frozenset(string.digits),
     "w": frozenset(string.ascii_letters + string.digits + "_"),
@@ -60,10 +61,11 @@ class TopicPattern:
 
     def matches(self, name: str) -> bool:
         """Whether the whole name matches."""
-        assert len(name) <= NAME_LENGTH_MAX
         current = self._closure({self._first}, at_start=True, at_end=not name)
         for index, character in enumerate(name):
-            following = {self._states[state].next[0] for state in current if character in (self._states[state].accepts or ())}
+            sought = (character,) if character in _ALPHABET else (character, _OTHER)
+            states = (self._states[number] for number in current)
+            following = {state.next[0] for state in states if state.accepts and not state.accepts.isdisjoint(sought)}
             current = self._closure(following, at_start=False, at_end=index + 1 == len(name))
             if not current:
                 return False

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.groups.topic_pattern import InvalidPattern, TopicPattern
 from chaffinch.broker.core.transaction_metadata import TransactionMetadata
 from chaffinch.broker.core.transaction_moves import TransactionState
 from chaffinch.errors import codes
@@ -21,8 +20,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     unknown = [title for title in request.state_filters if title not in _STATES_BY_TITLE]
     states = {_STATES_BY_TITLE[title] for title in request.state_filters if title in _STATES_BY_TITLE}
     try:
-        pattern = re.compile(request.transactional_id_pattern) if request.transactional_id_pattern else None
-    except re.error as error:
+        pattern = TopicPattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
+    except InvalidPattern as error:
         code, reason = codes.INVALID_REGULAR_EXPRESSION, f"the pattern cannot be read: {error}"
         refuse(broker, event, now_ms, place=request.transactional_id_pattern, code=code, reason=reason)
         return ListTransactionsResponse(error_code=code.number, unknown_state_filters=unknown, transaction_states=[])
@@ -34,7 +33,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             return False
         if request.duration_filter >= 0 and now_ms - metadata.started_ms <= request.duration_filter:
             return False
-        return pattern is None or pattern.fullmatch(metadata.transactional_id) is not None
+        return pattern is None or pattern.matches(metadata.transactional_id)
 
     return ListTransactionsResponse(
         error_code=codes.NONE.number,
