@@ -11,9 +11,14 @@ from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from tests.broker.batches import batch_of
 from tests.broker.core_client import Client, Cluster, produce_request
 
@@ -167,9 +172,8 @@ class TestLagging:
         cluster, _, (leader, follower, _) = cluster_of_three()
         cluster.stop_node(follower, abruptly=True)
         client = cluster.client(node=leader)
-        produce(client, 1000)
-        cluster.core.topics.delete("orders")
-        cluster.advance(1000)
+        produce(client)
+        cluster.client(node=leader).ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")], topic_names=["orders"]))
         assert answer_of(client)[0] == 3
 
     def test_a_connection_lost_while_waiting_leaves_nothing(self) -> None:
@@ -286,3 +290,79 @@ class TestCoordinators:
         assert [state.is_coordinator(node, "a") for node in (0, 1)] == [False, True]
         cluster.stop_node(1)
         assert [state.is_coordinator(node, "a") for node in (0, 1)] == [True, False]
+
+
+class TestTransactionsAndOffsets:
+    """Markers and committed offsets are exempt from KIP-579's check and wait for no replica; what readers may see does."""
+
+    def transaction(self) -> tuple[Cluster, Partition, list[int], ProducerIdentity]:
+        """An open transaction with one record."""
+        cluster, partition, nodes = cluster_of_three(2)
+        answer = self.coordinator(cluster).ask(InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=60_000))
+        identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        topics = [AddPartitionsToTxnTopic(name="orders", partitions=[0])]
+        added = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="t",
+            v3_and_below_producer_id=identity.producer_id,
+            v3_and_below_producer_epoch=identity.epoch,
+            v3_and_below_topics=topics,
+        )
+        self.coordinator(cluster).ask(added, 3)
+        records = batch_of(b"a", identity=identity, sequence=0, transactional=True)
+        assert cluster.client(node=nodes[0]).produce("orders", records, txn="t", version=11).error_code == 0
+        return cluster, partition, nodes, identity
+
+    def coordinator(self, cluster: Cluster, key: str = "t") -> Client:
+        node = cluster.core.state.nodes.coordinator_of(key)
+        assert node is not None
+        return cluster.client(node=node.id)
+
+    def end(self, cluster: Cluster, identity: ProducerIdentity) -> int:
+        request = EndTxnRequest(transactional_id="t", producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=True)
+        return int(self.coordinator(cluster).ask(request, 3).error_code)
+
+    def test_a_marker_is_written_where_clients_could_not_write(self) -> None:
+        cluster, partition, (_, *followers), identity = self.transaction()
+        for follower in followers:
+            cluster.stop_node(follower)
+        assert self.end(cluster, identity) == 0
+        assert (partition.log.log_end_offset, partition.log.last_stable_offset) == (2, 2)
+
+    def test_readers_of_committed_records_see_the_end_when_every_replica_has_it(self) -> None:
+        cluster, partition, (_, follower, _), identity = self.transaction()
+        cluster.stop_node(follower, abruptly=True)
+        assert self.end(cluster, identity) == 0
+        assert (partition.log.log_end_offset, partition.log.high_watermark, partition.log.last_stable_offset) == (2, 1, 0)
+        cluster.advance(LAG_MS)
+        assert (partition.log.high_watermark, partition.log.last_stable_offset) == (2, 2)
+
+    def test_offsets_are_committed_whatever_the_replicas_do(self) -> None:
+        cluster, _, (_, *followers) = cluster_of_three(2)
+        for follower in followers:
+            cluster.stop_node(follower)
+        topics = [OffsetCommitRequestTopic(name="orders", partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=5)])]
+        answer = self.coordinator(cluster, "g").ask(OffsetCommitRequest(group_id="g", topics=topics), 8)
+        assert answer.topics[0].partitions[0].error_code == 0
+
+    def test_the_transaction_goes_on_at_the_coordinator_s_successor(self) -> None:
+        cluster, _, _, identity = self.transaction()
+        first = cluster.core.state.nodes.coordinator_of("t")
+        assert first is not None
+        old = self.coordinator(cluster)
+        cluster.stop_node(first.id)
+        request = EndTxnRequest(transactional_id="t", producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=True)
+        assert old.ask(request, 3).error_code == 16
+        assert self.end(cluster, identity) == 0
+
+
+def test_fetch_names_the_new_leader_and_where_it_listens() -> None:
+    cluster, _, (leader, follower, other) = cluster_of_three()
+    cluster.stop_node(leader)
+    topic = cluster.core.topics.get("orders")
+    assert topic is not None
+    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)]
+    request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=100, topics=[FetchTopic(topic_id=topic.topic_id, partitions=asked)])
+    answer = cluster.client(node=other).ask(request, 16)
+    data = answer.responses[0].partitions[0]
+    assert (data.error_code, data.current_leader.leader_id, data.current_leader.leader_epoch) == (6, follower, 1)
+    assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [(follower, f"node{follower}", 9092 + follower)]

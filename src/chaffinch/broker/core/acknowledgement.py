@@ -24,9 +24,14 @@ class Unacknowledged:
     partition: Partition
     answer: PartitionProduceResponse
 
-    def is_over(self, node_id: int) -> bool:
+    def is_over(self, broker: BrokerState, node_id: int) -> bool:
         """Whether nothing is left to wait for, be the end good or bad."""
-        return self.partition.replicas.leader != node_id or self.partition.log.high_watermark > self.answer.base_offset
+        partition = self.partition
+        return (
+            partition.log.high_watermark > self.answer.base_offset
+            or partition.replicas.leader != node_id
+            or broker.topics.partition(*partition.topic_partition) is not partition
+        )
 
     def refusal(self, broker: BrokerState, node_id: int) -> Refusal | None:
         """How the wait ended: None for the good end. Not over means that time is."""

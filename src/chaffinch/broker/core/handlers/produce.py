@@ -136,11 +136,11 @@ def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response:
             partition = broker.topics.partition(topic.name or _name_of(broker, topic.topic_id) or "", answer.index)
             if partition is not None and answer.error_code == codes.NONE.number:
                 waiting.append(Unacknowledged(partition, answer))
-    if all(stored.is_over(event.node_id) for stored in waiting):
+    if all(stored.is_over(broker, event.node_id) for stored in waiting):
         return response
 
     def answer_late(late_ms: int, is_last: bool) -> ProduceResponse | None:
-        if not is_last and not all(stored.is_over(event.node_id) for stored in waiting):
+        if not is_last and not all(stored.is_over(broker, event.node_id) for stored in waiting):
             return None
         for stored in waiting:
             refusal = stored.refusal(broker, event.node_id)
@@ -164,7 +164,9 @@ def _outcome(
 ) -> Outcome:
     partition = broker.topics.partition(*place)
     if partition is None:
-        return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster")
+        known = broker.topics.get(place.topic)
+        has = "" if known is None else f": topic {place.topic} has partitions 0 to {len(known.partitions) - 1}"
+        return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster{has}")
     if partition.topic.is_internal:
         return Refusal(code=codes.INVALID_TOPIC_EXCEPTION, message=f"topic {place.topic} belongs to the broker; clients cannot write it")
     if partition.replicas.leader != event.node_id:
