@@ -42,10 +42,12 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """`rule`: its name in `ALL_RULES`. `records`: what differs from an ordinary one. `batch`: the same for what holds them."""
+    """`rule`: its name in `ALL_RULES`. `records`: what differs from an ordinary one. `batch`: the same for what holds them. `says`: words
+    of the message, by which it was this rule and no other."""
 
     rule: str
     code: ErrorCode
+    says: str
     records: Sequence[Fields] = (A, B, C)
     batch: Fields = field(default_factory=dict)
     culprits: Mapping[int, ErrorCode] = field(default_factory=dict)
@@ -53,8 +55,8 @@ class Line:
     topic: Mapping[str, str] = field(default_factory=dict)
 
 
-def batch_line(rule: str, code: ErrorCode, counter: str | None, batch: Fields, **more: Any) -> Line:
-    return Line(rule=rule, code=code, batch=batch, counters={} if counter is None else {counter: 1}, **more)
+def batch_line(rule: str, code: ErrorCode, counter: str | None, batch: Fields, says: str, **more: Any) -> Line:
+    return Line(rule=rule, code=code, says=says, batch=batch, counters={} if counter is None else {counter: 1}, **more)
 
 
 _OTHER_MAGIC = "other"
@@ -62,41 +64,63 @@ _ID = {"producer_id": 5, "producer_epoch": 0}
 
 LINES = (
     # Batches of format 2: the first rule that is broken is the answer, and nobody in particular is at fault.
-    batch_line("magic is unknown", CRC, MAGIC, {"magic": 3}),
-    batch_line("magic is old", RECORD, MAGIC, {}),
-    batch_line("crc is wrong", CRC, INVALID_CRC, {"crc": 0xDEADBEEF}),
-    batch_line("is too large", SIZE, TOO_LARGE, {}, topic=SMALL),
-    batch_line("base offset is not zero", RECORD, OFFSET, {"base_offset": 1}),
-    batch_line("last offset is negative", RECORD, OFFSET, {"last_offset_delta": -1}),
-    batch_line("count is not positive", RECORD, OFFSET, {"count": 0, "last_offset_delta": 0}),
-    batch_line("count contradicts offsets", RECORD, OFFSET, {"count": 3, "last_offset_delta": 1}),
-    batch_line("is control", RECORD, OFFSET, {"attributes": 0b10_0000}),
-    batch_line("sequence is missing", RECORD, SEQUENCE, _ID),
-    batch_line("codec is unknown", RECORD, None, {"attributes": 5}),
+    batch_line("magic is unknown", CRC, MAGIC, {"magic": 3}, "magic 3"),
+    batch_line("magic is old", RECORD, MAGIC, {}, "takes format 2"),
+    batch_line("crc is wrong", CRC, INVALID_CRC, {"crc": 0xDEADBEEF}, "checksum deadbeef, its bytes have"),
+    batch_line("is too large", SIZE, TOO_LARGE, {}, "max.message.bytes allows 70", topic=SMALL),
+    batch_line("base offset is not zero", RECORD, OFFSET, {"base_offset": 1}, "base offset 1"),
+    batch_line("last offset is negative", RECORD, OFFSET, {"last_offset_delta": -1}, "last offset delta -1"),
+    batch_line("count is not positive", RECORD, OFFSET, {"count": 0, "last_offset_delta": 0}, "0 records"),
+    batch_line("count contradicts offsets", RECORD, OFFSET, {"count": 3, "last_offset_delta": 1}, "3 records and a last offset delta of 1"),
+    batch_line("is control", RECORD, OFFSET, {"attributes": 0b10_0000}, "control batch"),
+    batch_line("sequence is missing", RECORD, SEQUENCE, _ID, "base sequence -1"),
+    batch_line("codec is unknown", RECORD, None, {"attributes": 5}, "codec 5"),
     # The compressed message of formats 0 and 1.
-    batch_line("wrapper crc is wrong", CRC, INVALID_CRC, {"crc": 0xDEADBEEF}),
-    batch_line("wrapper is too large", SIZE, TOO_LARGE, {}, topic={"max_message_bytes": "30"}),
-    batch_line("wrapper is not alone", RECORD, None, {"more": {}}),
-    batch_line("wrapper codec is unknown", RECORD, None, {"attributes": 4}),
-    batch_line("wrapper lacks a value", RECORD, None, {"value_length": -1}),
-    batch_line("wrapper is empty", RECORD, OFFSET, {}, records=()),
-    batch_line("wrapper offset is wrong", RECORD, OFFSET, {"offset": 1}),
+    batch_line("wrapper crc is wrong", CRC, INVALID_CRC, {"crc": 0xDEADBEEF}, "has checksum deadbeef"),
+    batch_line("wrapper is too large", SIZE, TOO_LARGE, {}, "max.message.bytes allows 30", topic={"max_message_bytes": "30"}),
+    batch_line("wrapper is not alone", RECORD, None, {"more": {}}, "bytes follow"),
+    batch_line("wrapper codec is unknown", RECORD, None, {"attributes": 4}, "codec 4"),
+    batch_line("wrapper lacks a value", RECORD, None, {"value_length": -1}, "no value"),
+    batch_line("wrapper is empty", RECORD, OFFSET, {}, "0 messages", records=()),
+    batch_line("wrapper offset is wrong", RECORD, OFFSET, {"offset": 1}, "offset 1 of a compressed message that holds 3"),
     # Records: every one that breaks a rule is a culprit, each is counted.
-    Line(rule="compressed among others", code=RECORD, records=(A, {"attributes": 1}, C), culprits={1: RECORD}),
+    Line(rule="compressed among others", says="codec 1, expected 0", code=RECORD, records=(A, {"attributes": 1}, C), culprits={1: RECORD}),
     Line(
         rule="another magic",
+        says="in the set's first message",
         code=RECORD,
         records=(A, {"magic": _OTHER_MAGIC}, {"magic": _OTHER_MAGIC}),
         culprits={1: RECORD, 2: RECORD},
         counters={MAGIC: 2},
     ),
-    Line(rule="wrong checksum", code=CRC, records=({"crc": 7}, B, {"crc": 8}), culprits={0: CRC, 2: CRC}, counters={INVALID_CRC: 2}),
     Line(
-        rule="message too large", code=SIZE, records=(A, {"value": bytes(99)}, C), culprits={1: SIZE}, counters={TOO_LARGE: 1}, topic=SMALL
+        rule="wrong checksum",
+        says="checksum 00000007",
+        code=CRC,
+        records=({"crc": 7}, B, {"crc": 8}),
+        culprits={0: CRC, 2: CRC},
+        counters={INVALID_CRC: 2},
     ),
-    Line(rule="wrong offset delta", code=RECORD, records=(A, {"offset": 0}, C), culprits={1: RECORD}, counters={OFFSET: 1}),
+    Line(
+        rule="message too large",
+        says="max.message.bytes allows 70 bytes",
+        code=SIZE,
+        records=(A, {"value": bytes(99)}, C),
+        culprits={1: SIZE},
+        counters={TOO_LARGE: 1},
+        topic=SMALL,
+    ),
+    Line(
+        rule="wrong offset delta",
+        says="offset delta 0",
+        code=RECORD,
+        records=(A, {"offset": 0}, C),
+        culprits={1: RECORD},
+        counters={OFFSET: 1},
+    ),
     Line(
         rule="wrong relative offset",
+        says="offset delta 2",
         code=RECORD,
         records=(A, {"offset": 2}, {"offset": 1}),
         culprits={1: RECORD, 2: RECORD},
@@ -104,6 +128,7 @@ LINES = (
     ),
     Line(
         rule="null key, the topic is compacted and needs one",
+        says="null key",
         code=KEY,
         records=({"key": None}, B, {"key": None}),
         culprits={0: KEY, 2: KEY},
@@ -112,6 +137,7 @@ LINES = (
     ),
     Line(
         rule="timestamp out of range",
+        says="3600001 ms ahead of the broker",
         code=TIME,
         records=({"ahead_ms": HOUR_MS}, {"ahead_ms": HOUR_MS + 1}, {"ahead_ms": -1}),
         culprits={1: TIME},
@@ -119,6 +145,7 @@ LINES = (
     ),
     Line(
         rule="timestamp type LogAppendTime, expected CreateTime from a client",
+        says="timestamp type LogAppendTime",
         code=TIME,
         batch={"attributes": 0b1000},
         culprits={0: TIME, 1: TIME, 2: TIME},

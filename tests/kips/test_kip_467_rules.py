@@ -29,8 +29,8 @@ IN_OLD_VERSIONS = {codes.INVALID_RECORD: 42, codes.INVALID_COMPACTION_KEY: 42}
 NOT_FAILED = {codes.CORRUPT_MESSAGE, codes.MESSAGE_TOO_LARGE}
 
 
-def send(data: bytes, version: int, topic: dict[str, str]) -> tuple[Any, dict[str, int], int]:
-    """(the answer, counters that moved, records stored)"""
+def send(data: bytes, version: int, topic: dict[str, str], says: str = "") -> tuple[Any, dict[str, int], int]:
+    """(the answer, counters that moved, records stored). `says` must stand in the broker's log, where old versions have no message."""
     cluster = Cluster()
     cluster.topic("orders", **topic)
     answer = cluster.client(software="chaffinch").produce("orders", data, version=version)
@@ -38,6 +38,8 @@ def send(data: bytes, version: int, topic: dict[str, str]) -> tuple[Any, dict[st
     assert snapshot[counters.ALL_TOPICS] == snapshot["orders"], "in all topics as in the only one"
     partition = cluster.core.topics.partition("orders", 0)
     assert partition is not None
+    assert not says or says in cluster.lines[-1]
+    assert version < 8 or says in (answer.error_message or "")
     return answer, {name: count for name, count in snapshot["orders"].items() if count}, partition.log.log_end_offset
 
 
@@ -53,7 +55,7 @@ def expected_counters(case: Case) -> dict[str, int]:
 def test_rule(case: Case) -> None:
     """Code, culprits (from version 8 on), exactly these counters, and nothing stored."""
     code, is_old = case.line.code, case.version < 8
-    answer, moved, stored = send(case.data, case.version, dict(case.line.topic))
+    answer, moved, stored = send(case.data, case.version, dict(case.line.topic), case.line.says)
     assert answer.error_code == (IN_OLD_VERSIONS.get(code, code.number) if is_old else code.number)
     culprits = {} if is_old else {index: code.number_kip for index, code in case.line.culprits.items()}
     assert {error.batch_index: error.chaffinch_error_code for error in answer.record_errors} == culprits

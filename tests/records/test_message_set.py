@@ -172,7 +172,7 @@ class TestWrappers:
         inner = [message(), wrapper([message()], SNAPPY, offset=1), message(offset=2)]
         verdict = rejected(wrapper(inner, GZIP))
         assert [(culprit.batch_index, culprit.code) for culprit in verdict.culprits] == [(1, codes.INVALID_RECORD)]
-        assert "compressed (codec 2) among others" in verdict.message
+        assert "codec 2, expected 0: a compressed message comes alone" in verdict.message
 
 
 class TestSizeAfterConversion:
@@ -206,8 +206,8 @@ class TestMessages:
         ("bad", "text"),
         [
             (message(magic=0), "magic 0, expected 1 as in the set's first message"),
-            (message(crc=0xAB), "the checksum 000000ab does not match its bytes"),
-            (message(attributes=3), "it is compressed (codec 3) among others, and only a message that comes alone may be"),
+            (message(crc=0xAB), "checksum 000000ab, which does not match its bytes"),
+            (message(attributes=3), "codec 3, expected 0: a compressed message comes alone"),
             (message(value=bytes(200)), "237 bytes, max.message.bytes allows 150 bytes"),
             (message(attributes=8), "timestamp type LogAppendTime, expected CreateTime from a client"),
         ],
@@ -217,7 +217,10 @@ class TestMessages:
 
     def test_of_bytes_that_cannot_be_read(self):
         verdict = rejected(message() + message(key_length=9000))
-        assert verdict.message == "batch for orders-0 rejected: record 1, byte 68: the key length goes beyond the message"
+        assert (
+            verdict.message
+            == "batch for orders-0 rejected: record 1, byte 68: the key length goes beyond the message (84 bytes of messages)"
+        )
 
 
 class TestFrameChecksums:

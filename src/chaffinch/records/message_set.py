@@ -68,9 +68,12 @@ class MessageSet:
     def first(self) -> memoryview:
         return self.data[: self.message_size]
 
+    def computed_crc(self) -> int:
+        """The checksum that the first message's bytes have."""
+        return crc32(self.first[_CHECKED_POSITION:])
+
     def crc_is_valid(self) -> bool:
-        """Whether the first message's checksum matches it."""
-        return crc32(self.first[_CHECKED_POSITION:]) == self.crc
+        return self.computed_crc() == self.crc
 
     @cached_property
     def wrapped(self) -> memoryview | None:

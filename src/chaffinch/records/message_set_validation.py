@@ -55,7 +55,8 @@ def convert(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> A
     count, position, culprit_count = summary[: messages.CULPRITS + 1].tolist()
     if fault:
         code = codes.CORRUPT_MESSAGE if fault in _UNSLICED and not message_set.is_wrapper else codes.INVALID_RECORD
-        return Rejected(code=code, message=batch_message(policy.topic_partition, str(CorruptBatch(fault, count, position))))
+        corrupt = CorruptBatch(fault, count, position, f"{len(data)} bytes of messages")
+        return Rejected(code=code, message=batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
         return rejected(_find(message_set, data, policy, now_ms, culprit_count), count, policy, now_ms)
     wrong = _first_broken(CONTENT_RULES, message_set, policy, count) if message_set.is_wrapper else None

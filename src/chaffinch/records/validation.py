@@ -65,8 +65,6 @@ __all__ = [
 _NO_INT64S = np.empty(0, np.int64)
 _NO_BYTES = np.empty(0, np.uint8)
 
-_COUNT_FAULTS = frozenset({Fault.RECORD_COUNT, Fault.TRAILING_BYTES})
-
 
 def validate(
     view: BatchView, policy: ValidationPolicy, origin: Origin, now_ms: int, *, crc_was_checked: bool = False
@@ -102,7 +100,7 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     records = np.frombuffer(payload, np.uint8)
     fault, record_index, position, culprit_count, max_timestamp = _walk(view, records, policy, now_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S)
     if fault:
-        detail = f"{header.count} records announced, {len(records)} bytes of them" if fault in _COUNT_FAULTS else ""
+        detail = f"{header.count} records announced, {len(records)} bytes of them"
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:

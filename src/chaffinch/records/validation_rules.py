@@ -23,7 +23,8 @@ from typing import Final
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
-from chaffinch.records.batch_header import MAGIC, BatchView
+from chaffinch.records.batch_header import CHECKED_POSITION, MAGIC, BatchView
+from chaffinch.records.checksum import crc32c
 from chaffinch.records.compression import Compression
 from chaffinch.records.kernels_reference import messages
 from chaffinch.records.kernels_reference.walk import KEY_MISSING, OFFSET_DELTA_WRONG, TIMESTAMP_WRONG
@@ -95,7 +96,11 @@ def magic_is_old(view: BatchView, policy: ValidationPolicy) -> str | None:
 
 
 def crc_is_wrong(view: BatchView, policy: ValidationPolicy) -> str | None:
-    return None if view.crc_is_valid() else f"the checksum {view.header.crc:08x} does not match its bytes"
+    return None if view.crc_is_valid() else checksum_text(view)
+
+
+def checksum_text(view: BatchView) -> str:
+    return f"checksum {view.header.crc:08x}, its bytes have {crc32c(view.data[CHECKED_POSITION:]):08x}"
 
 
 def is_too_large(view: BatchView, policy: ValidationPolicy) -> str | None:
@@ -109,7 +114,7 @@ def base_offset_is_not_zero(view: BatchView, policy: ValidationPolicy) -> str | 
 
 def last_offset_is_negative(view: BatchView, policy: ValidationPolicy) -> str | None:
     delta = view.header.last_offset_delta
-    return None if delta >= 0 else f"last offset delta {delta}, which is negative"
+    return None if delta >= 0 else f"last offset delta {delta}, expected 0 or more"
 
 
 def count_is_not_positive(view: BatchView, policy: ValidationPolicy) -> str | None:
@@ -178,7 +183,9 @@ class WrapperRule:
 
 
 def wrapper_crc_is_wrong(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
-    return None if message_set.crc_is_valid() else f"the checksum {message_set.crc:08x} of the compressed message does not match its bytes"
+    if message_set.crc_is_valid():
+        return None
+    return f"the compressed message has checksum {message_set.crc:08x}, its bytes have {message_set.computed_crc():08x}"
 
 
 def wrapper_is_too_large(message_set: MessageSet, policy: ValidationPolicy, count: int) -> str | None:
@@ -216,8 +223,8 @@ def wrapper_offset_is_wrong(message_set: MessageSet, policy: ValidationPolicy, c
 WRAPPER_RULES: Final = (
     WrapperRule(wrapper_crc_is_wrong, codes.CORRUPT_MESSAGE, INVALID_CRC),
     WrapperRule(wrapper_is_too_large, codes.MESSAGE_TOO_LARGE, TOO_LARGE),
-    WrapperRule(wrapper_is_not_alone, codes.INVALID_RECORD, None),
     WrapperRule(wrapper_codec_is_unknown, codes.INVALID_RECORD, None, where=Where.PLAIN),
+    WrapperRule(wrapper_is_not_alone, codes.INVALID_RECORD, None),
     WrapperRule(wrapper_lacks_a_value, codes.INVALID_RECORD, None),
 )
 """In order, before anything is unpacked."""
@@ -257,7 +264,7 @@ def _offset_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
 
 
 def _inner_compression_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return f"it is compressed (codec {seen}) among others, and only a message that comes alone may be"
+    return f"codec {seen}, expected 0: a compressed message comes alone"
 
 
 def _magic_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
@@ -266,7 +273,7 @@ def _magic_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
 
 
 def _crc_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:
-    return f"the checksum {seen:08x} does not match its bytes"
+    return f"checksum {seen:08x}, which does not match its bytes"
 
 
 def _message_size_text(seen: int, policy: ValidationPolicy, now_ms: int) -> str:

@@ -20,6 +20,7 @@ from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.errors.exceptions import Culprit
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.records import batch
 from chaffinch.records.batch import HEADER_BYTES, BatchHeader, BatchView
@@ -29,7 +30,7 @@ from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.message_set import OLD_FORMATS, MessageSet, read_message_set
 from chaffinch.records.message_set_validation import check_set, convert
 from chaffinch.records.validation import Origin, Rejected, check_batch, check_records
-from chaffinch.records.validation_rules import INVALID_CRC, INVALID_MAGIC, INVALID_SEQUENCE
+from chaffinch.records.validation_rules import INVALID_CRC, INVALID_MAGIC, INVALID_SEQUENCE, batch_message, checksum_text
 from chaffinch.storage.partition_log import AppendResult
 
 VERSION_WITH_BATCHES = 3
@@ -64,13 +65,13 @@ Outcome: TypeAlias = AppendResult | Refusal
 
 def append(broker: BrokerState, partition: Partition, records: Buffer | None, terms: AppendTerms, now_ms: int) -> Outcome:
     """Check one partition's records from a client and store them. Raises StorageError when the disk refuses; nothing is stored then."""
-    view = sliced(records, terms)
+    view = sliced(records, partition.topic_partition, terms)
     if isinstance(view, Refusal):
         return view
     if isinstance(view, MessageSet):
         return _append_set(broker, partition, view, terms, now_ms)
     if not view.crc_is_valid():
-        return _refusal(codes.CORRUPT_MESSAGE, "the batch's checksum does not match its bytes", INVALID_CRC)
+        return _refusal(codes.CORRUPT_MESSAGE, batch_message(partition.topic_partition, checksum_text(view)), INVALID_CRC)
     header = view.header
     log = partition.log
     duplicate = log.find_duplicate(header) if header.producer_id >= 0 else None
@@ -83,7 +84,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     if not is_plainly_right(header, view.size, partition.policy.batch_bytes_max):
         rejected = check_batch(view, partition.policy, Origin.CLIENT, crc_was_checked=True)
         if rejected is not None:
-            return _rejection(rejected, (("BytesRejectedPerSec", view.size),) if rejected.code is codes.MESSAGE_TOO_LARGE else ())
+            return _rejection(rejected, view.size)
     config = partition.topic.config
     refusal = _log_refusal(view, partition) if view.size > config.segment_bytes or not config.takes_idempotent_batches else None
     if refusal is None and config.in_sync_min > 1:
@@ -92,7 +93,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         return refusal
     verdict = check_records(view, partition.policy, Origin.CLIENT, now_ms)
     if isinstance(verdict, Rejected):
-        return _rejection(verdict)
+        return _rejection(verdict, view.size)
     refusal = _producer_refusal(broker, partition, header, terms, now_ms) if header.producer_id >= 0 else None
     if refusal is not None:
         return refusal
@@ -108,13 +109,13 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
     size = len(message_set.data)
     rejected = check_set(message_set, partition.policy)
     if rejected is not None:
-        return _rejection(rejected, (("BytesRejectedPerSec", size),) if rejected.code is codes.MESSAGE_TOO_LARGE else ())
+        return _rejection(rejected, size)
     refusal = _replication_refusal(broker, partition, terms.acks)
     if refusal is not None:
         return refusal
     verdict = convert(message_set, partition.policy, now_ms)
     if isinstance(verdict, Rejected):
-        return _rejection(verdict, (("BytesRejectedPerSec", size),) if verdict.code is codes.MESSAGE_TOO_LARGE else ())
+        return _rejection(verdict, size)
     converted = len(verdict.batch)
     if converted > partition.topic.config.segment_bytes:
         return _larger_than_segment(converted, partition)
@@ -124,30 +125,34 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
     return result
 
 
-def sliced(records: Buffer | None, terms: AppendTerms) -> BatchView | MessageSet | Refusal:
+def sliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> BatchView | MessageSet | Refusal:
     """The one batch, or the one message set, that a partition's records are."""
     if records is None or len(records) < HEADER_BYTES:
-        return _unsliced(records, terms)
+        return _unsliced(records, place, terms)
     header = batch.read_header(records)
     if header.length + LENGTH_END != len(records) or header.magic != MAGIC:
-        return _unsliced(records, terms)
+        return _unsliced(records, place, terms)
     if terms.version < VERSION_WITH_ZSTD and header.compression_id == Compression.ZSTD:
-        return _refusal(codes.UNSUPPORTED_COMPRESSION_TYPE, f"zstd needs Produce version {VERSION_WITH_ZSTD}, this is {terms.version}")
+        wrong = f"zstd came in Produce version {terms.version}, it needs {VERSION_WITH_ZSTD} or later"
+        return _refusal(codes.UNSUPPORTED_COMPRESSION_TYPE, batch_message(place, wrong))
     return BatchView(memoryview(records), header)
 
 
-def _unsliced(records: Buffer | None, terms: AppendTerms) -> MessageSet | Refusal:
+def _unsliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> MessageSet | Refusal:
     """What bytes are that are not one batch of format 2: a message set, or nothing that can be read."""
+    code, counter = codes.INVALID_RECORD, None
     if not records:
-        return _refusal(codes.INVALID_RECORD, "no record batch came for this partition")
+        return _refusal(code, batch_message(place, "no bytes came, expected one batch"))
     try:
         if terms.version < VERSION_WITH_BATCHES and len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in OLD_FORMATS:
             return read_message_set(records)
-        count = sum(1 for _ in batch.views(records))
+        wrong = f"{sum(1 for _ in batch.views(records))} batches came, format 2 takes one"
     except CorruptBatch as error:
-        counter = INVALID_MAGIC if error.fault in _MAGIC_FAULTS else None
-        return _refusal(_SLICING_CODES.get(error.fault, codes.INVALID_RECORD), str(error), counter)
-    return _refusal(codes.INVALID_RECORD, f"{count} record batches came for this partition; format 2 takes one")
+        code, wrong = _SLICING_CODES.get(error.fault, code), str(error)
+        if error.fault in _MAGIC_FAULTS:
+            counter = INVALID_MAGIC
+            wrong += f"; Produce version {terms.version} takes {'formats 0 to 2' if terms.version < VERSION_WITH_BATCHES else 'format 2'}"
+    return _refusal(code, batch_message(place, wrong), counter)
 
 
 def _replication_refusal(broker: BrokerState, partition: Partition, acks: int) -> Refusal | None:
@@ -183,16 +188,14 @@ def _log_refusal(view: BatchView, partition: Partition) -> Refusal | None:
     if view.size > config.segment_bytes:
         return _larger_than_segment(view.size, partition)
     if view.header.producer_id >= 0 and not config.takes_idempotent_batches:
-        return _refusal(
-            codes.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-            f"topic {partition.topic.name} has message.format.version below 0.11, which knows no idempotent or transactional batches",
-        )
+        wrong = f"it has producer id {view.header.producer_id}, and the topic's message.format.version, below 0.11, knows none"
+        return _refusal(codes.UNSUPPORTED_FOR_MESSAGE_FORMAT, batch_message(partition.topic_partition, wrong))
     return None
 
 
 def _larger_than_segment(size: int, partition: Partition) -> Refusal:
-    topic, segment_bytes = partition.topic.name, partition.topic.config.segment_bytes
-    return _refusal(codes.RECORD_LIST_TOO_LARGE, f"a batch of {size} bytes, segment.bytes of topic {topic} allows {segment_bytes} bytes")
+    wrong = f"a batch of {size} bytes, segment.bytes allows {partition.topic.config.segment_bytes} bytes"
+    return _refusal(codes.RECORD_LIST_TOO_LARGE, batch_message(partition.topic_partition, wrong))
 
 
 def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms, now_ms: int) -> Refusal | None:
@@ -203,7 +206,10 @@ def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHe
         if refusal is not None:
             return refusal
     refused = partition.log.producers.check(header, unknown_begins_at_zero=begins and terms.version >= VERSION_WITH_IMPLICIT_ADD)
-    return None if refused is None else _refusal(refused.code, refused.message, _SEQUENCE_COUNTERS.get(refused.code))
+    if refused is None:
+        return None
+    message = batch_message(partition.topic_partition, refused.message)
+    return _refusal(refused.code, message, _SEQUENCE_COUNTERS.get(refused.code))
 
 
 def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
@@ -244,8 +250,10 @@ def _refusal(code: ErrorCode, message: str, counter: str | None = None) -> Refus
     return Refusal(code=code, message=message, counts=() if counter is None else ((counter, 1),))
 
 
-def _rejection(rejected: Rejected, more_counts: tuple[tuple[str, int], ...] = ()) -> Refusal:
-    counts = rejected.counts + more_counts
+def _rejection(rejected: Rejected, size: int) -> Refusal:
+    counts = rejected.counts
+    if rejected.code is codes.MESSAGE_TOO_LARGE:
+        counts = (*counts, ("BytesRejectedPerSec", size))
     return Refusal(code=rejected.code, message=rejected.message, culprits=rejected.culprits, counts=counts)
 
 

@@ -136,11 +136,11 @@ def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response:
             partition = broker.topics.partition(topic.name or _name_of(broker, topic.topic_id) or "", answer.index)
             if partition is not None and answer.error_code == codes.NONE.number:
                 waiting.append(Unacknowledged(partition, answer))
-    if all(stored.is_over(broker, event.node_id) for stored in waiting):
+    if all(stored.is_over(event.node_id) for stored in waiting):
         return response
 
     def answer_late(late_ms: int, is_last: bool) -> ProduceResponse | None:
-        if not is_last and not all(stored.is_over(broker, event.node_id) for stored in waiting):
+        if not is_last and not all(stored.is_over(event.node_id) for stored in waiting):
             return None
         for stored in waiting:
             refusal = stored.refusal(broker, event.node_id)
