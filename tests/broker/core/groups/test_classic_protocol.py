@@ -1,0 +1,500 @@
+"""The classic protocol on the wire: joins, generations, assignments, members that go, static members, and restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from tests.broker.core.groups.members import (
+    GROUP,
+    REBALANCE_MS,
+    SESSION_MS,
+    ClassicMember,
+    assign,
+    commit,
+    full_disk,
+    stable_group,
+    subscription,
+)
+from tests.broker.core_client import Cluster
+
+DELAY_MS = 3000
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 4)
+    return cluster
+
+
+def state_of(cluster: Cluster) -> str:
+    group = cluster.core.state.groups.find(GROUP)
+    assert group is not None
+    return group.state.value
+
+
+class TestJoining:
+    def test_a_newcomer_comes_again_with_the_id_it_is_given(self, cluster: Cluster) -> None:
+        """KIP-394."""
+        client = cluster.client()
+        member = ClassicMember(cluster)
+        first = client.ask(member.request())
+        assert first.error_code == 79
+        assert first.member_id.startswith("test-")
+        assert client.ask(member.request()).member_id != first.member_id
+        member.id = first.member_id
+        assert member.join() is None
+        cluster.advance(DELAY_MS)
+        assert member.taken().leader == member.id
+
+    def test_before_version_4_it_is_in_at_once(self, cluster: Cluster) -> None:
+        member = ClassicMember(cluster)
+        member.version = 3
+        member.send_join()
+        cluster.advance(DELAY_MS)
+        answer = member.taken()
+        assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
+
+    def test_each_newcomer_makes_the_first_rebalance_longer_up_to_the_rebalance_timeout(self, cluster: Cluster) -> None:
+        members = [ClassicMember(cluster) for _ in range(12)]
+        for member in members:
+            member.send_join()
+            cluster.advance(DELAY_MS - 1)
+        assert cluster.now_ms >= REBALANCE_MS
+        answers = [member.taken() for member in members]
+        assert [answer.error_code for answer in answers[:10]] == [0] * 10
+        assert {answer.generation_id for answer in answers[:10]} == {1}
+
+    def test_alone_it_waits_for_the_initial_delay_exactly(self, cluster: Cluster) -> None:
+        member = ClassicMember(cluster)
+        member.send_join()
+        cluster.advance(DELAY_MS - 1)
+        assert member.taken() is None
+        cluster.advance(1)
+        assert member.taken().error_code == 0
+
+    def test_only_the_leader_is_told_the_members(self, cluster: Cluster) -> None:
+        first, second = ClassicMember(cluster), ClassicMember(cluster)
+        first.send_join()
+        second.send_join()
+        cluster.advance(2 * DELAY_MS)
+        leader, other = first.taken(), second.taken()
+        assert leader.leader == other.leader == first.id
+        assert [member.member_id for member in leader.members] == [first.id, second.id]
+        assert bytes(leader.members[0].metadata) == subscription("orders")
+        assert other.members == []
+
+    def test_the_protocol_with_the_most_votes_of_those_all_have(self, cluster: Cluster) -> None:
+        members = [
+            ClassicMember(cluster, range=b"r", sticky=b"s"),
+            ClassicMember(cluster, sticky=b"s", range=b"r"),
+            ClassicMember(cluster, sticky=b"s", range=b"r", mine=b"m"),
+        ]
+        for member in members:
+            member.send_join()
+        cluster.advance(REBALANCE_MS)
+        assert {member.taken().protocol_name for member in members} == {"sticky"}
+
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"group_id": ""}, 24),
+            ({"session_timeout_ms": 5999}, 26),
+            ({"session_timeout_ms": 1_800_001}, 26),
+            ({"member_id": "who"}, 25),
+            ({"protocol_type": ""}, 23),
+            ({"protocols": []}, 23),
+            ({"group_id": "other", "member_id": "who"}, 25),
+        ],
+        ids=str,
+    )
+    def test_refusals(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
+        ClassicMember(cluster).send_join()
+        cluster.advance(DELAY_MS)
+        answer = cluster.client().ask(ClassicMember(cluster).request().replace(**changes))
+        assert (answer.error_code, answer.member_id) == (code, changes.get("member_id", ""))
+
+    @pytest.mark.parametrize(("type_", "protocols"), [("connect", {"range": b""}), ("consumer", {"other": b""})])
+    def test_who_cannot_work_with_the_others(self, cluster: Cluster, type_: str, protocols: dict[str, bytes]) -> None:
+        stable_group(cluster)
+        stranger = ClassicMember(cluster, **protocols)
+        stranger.protocol_type = type_
+        assert stranger.join().error_code == 23
+        assert state_of(cluster) == "Stable"
+
+    def test_another_node_coordinates(self) -> None:
+        cluster = Cluster(nodes=2)
+        wrong = 1 - cluster.core.state.nodes.coordinator_of(GROUP).id  # type: ignore[union-attr]
+        client = cluster.client(node=wrong)
+        assert client.ask(ClassicMember(cluster).request()).error_code == 16
+
+
+class TestSize:
+    def test_a_full_group_takes_nobody(self) -> None:
+        cluster = Cluster({"group.max.size": "2"})
+        stable_group(cluster, 2)
+        answer = ClassicMember(cluster).join()
+        assert (answer.error_code, answer.member_id) == (81, "")
+
+    def test_memory_of_all_members_is_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        memory = cluster.core.state.groups._context.memory
+        monkeypatch.setattr(memory, "_bytes_max", 10_000)
+        stable_group(cluster, 2, range=b"x" * 3000)
+        assert ClassicMember(cluster, range=b"x" * 3000).join().error_code == 81
+        assert ClassicMember(cluster, group="other", range=b"x" * 3000).join().error_code == 81
+        assert ClassicMember(cluster, group="other", range=b"x" * 100).join() is None
+
+
+class TestGenerations:
+    def test_assignments_reach_everybody(self, cluster: Cluster) -> None:
+        members = stable_group(cluster, 3)
+        assert state_of(cluster) == "Stable"
+        assert [member.heartbeat() for member in members] == [0, 0, 0]
+        assert members[1].sync().assignment == b"1"
+
+    def test_a_member_that_comes_makes_all_join_again(self, cluster: Cluster) -> None:
+        members = stable_group(cluster, 2)
+        newcomer = ClassicMember(cluster)
+        newcomer.send_join()
+        assert [member.heartbeat() for member in members] == [27, 27]
+        assert members[0].sync().error_code == 27
+        assert members[0].join() is None
+        answer = members[1].join()
+        assert (answer.generation_id, answer.leader) == (2, members[0].id)
+        assert members[0].taken().generation_id == newcomer.taken().generation_id == 2
+        assert [member.heartbeat() for member in members] == [0, 0]
+        assign([*members, newcomer])
+
+    def test_members_that_do_not_join_again_are_left_out(self, cluster: Cluster) -> None:
+        lazy, busy = stable_group(cluster, 2)
+        newcomer = ClassicMember(cluster)
+        newcomer.send_join()
+        busy.send_join()
+        for _ in range(5):
+            cluster.advance(REBALANCE_MS // 5 - 1)
+            assert lazy.heartbeat() == 27
+            assert busy.taken() is None
+        cluster.advance(5)
+        answer = busy.taken()
+        assert [member.member_id for member in answer.members] == [busy.id, newcomer.id]
+        assert lazy.heartbeat() == 25
+
+    def test_members_that_never_ask_for_their_assignment_are_left_out(self, cluster: Cluster) -> None:
+        members = [ClassicMember(cluster), ClassicMember(cluster)]
+        for member in members:
+            member.session_ms = 100_000
+            member.send_join()
+        cluster.advance(2 * DELAY_MS)
+        for member in members:
+            member.taken()
+        assert members[0].sync({members[0].id: b"a"}).assignment == b"a"
+        cluster.advance(REBALANCE_MS)
+        assert members[1].heartbeat() == 25
+        assert members[0].heartbeat() == 27
+
+    def test_a_leader_that_joins_again_means_a_rebalance_and_a_follower_does_not(self, cluster: Cluster) -> None:
+        leader, follower = stable_group(cluster, 2)
+        assert follower.join().generation_id == 1
+        assert state_of(cluster) == "Stable"
+        assert leader.join() is None
+        assert follower.heartbeat() == 27
+
+    def test_a_follower_with_other_metadata_means_a_rebalance(self, cluster: Cluster) -> None:
+        leader, follower = stable_group(cluster, 2)
+        follower.protocols = {"range": subscription("orders", "more")}
+        assert follower.join() is None
+        assert leader.join().generation_id == 2
+
+    def test_a_join_that_is_repeated_before_the_assignment(self, cluster: Cluster) -> None:
+        """The first answer was lost: the same again, no rebalance."""
+        members = [ClassicMember(cluster), ClassicMember(cluster)]
+        for member in members:
+            member.send_join()
+        cluster.advance(2 * DELAY_MS)
+        first = [member.taken() for member in members]
+        assert [member.join() for member in members] == first
+
+    def test_generations_and_protocols_are_checked(self, cluster: Cluster) -> None:
+        leader, follower = stable_group(cluster, 2)
+        follower.generation += 1
+        assert follower.heartbeat() == 22
+        assert follower.sync().error_code == 22
+        assert follower.commit() == 22
+        follower.generation -= 1
+        follower.id = "who"
+        assert (follower.heartbeat(), follower.sync().error_code, follower.commit()) == (25, 25, 25)
+        assert leader.heartbeat() == 0
+
+    def test_between_join_and_assignment_nothing_is_committed(self, cluster: Cluster) -> None:
+        member = ClassicMember(cluster)
+        member.send_join()
+        cluster.advance(DELAY_MS)
+        member.taken()
+        assert member.commit() == 27
+        member.sync({member.id: b""})
+        assert member.commit() == 0
+
+
+class TestSessions:
+    def test_a_silent_member_is_removed_after_its_session_exactly(self, cluster: Cluster) -> None:
+        leader, silent = stable_group(cluster, 2)
+        cluster.advance(SESSION_MS - 1)
+        assert leader.heartbeat() == 0
+        cluster.advance(1)
+        assert leader.heartbeat() == 27
+        assert silent.heartbeat() == 25
+        assert leader.join().generation_id == 2
+        assert any("nothing was heard of it" in line for line in cluster.lines)
+
+    def test_heartbeats_and_commits_keep_it(self, cluster: Cluster) -> None:
+        (member,) = stable_group(cluster, 1)
+        for action in (member.heartbeat, member.commit) * 3:
+            cluster.advance(SESSION_MS - 1)
+            assert action() == 0
+        cluster.advance(SESSION_MS)
+        assert member.heartbeat() == 25
+        assert state_of(cluster) == "Empty"
+
+    def test_who_waits_for_an_answer_is_not_silent(self, cluster: Cluster) -> None:
+        first, second = stable_group(cluster, 2)
+        first.session_ms = second.session_ms = 6000
+        newcomer = ClassicMember(cluster)
+        newcomer.send_join()
+        first.send_join()
+        cluster.advance(9000)
+        assert first.taken() is None
+        assert second.heartbeat() == 27
+        second.send_join()
+        assert first.taken().generation_id == 2
+
+    def test_an_id_that_nobody_comes_back_with_is_forgotten(self, cluster: Cluster) -> None:
+        client, member = cluster.client(), ClassicMember(cluster)
+        member.id = client.ask(member.request()).member_id
+        cluster.advance(SESSION_MS)
+        assert member.join().error_code == 25
+
+    def test_a_newcomer_whose_connection_broke_is_forgotten_in_time(self, cluster: Cluster) -> None:
+        """It has no heartbeats yet: five minutes for its first generation."""
+        members = stable_group(cluster, 1)
+        members[0].rebalance_ms = 1_000_000
+        members[0].session_ms = 1_000_000
+        members[0].send_join()
+        assert members[0].taken().generation_id == 2
+        gone = ClassicMember(cluster)
+        gone.send_join()
+        gone.client.lose()
+        cluster.advance(299_999)
+        assert state_of(cluster) == "PreparingRebalance"
+        assert len(cluster.core.state.groups.find(GROUP).members) == 2  # type: ignore[union-attr]
+        cluster.advance(1)
+        assert len(cluster.core.state.groups.find(GROUP).members) == 1  # type: ignore[union-attr]
+
+
+class TestLeaving:
+    def test_the_others_join_again(self, cluster: Cluster) -> None:
+        leader, follower = stable_group(cluster, 2)
+        assert leader.leave() == 0
+        assert follower.heartbeat() == 27
+        answer = follower.join()
+        assert (answer.generation_id, answer.leader, len(answer.members)) == (2, follower.id, 1)
+
+    def test_the_last_one_leaves_an_empty_group(self, cluster: Cluster) -> None:
+        (member,) = stable_group(cluster, 1)
+        assert member.leave() == 0
+        assert state_of(cluster) == "Empty"
+        assert member.leave() == 25
+
+    def test_before_version_3_the_code_is_the_answers_own(self, cluster: Cluster) -> None:
+        (member,) = stable_group(cluster, 1)
+        request = LeaveGroupRequest(group_id=GROUP, member_id=member.id)
+        assert [cluster.client().ask(request, 2).error_code for _ in range(2)] == [0, 25]
+
+    def test_many_at_once(self, cluster: Cluster) -> None:
+        static = ClassicMember(cluster, "i-1")
+        static.send_join()
+        cluster.advance(DELAY_MS)
+        static.taken()
+        members = [
+            MemberIdentity(member_id="", group_instance_id="i-1"),
+            MemberIdentity(member_id="who"),
+            MemberIdentity(member_id="", group_instance_id="i-2"),
+        ]
+        answer = cluster.client().ask(LeaveGroupRequest(group_id=GROUP, members=members))
+        assert (answer.error_code, [member.error_code for member in answer.members]) == (0, [0, 25, 25])
+        assert state_of(cluster) == "Empty"
+
+    @pytest.mark.parametrize(("group", "code"), [("", 24), ("none", 0)])
+    def test_of_no_group(self, cluster: Cluster, group: str, code: int) -> None:
+        answer = cluster.client().ask(LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id="m")]))
+        assert answer.error_code == code
+        assert [member.error_code for member in answer.members] == ([25] if code == 0 else [])
+
+
+class TestStaticMembers:
+    """KIP-345."""
+
+    @pytest.fixture
+    def members(self, cluster: Cluster) -> list[ClassicMember]:
+        members = [ClassicMember(cluster, "i-0"), ClassicMember(cluster, "i-1")]
+        for member in members:
+            member.send_join()
+        cluster.advance(2 * DELAY_MS)
+        for member in members:
+            member.taken()
+        assign(members)
+        return members
+
+    @pytest.mark.parametrize("place", [0, 1])
+    def test_a_restarted_instance_takes_its_place_without_a_rebalance(
+        self, cluster: Cluster, members: list[ClassicMember], place: int
+    ) -> None:
+        other = members[1 - place]
+        again = ClassicMember(cluster, f"i-{place}")
+        answer = again.join()
+        assert (answer.error_code, answer.generation_id) == (0, 1)
+        assert answer.member_id != members[place].id
+        assert (answer.skip_assignment, len(answer.members)) == ((True, 2) if place == 0 else (False, 0))
+        assert again.sync().assignment == b"%d" % place
+        assert (other.heartbeat(), again.heartbeat()) == (0, 0)
+
+    def test_who_uses_the_old_member_id_is_fenced(self, cluster: Cluster, members: list[ClassicMember]) -> None:
+        old = members[1]
+        ClassicMember(cluster, "i-1").join()
+        assert (old.heartbeat(), old.sync().error_code, old.commit(), old.leave()) == (82, 82, 82, 82)
+        assert old.join().error_code == 82
+
+    def test_before_version_9_a_leader_is_told_the_old_leader(self, cluster: Cluster, members: list[ClassicMember]) -> None:
+        """So that it takes itself for a follower, and fetches the assignment that is."""
+        again = ClassicMember(cluster, "i-0")
+        again.version = 8
+        answer = again.join()
+        assert (answer.leader, answer.members) == (members[0].id, [])
+
+    def test_other_protocols_mean_a_rebalance_where_another_one_is_selected(self, cluster: Cluster, members: list[ClassicMember]) -> None:
+        again = ClassicMember(cluster, "i-1", sticky=b"", range=subscription("orders"))
+        assert again.join().generation_id == 1, "the others only know range"
+        assert members[0].leave() == 0
+        assert again.join().protocol_name == "sticky"
+        assign([again])
+        third = ClassicMember(cluster, "i-1", range=subscription("orders"))
+        assert (third.join().protocol_name, third.generation) == ("range", 3)
+        assert ClassicMember(cluster, "i-1", other=b"").join().error_code == 23
+
+    def test_while_the_assignment_is_waited_for_it_means_a_rebalance(self, cluster: Cluster, members: list[ClassicMember]) -> None:
+        members[0].send_join()
+        members[1].send_join()
+        assert [member.taken().generation_id for member in members] == [2, 2]
+        members[1].send_sync()
+        again = ClassicMember(cluster, "i-1")
+        assert again.join() is None
+        assert members[1].taken().error_code in (27, 82)
+        assert members[0].heartbeat() == 27
+
+    def test_it_stays_while_its_session_lasts(self, cluster: Cluster, members: list[ClassicMember]) -> None:
+        cluster.advance(SESSION_MS - 1)
+        assert members[0].heartbeat() == 0
+        cluster.advance(1)
+        assert members[0].heartbeat() == 27
+        assert members[0].join().generation_id == 2
+
+    def test_a_static_member_that_does_not_join_again_stays(self, cluster: Cluster, members: list[ClassicMember]) -> None:
+        members[1].session_ms = 100_000
+        members[1].protocols = {"range": subscription("orders", "more")}
+        members[1].send_join()
+        members[0].send_join()
+        for member in members:
+            member.taken()
+        assign(members)
+        newcomer = ClassicMember(cluster)
+        newcomer.send_join()
+        members[0].send_join()
+        cluster.advance(REBALANCE_MS)
+        answer = members[0].taken()
+        assert {member.group_instance_id for member in answer.members} == {"i-0", "i-1", None}
+
+
+class TestRestart:
+    @pytest.mark.parametrize("kill", [True, False])
+    def test_members_go_on_with_their_generation(self, cluster: Cluster, kill: bool) -> None:
+        members = stable_group(cluster, 2)
+        cluster.restart(kill=kill)
+        for member in members:
+            member.client = cluster.client()
+        assert [member.heartbeat() for member in members] == [0, 0]
+        assert members[1].sync().assignment == b"1"
+        assert members[0].commit() == 0
+        assert members[1].join().generation_id == 1, "same metadata: no rebalance"
+
+    def test_silent_ones_have_a_session_more(self, cluster: Cluster) -> None:
+        members = stable_group(cluster, 2)
+        cluster.advance(SESSION_MS - 1)
+        cluster.restart()
+        cluster.advance(SESSION_MS - 1)
+        assert state_of(cluster) == "Stable"
+        cluster.advance(1)
+        assert state_of(cluster) == "Empty"
+        members[0].client = cluster.client()
+        assert members[0].heartbeat() == 25
+
+    def test_a_replaced_static_member(self, cluster: Cluster) -> None:
+        member = ClassicMember(cluster, "i-0")
+        member.send_join()
+        cluster.advance(DELAY_MS)
+        member.taken()
+        member.sync({member.id: b"mine"})
+        again = ClassicMember(cluster, "i-0")
+        again.join()
+        cluster.restart()
+        again.client, member.client = cluster.client(), cluster.client()
+        assert (again.sync().assignment, member.heartbeat()) == (b"mine", 82)
+
+    def test_an_empty_group_keeps_its_generation(self, cluster: Cluster) -> None:
+        (member,) = stable_group(cluster, 1)
+        member.leave()
+        cluster.restart()
+        assert state_of(cluster) == "Empty"
+        again = ClassicMember(cluster)
+        again.send_join()
+        cluster.advance(DELAY_MS)
+        assert again.taken().generation_id == 3
+
+    def test_the_journal_stays_small(self, cluster: Cluster) -> None:
+        """Heartbeats, joins and pending ids are not written."""
+        members = stable_group(cluster, 2)
+        journal = cluster.core._journals["offsets"]
+        before = journal.size_bytes
+        for _ in range(100):
+            cluster.advance(1000)
+            assert {member.heartbeat() for member in members} == {0}
+            cluster.client().ask(ClassicMember(cluster).request())
+        assert journal.size_bytes == before
+
+
+class TestFullDisk:
+    def test_assignments_that_cannot_be_written_are_not_told(self, cluster: Cluster) -> None:
+        members = [ClassicMember(cluster), ClassicMember(cluster)]
+        for member in members:
+            member.send_join()
+        cluster.advance(2 * DELAY_MS)
+        for member in members:
+            member.taken()
+        members[1].send_sync()
+        with full_disk(cluster):
+            assert members[0].sync({members[0].id: b"a"}).error_code == 16
+            assert members[1].taken().error_code == 16
+        assert state_of(cluster) == "PreparingRebalance"
+        members[0].send_join()
+        members[1].send_join()
+        assert [member.taken().generation_id for member in members] == [2, 2]
+        assign(members)
+
+
+def test_offsets_of_a_group_with_members_are_not_for_outsiders(cluster: Cluster) -> None:
+    stable_group(cluster, 1)
+    assert commit(cluster.client()) == 25
+    assert commit(cluster.client(), group="nobody's") == 0
+    assert commit(cluster.client(), group="none", generation=1) == 69
+    assert commit(cluster.client(), group="none", generation=1, version=8) == 22

@@ -1,0 +1,48 @@
+"""Deadlines of groups: put off again and again, early at most."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.broker.core.groups.timers import TimerKey, TimerKind, Timers
+
+KEYS = [TimerKey("g", TimerKind.SESSION, name) for name in "abc"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["schedule", "cancel", "due"]), st.sampled_from(KEYS), st.integers(0, 30)), max_size=60))
+def test_as_a_table_of_deadlines(steps: list[tuple[str, TimerKey, int]]) -> None:
+    timers, model = Timers(), dict[TimerKey, int]()
+    now_ms = 0
+    for action, key, number in steps:
+        if action == "schedule":
+            timers.schedule(key, now_ms + number)
+            model[key] = now_ms + number
+        elif action == "cancel":
+            timers.cancel(key)
+            model.pop(key, None)
+        else:
+            now_ms += number
+            due = set()
+            while (found := timers.due(now_ms)) is not None:
+                due.add(found)
+            assert due == {key for key, deadline_ms in model.items() if deadline_ms <= now_ms}
+            for found in due:
+                del model[found]
+        next_ms = timers.next_deadline_ms
+        assert not model or (next_ms is not None and next_ms <= min(model.values()))
+
+
+def test_a_deadline_that_is_put_off_costs_one_entry() -> None:
+    timers = Timers()
+    for number in range(10_000):
+        timers.schedule(KEYS[0], number)
+    assert len(timers._heap) == 1
+
+
+def test_cancelled_deadlines_do_not_pile_up() -> None:
+    timers = Timers()
+    for number in range(10_000):
+        timers.schedule(TimerKey(str(number), TimerKind.JOIN), 5)
+        timers.cancel(TimerKey(str(number), TimerKind.JOIN))
+    assert len(timers._heap) < 100
