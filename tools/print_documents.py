@@ -7,16 +7,24 @@ printed as a whole. Everything is read from the modules themselves, so that a do
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
+from typing import get_args
 
+import typer
+from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
+
+from chaffinch.admin import options as admin_options
 from chaffinch.broker.core import counters, options, topic_options
 from chaffinch.broker.core import transaction_moves as moves
 from chaffinch.broker.core.transaction_moves import Ending
 from chaffinch.cli import errors as errors_page
+from chaffinch.cli.main import COMMANDS
 from chaffinch.producer.core import options as producer_options
 from chaffinch.producer.core import transaction_moves
 from chaffinch.protocol.apis import APIS
@@ -162,6 +170,40 @@ def steps() -> str:
     return "".join(f"{number}. `{step.value}`\n" for number, step in enumerate(in_order, 1))
 
 
+def command_line() -> str:
+    """The options of each command that talks to a cluster, as its signature has them; those that all have are said once in the page."""
+    parts = []
+    for name in ("topics", "produce", "consume", "groups", "transactions"):
+        module, _, attribute = COMMANDS[name].target.partition(":")
+        target = getattr(import_module(module), attribute)
+        if not isinstance(target, typer.Typer):
+            parts.append(_options_of(name, target))
+            continue
+        for command in target.registered_commands:
+            assert command.callback is not None
+            parts.append(_options_of(f"{name} {command.name or command.callback.__name__.replace('_', '-')}", command.callback))
+    return "\n".join(parts)
+
+
+def _options_of(name: str, function: Callable[..., object]) -> str:
+    rows = [f"### {name}", "", inspect.getdoc(function) or "", ""]
+    found = []
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        info = next(entry for entry in get_args(parameter.annotation) if isinstance(entry, ParameterInfo))
+        if parameter.name in _IN_ALL_COMMANDS:
+            continue
+        # Inside Annotated typer takes the first spelling for a default.
+        words = [info.metavar] if isinstance(info, ArgumentInfo) else [str(info.default), info.metavar]
+        spelling = " ".join(filter(None, words)).replace("|", "\\|")
+        is_required = isinstance(info, OptionInfo) and parameter.default is parameter.empty
+        meaning = (info.help or "").replace("\\t", "`\\t`")
+        found.append(f"| `{spelling}` |{' yes |' if is_required else ' |'} {meaning} |")
+    return "\n".join([*rows, "| option | required | meaning |", "|---|---|---|", *found]) + "\n" if found else "\n".join(rows)
+
+
+_IN_ALL_COMMANDS = {"bootstrap_server", "command_config", "as_json"}
+
+
 def without_effect(table: OptionTable) -> str:
     """Names that a Spark table accepts; not those that Spark adds by itself and that say where the query lives."""
     return names(table.without_effect - set(spark_options._OF_SPARK))
@@ -184,6 +226,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "source options": lambda: options_table(spark_options.SOURCE.options),
     "source options without effect": lambda: without_effect(spark_options.SOURCE),
     "commit steps": steps,
+    "admin options": lambda: options_table(admin_options.READING_TABLE.options),
+    "command line": command_line,
 }
 
 PAGES: Mapping[str, Callable[[], str]] = {"errors.md": errors_page.page}

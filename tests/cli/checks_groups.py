@@ -59,13 +59,13 @@ def offsets_of(shell: Shell, group: str) -> dict[int, tuple[Any, Any, Any]]:
 def simple_groups_are_listed_described_and_deleted(shell: Shell) -> None:
     topic, group = with_offsets(shell, "simple")
     listed = {entry["group"]: entry for entry in shell.ok("groups", "list", "--json").json}
-    assert (listed[group]["state"], listed[group]["type"].lower()) == ("Empty", "classic")
+    assert (listed[group]["state"], listed[group]["type"]) == ("Empty", "classic")
     assert group in [line.split()[0] for line in shell.ok("groups", "list").lines[1:]]
     assert group in [line.split()[0] for line in shell.ok("groups", "list", "--state", "empty", "--type", "classic").lines[1:]]
     assert group not in shell.ok("groups", "list", "--state", "stable").out
     assert offsets_of(shell, group) == {0: (2, 3, 1), 1: (2, 3, 1)}
     lines = shell.ok("groups", "describe", "--group", group).lines
-    assert lines[0].lower().startswith(f"{group}: classic, empty")
+    assert lines[0].startswith(f"{group}: classic, Empty")
     assert lines[-1].split() == [topic, "1", "2", "3", "1", "-"]
     assert shell.ok("groups", "delete", "--group", group).out == f"deleted {group}\n"
     shell.refused("groups", "describe", "--group", group, says=f"group '{group}' does not exist")
@@ -130,7 +130,7 @@ def _with_members(shell: Shell, protocol: str) -> None:
     topic, group = with_offsets(shell, f"members-{protocol}")
     with member(shell, topic, group, protocol):
         (described,) = shell.ok("groups", "describe", "--group", group, "--json").json
-        assert (described["type"].lower(), described["state"]) == (protocol, "Stable")
+        assert (described["type"], described["state"]) == (protocol, "Stable")
         (found,) = described["members"]
         assert found["client_id"] == "reader"
         assert [(entry["topic"], entry["partition"]) for entry in found["partitions"]] == [(topic, 0), (topic, 1)]

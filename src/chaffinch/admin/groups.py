@@ -39,7 +39,7 @@ class UnknownGroup(GroupIdNotFoundException):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """One group as its coordinator lists it. `state` and `group_type` are empty where a broker is too old to tell."""
+    """One group as its coordinator lists it. `state` and `group_type` (in small letters) are empty where a broker is too old to tell."""
 
     group: str
     group_type: str
@@ -97,7 +97,7 @@ def list_groups(client: SyncClient, *, states: Iterable[str] = (), types: Iterab
             ):
                 found[group.group_id] = GroupListing(
                     group=group.group_id,
-                    group_type=group.group_type,
+                    group_type=group.group_type.lower(),
                     protocol_type=group.protocol_type,
                     state=group.group_state,
                     coordinator=node,
@@ -148,11 +148,9 @@ def _unknown(name: str, known: list[str]) -> UnknownGroup:
 
 
 def _described(client: SyncClient, listing: GroupListing) -> GroupDescription:
-    if listing.group_type.lower() not in ("", CLASSIC, CONSUMER):
-        raise UnsupportedVersionException(
-            f"group {listing.group!r} is a {listing.group_type.lower()} group: only its name can be shown here"
-        )
-    read = _of_consumer if listing.group_type.lower() == CONSUMER else _of_classic
+    if listing.group_type not in ("", CLASSIC, CONSUMER):
+        raise UnsupportedVersionException(f"group {listing.group!r} is a {listing.group_type} group: only its name can be shown here")
+    read = _of_consumer if listing.group_type == CONSUMER else _of_classic
     assignor, members = read(client, listing.group)
     return GroupDescription(listing=listing, assignor=assignor, members=members, offsets=_offsets(client, listing.group, members))
 

@@ -7,6 +7,8 @@ installed, the same records go through it, to the same broker, and what it loses
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from chaffinch.broker.embedded import EmbeddedBroker
@@ -24,13 +26,12 @@ FLUSH_S: Final = 15
 
 def demo(as_json: AsJson = False) -> None:
     """Show in a few seconds what one bad record does to its batch, and what it need not do."""
-    logging.getLogger("chaffinch").setLevel(logging.CRITICAL)  # The broker's log of refusals is not part of the story.
 
     def say(text: str) -> None:
         if not as_json:
             print(text, flush=True)
 
-    with EmbeddedBroker(topics={OURS: TOPIC, THEIRS: TOPIC}) as broker:
+    with _silence(), EmbeddedBroker(topics={OURS: TOPIC, THEIRS: TOPIC}) as broker:
         say(f"A broker runs in this process at {broker.bootstrap_servers}; its topics are compacted, so every record needs a key.")
         say(f"{COUNT} records are sent in one batch. Record {KEYLESS} has no key.\n")
         ours = _with_chaffinch(broker)
@@ -47,6 +48,18 @@ def demo(as_json: AsJson = False) -> None:
     say(f"\nThe topic holds {kept} records. The one that is missing is known by name, and its neighbours never noticed.")
     if as_json:
         print_json({"records": COUNT, "chaffinch": ours, "confluent_kafka": theirs})
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The broker's log of refusals is not part of the story."""
+    log = logging.getLogger("chaffinch")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _keys() -> list[bytes | None]:
