@@ -65,7 +65,7 @@ def a_row_that_the_topic_refuses_is_set_aside_alone(shell: Shell) -> None:
 
 def broken_rows_name_their_lines(shell: Shell) -> None:
     topic = topic_of(shell, "broken")
-    rows = b'{"value":"v1"}\n{"value":\n\n{"valeu":"v4"}\n[5]\n{"value":"v6","timestamp":"soon"}\n'
+    rows = b'{"value":"v1"}\n{"value":\n\n{"values":"v4"}\n[5]\n{"value":"v6","timestamp":"soon"}\n'
     rows += b'{"value":"v7","partition":-1}\n{"value":"v8"}\n'
     file = str(shell.folder / "rejected.parquet")
     made = shell("produce", "--topic", topic, "--format", "json", "--rejected", file, stdin=rows)
@@ -73,9 +73,9 @@ def broken_rows_name_their_lines(shell: Shell) -> None:
     assert "5 rows rejected, 2 written; line 2: no JSON" in made.err
     found = pq.read_table(file).to_pylist()
     assert [row["row"] for row in found] == [2, 4, 5, 6, 7]
-    assert found[1]["value"] == b'{"valeu":"v4"}'
+    assert found[1]["value"] == b'{"values":"v4"}'
     assert [row["error_message"].partition(":")[0] for row in found[1:]] == [
-        "unknown field 'valeu'",
+        "unknown field 'values'",
         "[5]",
         "timestamp 'soon'",
         "partition -1",
