@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -80,7 +81,8 @@ def _cell(command: Sequence[str], bootstrap_servers: str, client: Client, scenar
 
 def _complaint(command: Sequence[str], bootstrap_servers: str, client: Client, scenario: Scenario) -> str:
     """What is wrong, in one line; empty when all is well."""
-    topic = f"{client.name.strip('@').replace('/', '-').replace(' ', '-').lower()}-{scenario.name}-{os.getpid()}-{next(_numbers)}"
+    name = re.sub(r"[^a-z0-9]+", "-", client.name.lower()).strip("-")
+    topic = f"{name}-{scenario.name}-{os.getpid()}-{next(_numbers)}"
     try:
         _create(bootstrap_servers, topic, scenario)
     except KafkaException as error:

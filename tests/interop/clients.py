@@ -24,8 +24,9 @@ class Client:
     """One row.
 
     `prepare` installs what is needed and returns the command to which SCENARIO, BOOTSTRAP_SERVERS and NAME are added; it raises NotRun.
-    `not_offered`: a scenario, or `scenario.fact`, -> why, with a source. `culprits`: the fates of scenario `culprits` as the client
-    presents them, one per record unless it has another view, the same on Apache Kafka. `faults`: a scenario in which the client itself fails on every broker -> what is known of it.
+    `culprits`: the fates of scenario `culprits` as the client presents them, one per record unless it has another view; the same on
+    Apache Kafka. `not_offered`: a scenario, or `scenario.fact`, -> why, with a source. `faults`: a scenario in which the client itself
+    fails on every broker -> what is known of it.
     """
 
     name: str
@@ -101,9 +102,22 @@ def _node(program: str) -> list[str]:
 
 
 _AIOKAFKA_DOCS = "https://aiokafka.readthedocs.io/en/stable/api.html"
+_KAFKA_TOOLS_DOCS = "https://kafka.apache.org/documentation/#basic_ops"
 _KCAT_DOCS = "https://github.com/edenhill/kcat#readme"
 
 CLIENTS: tuple[Client, ...] = (
+    Client(
+        name="kcat",
+        prepare=_kcat,
+        culprits=("Broker: Broker failed to validate record",) * 5,
+        not_offered={
+            "group-consumer": "its librdkafka is older than KIP-848: https://github.com/confluentinc/librdkafka/pull/4702",
+            "offsets.committed": f"it commits, and cannot show it: {_KCAT_DOCS}",
+            "transactions.offset": f"it produces only inside a transaction: {_KCAT_DOCS}",
+            "topics": f"it produces, consumes and lists: {_KCAT_DOCS}",
+            "groups": f"it produces, consumes and lists: {_KCAT_DOCS}",
+        },
+    ),
     Client(
         name="confluent-kafka",
         prepare=lambda: _python("run_confluent_kafka.py"),
@@ -134,6 +148,12 @@ CLIENTS: tuple[Client, ...] = (
             "group-consumer": f"the consumer has no such option: {_AIOKAFKA_DOCS}#consumer-class",
             "groups.deleted": f"the admin client has no such method: {_AIOKAFKA_DOCS}",
         },
+    ),
+    Client(
+        name="Apache Kafka's tools",
+        prepare=_java_tools,
+        culprits=("KafkaException", "InvalidRecordException", "KafkaException", "InvalidRecordException", "KafkaException"),
+        not_offered={"transactions": f"no tool aborts what it has produced itself; the row Java does: {_KAFKA_TOOLS_DOCS}"},
     ),
     Client(
         name="franz-go",
