@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -345,6 +346,36 @@ def test_the_same_partition_twice_gets_one_answer_and_one_batch() -> None:
     answer = client.ask(request)
     assert len(answer.responses[0].partition_responses) == 1
     assert cluster.core.topics.partition("orders", 0).log.log_end_offset == 2
+
+
+def test_a_topic_named_twice_is_one_topic() -> None:
+    """Its partitions are put together; where one comes twice, the last batch wins, as within one topic."""
+    cluster = Cluster()
+    cluster.topic("orders", 2)
+    request = produce_request("orders", batch_of(b"first"))
+    request.topics += produce_request("orders", batch_of(b"other"), partition=1).topics
+    request.topics += produce_request("orders", batch_of(b"last", b"last")).topics
+    answer = cluster.client().ask(request)
+    (topic,) = answer.responses
+    assert [(part.index, part.error_code) for part in topic.partition_responses] == [(0, 0), (1, 0)]
+    assert [partition.log.log_end_offset for partition in cluster.core.topics.get("orders").partitions] == [2, 1]
+
+
+def test_topic_ids() -> None:
+    """Version 13 (KIP-516): the id alone says which topic is meant, in the request and in the answer."""
+    cluster = Cluster()
+    cluster.topic("orders")
+    client = cluster.client()
+    request = produce_request("", GOOD)
+    request.topics[0].topic_id = cluster.core.topics.get("orders").topic_id
+    request.topics += produce_request("", GOOD).topics
+    request.topics[1].topic_id = UUID(int=7)
+    known, unknown = client.ask(request, 13).responses
+    assert (known.topic_id, known.partition_responses[0].error_code) == (request.topics[0].topic_id, 0)
+    refused = unknown.partition_responses[0]
+    assert (unknown.topic_id, refused.error_code, refused.base_offset) == (UUID(int=7), 100, -1)
+    assert "no topic of this cluster has the id 00000000-0000-0000-0000-000000000007" in refused.error_message
+    assert client.produce("orders", GOOD, partition=3, version=13).error_code == 3
 
 
 def test_log_append_time_is_answered_and_stored() -> None:
