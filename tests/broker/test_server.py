@@ -79,20 +79,16 @@ def test_a_lost_client_in_the_middle_of_a_frame(broker: EmbeddedBroker) -> None:
     assert broker._thread.call(lambda: broker._running._budget.bytes_reserved) <= 900_000 * 3
 
 
-def test_unfinished_frames_are_bounded_together(broker: EmbeddedBroker) -> None:
+def test_unfinished_frames_are_bounded_together() -> None:
     """Thirty unfinished 99 MB requests stop an Apache Kafka with a 1 GiB heap; here the fourth of these is refused."""
-    clients = [SocketClient(broker.bootstrap_servers, greet=False) for _ in range(4)]
-    try:
+    with EmbeddedBroker(config={"queued.max.request.bytes": 3 << 20}) as broker, contextlib.ExitStack() as opened:
+        clients = [opened.enter_context(SocketClient(broker.bootstrap_servers, greet=False)) for _ in range(4)]
         for client in clients:
             with contextlib.suppress(ConnectionError):  # The last one may be refused before it has said everything.
                 client.socket.sendall(struct.pack(">i", 1 << 20) + b"x" * 1_000_000)
         closed, _, _ = select.select([client.socket for client in clients], [], [], TIMEOUT_SECONDS)
         assert len(closed) == 1
         assert is_alive(broker)
-    finally:
-        for client in clients:
-            client.socket.close()
-    assert is_alive(broker)
 
 
 def test_connections_beyond_the_limit_are_closed_at_once() -> None:

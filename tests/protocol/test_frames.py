@@ -163,6 +163,21 @@ class TestLimits:
         assert budget.bytes_reserved == 100 * 10
         assert feed(FrameAssembler(budget=budget), framed(body(900_000))) == [body(900_000)]
 
+    def test_claims_allocate_no_more_than_the_budget_and_a_chunk_each(self) -> None:
+        budget = FrameBudget(10 * EAGER_BYTES_MAX)
+        claiming = [FrameAssembler(budget=budget) for _ in range(100)]
+        tracemalloc.start()
+        for assembler in claiming:
+            feed(assembler, (100 << 20).to_bytes(4, "big") + b"x" * 10)
+        allocated = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert allocated <= 11 * EAGER_BYTES_MAX + 100 * 2 * CHUNK_BYTES
+        small = FrameAssembler(budget=budget)
+        assert feed(small, framed(body(3_000_000))) == [body(3_000_000)], "it begins small, and grows"
+        for assembler in claiming:
+            assembler.close()
+        assert (budget.bytes_eager, budget.bytes_reserved) == (0, 0)
+
     def test_a_lost_connection_gives_its_share_back(self) -> None:
         budget = FrameBudget(1_000_000)
         closed, dropped = FrameAssembler(budget=budget), FrameAssembler(budget=budget)

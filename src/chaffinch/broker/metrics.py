@@ -100,6 +100,7 @@ def _cluster(server: BrokerServer) -> Iterator[Family]:
     )
     sizes = [({"topic": topic.name}, sum(partition.log.size_bytes for partition in topic.partitions)) for topic in state.topics]
     yield Family("chaffinch_topic_size_bytes", "bytes of a topic's logs", sizes)
+    yield _single("chaffinch_groups", "consumer groups with members", sum(bool(group.members) for group in state.groups))
     ongoing = sum(metadata.state is TransactionState.ONGOING for metadata in state.transactions)
     yield _single("chaffinch_transactions_ongoing", "open transactions", ongoing)
 

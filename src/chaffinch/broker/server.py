@@ -207,7 +207,7 @@ class BrokerServer:
         for victim in self._watch.left_unsent(peer):
             self._say_seldom(
                 victim,
-                "unread",
+                "unread answers",
                 f"connection from {victim.address} closed: too many answers unread in all, {victim.unsent_bytes} bytes here",
             )
             victim.abort()
@@ -359,6 +359,6 @@ class BrokerServer:
 
     def _say_seldom(self, peer: Peer, what: str, text: str) -> None:
         refusals = self.core.state.refusals
-        refusals.say_seldom(what, f"connections from {peer.address.rpartition(':')[0]}", text, self._clock.wall_ms())
+        refusals.say_seldom(what, peer.address.rpartition(":")[0], text, self._clock.wall_ms())
         self._carry_out(refusals.take())
         self._arm()

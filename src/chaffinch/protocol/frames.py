@@ -10,7 +10,8 @@ cannot change its size while views exist. So nobody has to give anything back, a
 
 A size is only a claim. Up to `EAGER_BYTES_MAX` the buffer is allocated at once; a larger one grows with what really arrives, by
 `GROWTH` each time, which costs one copy of a fraction of the frame. What has arrived of all unfinished large frames together is limited by
-the `FrameBudget` that connections share; claims cost nothing there, so that nobody can lock others out with a few bytes.
+the `FrameBudget` that connections share; claims cost nothing there, so that nobody can lock others out with a few bytes. When buffers that
+were allocated for claims amount to the same limit, further ones begin small.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class FrameBudget:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_reserved = 0
+        self.bytes_eager = 0
+        """Buffers allocated for claims of frames that are not complete."""
 
     def reserve(self, size: int) -> None:
         """Take `size` bytes; raises ProtocolViolation when they are not there."""
@@ -122,6 +125,7 @@ class FrameAssembler:
         self._large_size = 0
         self._large_filled = 0
         self._large_reserved = 0
+        self._large_eager = 0
 
     @property
     def bytes_pending(self) -> int:
@@ -172,7 +176,8 @@ class FrameAssembler:
     def _release(self) -> None:
         if self._large is not None and self._budget is not None:
             self._budget.release(self._large_reserved)
-        self._large_reserved = 0
+            self._budget.bytes_eager -= self._large_eager
+        self._large_reserved = self._large_eager = 0
         self._large = None
 
     def _large_updated(self, large: memoryview, count: int) -> list[memoryview]:
@@ -208,10 +213,21 @@ class FrameAssembler:
         except ProtocolViolation as violation:
             violation.frames = tuple(frames)
             raise
-        large = self._pool.lend(min(size, EAGER_BYTES_MAX))
+        large = self._pool.lend(self._first_size(size))
         large[:arrived] = self._chunk[self._start + 4 : self._stop]
         self._large, self._large_size, self._large_filled = large, size, arrived
         self._start = self._stop
+
+    def _first_size(self, size: int) -> int:
+        """How much to allocate for a claim before more of it arrives; always more than there can be by now."""
+        eager = min(size, EAGER_BYTES_MAX)
+        if self._budget is None:
+            return eager
+        if self._budget.bytes_eager + eager > self._budget.bytes_max:
+            return min(size, CHUNK_BYTES)
+        self._budget.bytes_eager += eager
+        self._large_eager = eager
+        return eager
 
     def _refuse(self, size: int, frames: list[memoryview]) -> None:
         violation = ProtocolViolation(f"frame of {size} bytes refused, allowed are 0 to {self.frame_bytes_max}")

@@ -135,14 +135,14 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_counts_come_out_at_the_end() -> None:
     diary = Diary()
     for _ in range(9):
-        diary.log.say_seldom("broken requests", "connections from 127.0.0.1", "connection from 127.0.0.1:4711 closed", diary.now_ms)
+        diary.log.say_seldom("broken requests", "127.0.0.1", "connection from 127.0.0.1:4711 closed", diary.now_ms)
     diary.refuse()
     diary.refuse()
     diary.end()
     assert diary.lines == [
         "connection from 127.0.0.1:4711 closed",
         "refused: Produce from client 'app' for orders-0: INVALID_RECORD: why",
-        "broken requests: connections from 127.0.0.1: 8 more since the last line: like the last 8",
+        "broken requests from 127.0.0.1: 8 more since the last line",
         "refused: client 'app' at orders: 1 more since the last line: INVALID_RECORD 1",
     ]
     assert diary.log.next_deadline_ms is None

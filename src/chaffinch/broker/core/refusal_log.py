@@ -57,8 +57,8 @@ class RefusalLog:
         self._say_seldom((client, within), f"refused: client {client} at {within}", code, text, now_ms)
 
     def say_seldom(self, kind: str, origin: str, text: str, now_ms: int) -> None:
-        """A line that may come again and again from the same origin."""
-        self._say_seldom((kind, origin), f"{kind}: {_cut(origin, NAME_LENGTH_MAX)}", "like the last", text, now_ms)
+        """A line of this kind that may come again and again from the same origin."""
+        self._say_seldom((kind, origin), f"{kind} from {_cut(origin, NAME_LENGTH_MAX)}", "", text, now_ms)
 
     def say(self, text: str) -> None:
         """A line that comes once."""
@@ -151,8 +151,8 @@ class RefusalLog:
 
 
 def _counted(window: _Window) -> str:
-    counts = ", ".join(f"{label} {count}" for label, count in sorted(window.omitted.items()))
-    return f"{window.who}: {window.omitted.total()} more since the last line: {counts}"
+    counts = ", ".join(f"{label} {count}" for label, count in sorted(window.omitted.items()) if label)
+    return f"{window.who}: {window.omitted.total()} more since the last line{': ' if counts else ''}{counts}"
 
 
 def _cut(text: str, length_max: int) -> str:
