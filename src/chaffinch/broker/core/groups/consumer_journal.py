@@ -42,7 +42,8 @@ class ConsumerJournal:
             entries[_dump([MEMBER_KIND, group.group_id, member_id])] = None if member is None else _dump(_member_value(member))
         for member_id, target in change.targets.items():
             entries[_dump([TARGET_KIND, group.group_id, member_id])] = None if target is None else _dump(_partitions_value(target))
-        self._journal.put(entries)
+        if entries:
+            self._journal.put(entries)
 
     def remove(self, group: ConsumerGroup) -> None:
         """All of it."""

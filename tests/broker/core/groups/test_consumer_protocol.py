@@ -1,0 +1,409 @@
+"""KIP-848 on the wire: epochs, giving back before taking, static members, subscriptions by name and pattern, restarts."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chaffinch.protocol.messages.consumer_group_heartbeat import TopicPartitions
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from tests.broker.core.groups.members import GROUP, REBALANCE_MS, ClassicMember, ConsumerMember, commit, full_disk, stable_group
+from tests.broker.core_client import Cluster
+
+SESSION_MS = 45_000
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 4)
+    return cluster
+
+
+def settle(*members: ConsumerMember) -> None:
+    """Heartbeats until nothing changes any more; three rounds are enough for one change."""
+    for _ in range(4):
+        for member in members:
+            assert member.beat().error_code == 0
+
+
+def state_of(cluster: Cluster) -> str:
+    group = cluster.core.state.groups.find(GROUP)
+    assert group is not None
+    return group.state.value
+
+
+class TestMembers:
+    def test_the_first_gets_everything_at_once(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        answer = member.join()
+        assert (answer.error_code, answer.member_id, answer.member_epoch, answer.heartbeat_interval_ms) == (0, "a", 1, 5000)
+        assert member.partitions == [0, 1, 2, 3]
+        assert state_of(cluster) == "Stable"
+        assert member.beat().assignment is None, "nothing changed"
+
+    def test_version_0_is_given_its_member_id(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "")
+        assert UUID(member.join(version=0).member_id)
+        assert member.beat(version=0).error_code == 0
+
+    def test_partitions_are_given_back_before_they_are_taken(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        assert (second.epoch, second.partitions) == (2, [])
+        assert state_of(cluster) == "Reconciling"
+        answer = first.beat()
+        assert (answer.member_epoch, len(first.partitions)) == (1, 2), "it is to give two back, and stays in its epoch"
+        assert second.beat().assignment is None, "they are not free yet"
+        assert first.beat().member_epoch == 2, "it said that it gave them back"
+        assert len(second.beat().assignment.topic_partitions[0].partitions) == 2
+        assert sorted(first.partitions + second.partitions) == [0, 1, 2, 3]
+        assert state_of(cluster) == "Stable"
+
+    def test_who_does_not_give_back_in_time_is_removed(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        held = set(first.owned)
+        second.join()
+        first.beat()
+        for _ in range(6):
+            cluster.advance(REBALANCE_MS // 6 - 1)
+            first.owned = set(held)
+            assert first.beat(rebalance_timeout_ms=REBALANCE_MS).error_code == 0
+            assert second.beat().error_code == 0
+        cluster.advance(6)
+        assert first.beat().error_code == 25
+        second.beat()
+        assert second.partitions == [0, 1, 2, 3]
+
+    def test_who_is_silent_is_removed(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        settle(first, second)
+        cluster.advance(SESSION_MS - 1)
+        assert second.beat().error_code == 0
+        cluster.advance(1)
+        assert second.beat().assignment is not None
+        assert second.partitions == [0, 1, 2, 3]
+        assert first.beat().error_code == 25
+
+    def test_who_leaves(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        settle(first, second)
+        answer = first.leave()
+        assert (answer.error_code, answer.member_epoch) == (0, -1)
+        settle(second)
+        assert second.partitions == [0, 1, 2, 3]
+        assert second.leave().error_code == 0
+        assert state_of(cluster) == "Empty"
+
+    def test_a_full_answer_to_who_says_everything(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        answer = member.beat(rebalance_timeout_ms=REBALANCE_MS, subscribed_topic_names=["orders"])
+        assert answer.assignment is not None
+
+    def test_a_full_group(self) -> None:
+        cluster = Cluster({"group.consumer.max.size": "1"})
+        cluster.topic("orders")
+        assert ConsumerMember(cluster, "a").join().error_code == 0
+        assert ConsumerMember(cluster, "b").join().error_code == 81
+
+    def test_memory_of_all_members_is_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cluster.core.state.groups._context.memory, "_bytes_max", 20_000)
+        codes = [ConsumerMember(cluster, f"m{number}").join(["x" * 200] * 10).error_code for number in range(20)]
+        assert 0 in codes
+        assert 81 in codes
+
+
+class TestEpochs:
+    def test_another_epoch_is_fenced(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        for epoch in (2, 7):
+            member.epoch = epoch
+            answer = member.beat()
+            assert (answer.error_code, answer.error_message is not None) == (110, True)
+
+    def test_the_epoch_before_is_accepted_when_the_answer_was_lost(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        first.beat()
+        first.beat()
+        assert first.epoch == 2
+        first.epoch = 1
+        assert first.beat().member_epoch == 2
+        first.epoch = 1
+        first.owned.add((UUID(int=9), 9))
+        assert first.beat().error_code == 110
+
+    def test_a_join_that_is_repeated(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        first = member.join()
+        assert member.join() == first
+
+    @pytest.mark.parametrize(("group", "epoch", "code"), [(GROUP, 1, 25), ("none", 1, 69), ("none", -1, 69), (GROUP, -1, 25)])
+    def test_who_is_not_known(self, cluster: Cluster, group: str, epoch: int, code: int) -> None:
+        ConsumerMember(cluster, "a").join()
+        stranger = ConsumerMember(cluster, "x", group=group)
+        stranger.epoch = epoch
+        assert stranger.beat().error_code == code
+
+
+class TestRequests:
+    @pytest.mark.parametrize(
+        ("fields", "code"),
+        [
+            ({"group_id": ""}, 42),
+            ({"member_id": ""}, 42),
+            ({"instance_id": ""}, 42),
+            ({"rack_id": ""}, 42),
+            ({"rebalance_timeout_ms": -1}, 42),
+            ({"rebalance_timeout_ms": -5}, 42),
+            ({"topic_partitions": None}, 42),
+            ({"topic_partitions": [TopicPartitions(topic_id=UUID(int=1), partitions=[0])]}, 42),
+            ({"subscribed_topic_names": None}, 42),
+            ({"subscribed_topic_names": []}, 42),
+            ({"member_epoch": -2}, 42),
+            ({"member_epoch": -3}, 42),
+            ({"server_assignor": "mine"}, 112),
+            ({"subscribed_topic_regex": "("}, 128),
+            ({"subscribed_topic_regex": "(?=x)"}, 128),
+        ],
+        ids=str,
+    )
+    def test_refusals(self, cluster: Cluster, fields: dict[str, Any], code: int) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        asked: list[Any] = []
+        member.client.ask = lambda message, version: asked.append(message) or cluster.client().ask(message, version)  # type: ignore[method-assign]
+        member.join()
+        answer = cluster.client().ask(asked[0].replace(**fields))
+        assert (answer.error_code, bool(answer.error_message)) == (code, True)
+        assert any(
+            f"ConsumerGroupHeartbeat from client 'test' for group {fields.get('group_id', GROUP)!r}" in line for line in cluster.lines
+        )
+
+    def test_another_node_coordinates(self) -> None:
+        cluster = Cluster(nodes=2)
+        cluster.topic("orders")
+        member = ConsumerMember(cluster, "a")
+        member.client.node = 1 - cluster.core.state.nodes.coordinator_of(GROUP).id  # type: ignore[union-attr]
+        assert member.join().error_code == 16
+
+    def test_a_broker_that_does_not_offer_it(self) -> None:
+        cluster = Cluster({"group.coordinator.rebalance.protocols": "classic"})
+        cluster.topic("orders")
+        assert ConsumerMember(cluster, "a").join().error_code == 35
+        features = cluster.client().connection.versions
+        assert features is not None
+        assert "group.version" not in features.finalized_features
+
+    def test_the_feature_is_announced(self, cluster: Cluster) -> None:
+        features = cluster.client().connection.versions
+        assert features is not None
+        assert features.finalized_features["group.version"] == 1
+
+
+class TestStaticMembers:
+    def test_back_within_the_session_it_has_its_partitions_again(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a", "i-1"), ConsumerMember(cluster, "b", "i-2")
+        first.join()
+        second.join()
+        settle(first, second)
+        mine, epoch = first.partitions, second.epoch
+        assert first.leave(-2).member_epoch == -2
+        again = ConsumerMember(cluster, "a2", "i-1")
+        again.join()
+        assert (again.partitions, second.beat().member_epoch) == (mine, epoch)
+        old = ConsumerMember(cluster, "a", "i-1")
+        old.epoch = epoch
+        assert old.beat().error_code == 82
+
+    def test_not_back_within_the_session_it_is_removed(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a", "i-1"), ConsumerMember(cluster, "b", "i-2")
+        first.join()
+        second.join()
+        settle(first, second)
+        first.leave(-2)
+        cluster.advance(SESSION_MS - 1)
+        settle(second)
+        assert len(second.partitions) == 2
+        cluster.advance(1)
+        settle(second)
+        assert second.partitions == [0, 1, 2, 3]
+
+    def test_an_instance_that_has_not_left_is_not_given_away(self, cluster: Cluster) -> None:
+        ConsumerMember(cluster, "a", "i-1").join()
+        assert ConsumerMember(cluster, "b", "i-1").join().error_code == 111
+
+    def test_an_instance_nobody_knows(self, cluster: Cluster) -> None:
+        ConsumerMember(cluster, "a", "i-1").join()
+        stranger = ConsumerMember(cluster, "b", "i-9")
+        stranger.epoch = 1
+        assert stranger.beat().error_code == 25
+
+
+class TestSubscriptions:
+    def test_topics_that_come_and_grow_and_go(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join(["orders", "later"])
+        assert len(member.owned) == 4
+        cluster.topic("later", 2)
+        assert (member.beat().member_epoch, len(member.owned)) == (2, 6)
+        cluster.topic("unrelated", 2)
+        assert member.beat().member_epoch == 2
+        cluster.core.topics.delete("orders")
+        settle(member)
+        assert len(member.owned) == 2
+
+    def test_by_pattern(self, cluster: Cluster) -> None:
+        cluster.topic("orders-eu", 2)
+        member = ConsumerMember(cluster, "a")
+        member.join(pattern="orders.*")
+        assert len(member.owned) == 6
+        cluster.topic("orders-us", 1)
+        cluster.topic("my-orders", 1)
+        member.beat()
+        assert len(member.owned) == 7
+        member.beat(subscribed_topic_regex="my-.*")
+        settle(member)
+        assert len(member.owned) == 1
+
+    def test_names_and_pattern_together(self, cluster: Cluster) -> None:
+        cluster.topic("a-1", 2)
+        member = ConsumerMember(cluster, "a")
+        member.join(["orders"], pattern="a-[0-9]+")
+        assert len(member.owned) == 6
+
+    def test_another_subscription(self, cluster: Cluster) -> None:
+        cluster.topic("more", 3)
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join(["orders", "more"])
+        settle(first, second)
+        assert (len(first.owned), len(second.owned)) in [(4, 3), (3, 4)]
+        first.beat(subscribed_topic_names=["more"])
+        settle(first, second)
+        assert len(first.owned | second.owned) == 7
+        assert len({topic for topic, _ in first.owned}) == 1
+
+    @pytest.mark.parametrize(("votes", "name"), [((None, None), "uniform"), (("range", None), "range"), (("range", "uniform"), "range")])
+    def test_assignors(self, cluster: Cluster, votes: tuple[str | None, ...], name: str) -> None:
+        members = [ConsumerMember(cluster, f"m{number}") for number in range(2)]
+        for member, vote in zip(members, votes, strict=True):
+            member.join(server_assignor=vote)
+        settle(*members)
+        group = cluster.core.state.groups.find(GROUP)
+        assert group.preferred_assignor(group.members, "uniform") == name  # type: ignore[union-attr]
+        if name == "range":
+            assert [member.partitions for member in members] == [[0, 1], [2, 3]]
+
+
+class TestOffsets:
+    def test_commits_need_the_epoch(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        client = cluster.client()
+        assert commit(client, member="a", generation=1) == 0
+        assert commit(client, member="a", generation=2) == 113
+        assert commit(client, member="x", generation=1) == 25
+        assert commit(client, member="a", generation=1, version=8) == 35
+        assert commit(client) == 25
+
+    @pytest.mark.parametrize(("member", "epoch", "code"), [(None, -1, 0), ("a", 1, 0), ("a", 9, 113), ("x", 1, 25), ("x", -1, 25)])
+    def test_fetches_may_name_the_member(self, cluster: Cluster, member: str | None, epoch: int, code: int) -> None:
+        ConsumerMember(cluster, "a").join()
+        topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0])]
+        group = OffsetFetchRequestGroup(group_id=GROUP, member_id=member, member_epoch=epoch, topics=topics)
+        answer = cluster.client().ask(OffsetFetchRequest(groups=[group]), 9)
+        assert answer.groups[0].error_code == code
+
+
+class TestOtherKinds:
+    def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets(self, cluster: Cluster) -> None:
+        (old,) = stable_group(cluster, 1)
+        assert old.commit(7) == 0
+        old.leave()
+        assert ConsumerMember(cluster, "a").join().member_epoch == 1
+        assert cluster.core.state.offsets.fetch_all(GROUP)
+        cluster.restart()
+        assert state_of(cluster) == "Stable"
+
+    def test_and_back(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        member.leave()
+        (new,) = stable_group(cluster, 1)
+        assert new.heartbeat() == 0
+        cluster.restart()
+        new.client = cluster.client()
+        assert new.heartbeat() == 0
+
+    def test_groups_with_members_keep_their_kind(self, cluster: Cluster) -> None:
+        stable_group(cluster, 1)
+        assert ConsumerMember(cluster, "a").join().error_code == 69
+        ConsumerMember(cluster, "a", group="new").join()
+        classic = ClassicMember(cluster, group="new")
+        assert classic.join().error_code == 23
+        classic.id = "a"
+        assert (classic.heartbeat(), classic.leave(), classic.sync().error_code) == (25, 25, 25)
+
+
+class TestRestart:
+    def test_everything_goes_on(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b", "i-2")
+        first.join()
+        second.join()
+        cluster.restart()
+        first.client, second.client = cluster.client(), cluster.client()
+        settle(first, second)
+        assert sorted(first.partitions + second.partitions) == [0, 1, 2, 3]
+        assert {first.epoch, second.epoch} == {2}
+
+    def test_silent_ones_have_a_session_more(self, cluster: Cluster) -> None:
+        ConsumerMember(cluster, "a").join()
+        cluster.advance(SESSION_MS - 1)
+        cluster.restart()
+        cluster.advance(SESSION_MS - 1)
+        assert state_of(cluster) == "Stable"
+        cluster.advance(1)
+        assert state_of(cluster) == "Empty"
+
+    def test_heartbeats_are_not_written(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        journal = cluster.core._journals["offsets"]
+        before = journal.size_bytes
+        for _ in range(20):
+            member.beat()
+        assert journal.size_bytes == before
+
+    def test_a_full_disk_changes_nothing(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        with full_disk(cluster):
+            answer = second.join()
+            assert (answer.error_code, "no space left" in answer.error_message) == (16, True)
+            assert first.beat().error_code == 0
+            cluster.advance(SESSION_MS)
+        assert state_of(cluster) == "Stable"
+        cluster.advance(1000)
+        assert state_of(cluster) == "Empty", "what could not be written is tried again"
+
+
+def test_metadata_creates_the_topic_that_a_member_waits_for(cluster: Cluster) -> None:
+    member = ConsumerMember(cluster, "a")
+    member.join(["made-later"])
+    assert member.owned == set()
+    cluster.client().ask(MetadataRequest(topics=[MetadataRequestTopic(name="made-later")], allow_auto_topic_creation=True))
+    member.beat()
+    assert len(member.owned) == 1

@@ -1,0 +1,136 @@
+"""ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from chaffinch.protocol.messages.delete_groups import DeleteGroupsRequest
+from chaffinch.protocol.messages.describe_groups import DescribeGroupsRequest
+from chaffinch.protocol.messages.list_groups import ListGroupsRequest
+from tests.broker.core.groups.members import GROUP, ClassicMember, ConsumerMember, commit, full_disk, stable_group, subscription
+from tests.broker.core_client import Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Three groups: `g` classic and stable, `new` of KIP-848, `simple` with offsets only."""
+    cluster = Cluster()
+    cluster.topic("orders", 2)
+    stable_group(cluster, 2)
+    ConsumerMember(cluster, "a", "i-1", group="new").join()
+    commit(cluster.client(), group="simple")
+    return cluster
+
+
+class TestList:
+    @pytest.mark.parametrize(
+        ("states", "types", "names"),
+        [
+            ([], [], ["g", "new", "simple"]),
+            (["Stable"], [], ["g", "new"]),
+            (["empty"], [], ["simple"]),
+            ([], ["consumer"], ["new"]),
+            ([], ["Classic"], ["g", "simple"]),
+            (["Stable"], ["classic"], ["g"]),
+            (["Dead"], [], []),
+            ([], ["share"], []),
+        ],
+    )
+    def test_filters(self, cluster: Cluster, states: list[str], types: list[str], names: list[str]) -> None:
+        answer = cluster.client().ask(ListGroupsRequest(states_filter=states, types_filter=types))
+        assert [group.group_id for group in answer.groups] == names
+
+    def test_what_is_told(self, cluster: Cluster) -> None:
+        groups = cluster.client().ask(ListGroupsRequest()).groups
+        rows = [(group.group_id, group.protocol_type, group.group_state, group.group_type) for group in groups]
+        assert rows == [
+            ("g", "consumer", "Stable", "Classic"),
+            ("new", "consumer", "Stable", "Consumer"),
+            ("simple", "", "Empty", "Classic"),
+        ]
+        assert [group.group_id for group in cluster.client().ask(ListGroupsRequest(), 0).groups] == ["g", "new", "simple"]
+
+    def test_each_node_lists_its_own(self) -> None:
+        cluster = Cluster(nodes=2)
+        cluster.topic("orders")
+        for name in ("a", "b"):
+            commit(cluster.client(node=cluster.core.state.nodes.coordinator_of(name).id), group=name)  # type: ignore[union-attr]
+        lists = [[group.group_id for group in cluster.client(node=node).ask(ListGroupsRequest()).groups] for node in (0, 1)]
+        assert sorted(lists) == [["a"], ["b"]]
+
+
+class TestDescribe:
+    def test_a_stable_group(self, cluster: Cluster) -> None:
+        (group,) = cluster.client().ask(DescribeGroupsRequest(groups=["g"])).groups
+        assert (group.error_code, group.group_state, group.protocol_type, group.protocol_data) == (0, "Stable", "consumer", "range")
+        first, second = group.members
+        assert (bytes(first.member_assignment), bytes(second.member_assignment)) == (b"0", b"1")
+        assert (bytes(first.member_metadata), first.client_id) == (subscription("orders"), "test")
+
+    def test_in_a_rebalance_there_is_nothing_to_show_yet(self, cluster: Cluster) -> None:
+        ClassicMember(cluster).send_join()
+        (group,) = cluster.client().ask(DescribeGroupsRequest(groups=["g"])).groups
+        assert (group.group_state, group.protocol_data, len(group.members)) == ("PreparingRebalance", "", 3)
+        assert {bytes(member.member_metadata) for member in group.members} == {b""}
+
+    @pytest.mark.parametrize("name", ["new", "none"])
+    def test_what_is_no_classic_group(self, cluster: Cluster, name: str) -> None:
+        """KIP-1043."""
+        for version, code in ((5, 0), (6, 69)):
+            (group,) = cluster.client().ask(DescribeGroupsRequest(groups=[name]), version).groups
+            assert (group.group_state, group.error_code, group.error_message is not None) == ("Dead", code, version == 6)
+
+    def test_a_consumer_group(self, cluster: Cluster) -> None:
+        (group,) = cluster.client().ask(ConsumerGroupDescribeRequest(group_ids=["new"])).groups
+        assert (group.error_code, group.group_state, group.group_epoch, group.assignment_epoch, group.assignor_name) == (
+            0,
+            "Stable",
+            1,
+            1,
+            "uniform",
+        )
+        (member,) = group.members
+        assert (member.member_id, member.instance_id, member.member_epoch, member.subscribed_topic_names) == ("a", "i-1", 1, ["orders"])
+        assert (member.member_type, member.subscribed_topic_regex) == (1, None)
+        for assignment in (member.assignment, member.target_assignment):
+            assert [(topic.topic_name, topic.partitions) for topic in assignment.topic_partitions] == [("orders", [0, 1])]
+
+    @pytest.mark.parametrize(("name", "code"), [("g", 69), ("none", 69), ("", 24)])
+    def test_what_is_no_consumer_group(self, cluster: Cluster, name: str, code: int) -> None:
+        (group,) = cluster.client().ask(ConsumerGroupDescribeRequest(group_ids=[name])).groups
+        assert group.error_code == code
+
+    def test_another_node_coordinates(self) -> None:
+        cluster = Cluster(nodes=2)
+        client = cluster.client(node=1 - cluster.core.state.nodes.coordinator_of(GROUP).id)  # type: ignore[union-attr]
+        assert client.ask(DescribeGroupsRequest(groups=[GROUP])).groups[0].error_code == 16
+        assert client.ask(ConsumerGroupDescribeRequest(group_ids=[GROUP])).groups[0].error_code == 16
+        assert client.ask(DeleteGroupsRequest(groups_names=[GROUP])).results[0].error_code == 16
+
+
+class TestDelete:
+    def delete(self, cluster: Cluster, *names: str) -> list[int]:
+        return [result.error_code for result in cluster.client().ask(DeleteGroupsRequest(groups_names=list(names))).results]
+
+    def test_groups_with_members_stay(self, cluster: Cluster) -> None:
+        assert self.delete(cluster, "g", "new", "none", "simple") == [68, 68, 69, 0]
+        assert [group.group_id for group in cluster.client().ask(ListGroupsRequest()).groups] == ["g", "new"]
+
+    def test_everything_of_it_is_gone_for_good(self, cluster: Cluster) -> None:
+        cluster.advance(60_000)  # All members fall silent.
+        assert self.delete(cluster, "g", "new", "simple") == [0, 0, 0]
+        cluster.restart()
+        assert list(cluster.core.state.groups) == []
+        assert cluster.core._journals["offsets"].items() == {}
+
+    def test_a_full_disk(self, cluster: Cluster) -> None:
+        with full_disk(cluster):
+            assert self.delete(cluster, "simple") == [16]
+        assert self.delete(cluster, "simple") == [0]
+
+    def test_who_was_given_an_id_of_a_deleted_group(self, cluster: Cluster) -> None:
+        member = ClassicMember(cluster, group="simple")
+        member.id = cluster.client().ask(member.request()).member_id
+        assert self.delete(cluster, "simple") == [0]
+        assert member.join().error_code == 25

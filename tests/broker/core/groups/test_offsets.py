@@ -1,0 +1,316 @@
+"""Committed offsets: who may commit, topic ids, expiry (KIP-211), deletion, and offsets that wait for a transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from chaffinch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from tests.broker.core.groups.members import GROUP, ClassicMember, ConsumerMember, commit, full_disk, stable_group
+from tests.broker.core_client import Client, Cluster
+
+MINUTE_MS = 60_000
+CHECK_MS = 1000
+PLACE = TopicPartition("orders", 0)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster({"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": str(CHECK_MS)})
+    cluster.topic("orders", 4)
+    cluster.topic("other", 1)
+    return cluster
+
+
+def offset_of(cluster: Cluster, group: str = GROUP, place: TopicPartition = PLACE) -> int | None:
+    found = cluster.core.state.offsets.fetch(group, place)
+    return None if found is None else found.offset
+
+
+def fetch(client: Client, *, group: str = GROUP, require_stable: bool = False) -> tuple[int, int]:
+    """(offset, code) of the first partition."""
+    topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0])]
+    asked = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics)], require_stable=require_stable)
+    found = client.ask(asked, 8).groups[0].topics[0].partitions[0]
+    return found.committed_offset, found.error_code
+
+
+class Transaction:
+    """A transactional producer that commits offsets."""
+
+    def __init__(self, client: Client, name: str = "t") -> None:
+        self.client, self.name = client, name
+        answer = client.ask(InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=600_000))
+        self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    def commit(self, offset: int = 9, *, version: int = 3, **group: Any) -> int:
+        fields = {"transactional_id": self.name, "producer_id": self.identity.producer_id, "producer_epoch": self.identity.epoch}
+        assert self.client.ask(AddOffsetsToTxnRequest(group_id=GROUP, **fields)).error_code == 0
+        asked = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        topics = [TxnOffsetCommitRequestTopic(name="orders", partitions=[asked])]
+        answer = self.client.ask(TxnOffsetCommitRequest(group_id=GROUP, topics=topics, **fields, **group), version)
+        code: int = answer.topics[0].partitions[0].error_code
+        return code
+
+    def end(self, *, committed: bool = True) -> None:
+        request = EndTxnRequest(
+            transactional_id=self.name,
+            producer_id=self.identity.producer_id,
+            producer_epoch=self.identity.epoch,
+            committed=committed,
+        )
+        assert self.client.ask(request, 4).error_code == 0
+
+
+class TestCommit:
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({}, 0),
+            ({"group": ""}, 0),
+            ({"member": "who"}, 0),
+            ({"topic": "none"}, 3),
+            ({"partition": 4}, 3),
+            ({"partition": -1}, 3),
+            ({"metadata": "x" * 4096}, 0),
+            ({"metadata": "x" * 4097}, 12),
+            ({"generation": 0}, 69),
+            ({"generation": 0, "version": 8}, 22),
+        ],
+        ids=str,
+    )
+    def test_from_outside(self, cluster: Cluster, changes: dict[str, Any], code: int) -> None:
+        assert commit(cluster.client(), **changes) == code
+
+    @pytest.mark.parametrize("version", range(2, 10))
+    def test_every_version(self, cluster: Cluster, version: int) -> None:
+        assert commit(cluster.client(), 3, version=version) == 0
+        assert offset_of(cluster) == 3
+
+    def test_topic_ids(self, cluster: Cluster) -> None:
+        topic = cluster.core.topics.get("orders")
+        assert topic is not None
+        asked = [OffsetCommitRequestPartition(partition_index=0, committed_offset=4)]
+        topics = [OffsetCommitRequestTopic(topic_id=topic_id, partitions=asked) for topic_id in (topic.topic_id, UUID(int=5))]
+        answer = cluster.client().ask(OffsetCommitRequest(group_id=GROUP, topics=topics), 10)
+        assert [(row.topic_id, row.partitions[0].error_code) for row in answer.topics] == [(topic.topic_id, 0), (UUID(int=5), 100)]
+        wanted = [OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=[0]) for topic_id in (topic.topic_id, UUID(int=5))]
+        found = cluster.client().ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=wanted)]), 10)
+        rows = [(row.topic_id, row.partitions[0].committed_offset, row.partitions[0].error_code) for row in found.groups[0].topics]
+        assert rows == [(topic.topic_id, 4, 0), (UUID(int=5), -1, 100)]
+        everything = cluster.client().ask(OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)]), 10)
+        assert [row.topic_id for row in everything.groups[0].topics] == [topic.topic_id]
+
+    def test_all_offsets_together_are_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("chaffinch.broker.core.group_offsets.OFFSETS_BYTES_MAX", 5000)
+        codes = [commit(cluster.client(), group=f"g{number}", metadata="x" * 1000) for number in range(5)]
+        assert codes == [0, 0, 0, 28, 28]
+        cluster.core.state.groups.delete("g0")
+        assert commit(cluster.client(), metadata="x" * 1000) == 0
+
+    def test_a_full_disk(self, cluster: Cluster) -> None:
+        with full_disk(cluster):
+            assert commit(cluster.client()) == 16
+        assert offset_of(cluster) is None
+
+    def test_version_1_of_a_fetch_says_the_error_beside_each_partition(self) -> None:
+        cluster = Cluster(nodes=2)
+        cluster.topic("orders")
+        client = cluster.client(node=1 - cluster.core.state.nodes.coordinator_of(GROUP).id)  # type: ignore[union-attr]
+        topics = [OffsetFetchRequestTopic(name="orders", partition_indexes=[0])]
+        answer = client.ask(OffsetFetchRequest(group_id=GROUP, topics=topics), 1)
+        assert answer.topics[0].partitions[0].error_code == 16
+        assert client.ask(OffsetFetchRequest(group_id=GROUP, topics=topics), 2).error_code == 16
+
+
+class TestTransactions:
+    """KIP-447."""
+
+    def test_who_asks_for_stable_offsets_waits_for_the_end(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        commit(client, 3)
+        transaction = Transaction(cluster.client())
+        assert transaction.commit(9) == 0
+        assert (fetch(client), fetch(client, require_stable=True)) == ((3, 0), (-1, 88))
+        transaction.end()
+        assert fetch(client, require_stable=True) == (9, 0)
+
+    def test_members_of_another_generation_are_fenced(self, cluster: Cluster) -> None:
+        member, _ = stable_group(cluster, 2)
+        transaction = Transaction(cluster.client())
+        assert transaction.commit(member_id=member.id, generation_id=member.generation) == 0
+        assert transaction.commit(member_id=member.id, generation_id=member.generation + 1) == 22
+        assert transaction.commit(member_id="who", generation_id=member.generation) == 25
+        assert transaction.commit(member_id=member.id, generation_id=member.generation, group_instance_id="i-1") == 25
+        assert transaction.commit(version=2) == 0, "old clients do not say who they are"
+
+    def test_members_of_another_epoch_are_fenced(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        transaction = Transaction(cluster.client())
+        assert transaction.commit(member_id="a", generation_id=1) == 0
+        assert transaction.commit(member_id="a", generation_id=2) == 22
+        assert transaction.commit(member_id="who", generation_id=1) == 25
+
+    def test_in_a_rebalance_they_may(self, cluster: Cluster) -> None:
+        """The transaction was begun before it; only the generation counts."""
+        member, _ = stable_group(cluster, 2)
+        member.protocols = {"range": b"other"}
+        member.send_join()
+        assert Transaction(cluster.client()).commit(member_id=member.id, generation_id=member.generation) == 0
+
+    def test_an_offset_that_waits_for_its_transaction_does_not_expire(self, cluster: Cluster) -> None:
+        commit(cluster.client(), 3)
+        transaction = Transaction(cluster.client())
+        transaction.commit(9)
+        cluster.advance(5 * MINUTE_MS)
+        assert offset_of(cluster) == 3
+        transaction.end(committed=False)
+        cluster.advance(CHECK_MS)
+        assert offset_of(cluster) is None
+        assert cluster.core.state.groups.find(GROUP) is None
+
+
+class TestExpiry:
+    """KIP-211."""
+
+    def test_of_a_group_without_members_from_the_commit_on(self, cluster: Cluster) -> None:
+        commit(cluster.client(), 3)
+        cluster.advance(MINUTE_MS - 1)
+        assert offset_of(cluster) == 3
+        cluster.advance(CHECK_MS)
+        assert offset_of(cluster) is None
+        assert cluster.core.state.groups.find(GROUP) is None
+        cluster.restart()
+        assert offset_of(cluster) is None
+
+    def test_of_a_classic_group_from_when_it_became_empty(self, cluster: Cluster) -> None:
+        (member,) = stable_group(cluster, 1)
+        member.commit(3)
+        for _ in range(20):
+            cluster.advance(9000)
+            assert member.heartbeat() == 0
+        assert offset_of(cluster) == 3
+        member.leave()
+        cluster.advance(MINUTE_MS - 1)
+        cluster.restart()
+        assert offset_of(cluster) == 3, "a restart does not begin it anew"
+        cluster.advance(2 * CHECK_MS)
+        assert offset_of(cluster) is None
+
+    def test_of_topics_that_members_no_longer_read_from_the_commit_on(self, cluster: Cluster) -> None:
+        (member,) = stable_group(cluster, 1)
+        member.commit(3)
+        member.commit(4, topic="other")
+        for _ in range(10):
+            cluster.advance(9000)
+            member.heartbeat()
+        assert (offset_of(cluster), offset_of(cluster, place=TopicPartition("other", 0))) == (3, None)
+
+    def test_of_a_consumer_group(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        for topic in ("orders", "other"):
+            assert commit(cluster.client(), member="a", generation=1, topic=topic) == 0
+        cluster.advance(MINUTE_MS // 2)
+        member.beat()
+        cluster.advance(MINUTE_MS // 2 + CHECK_MS)
+        assert (offset_of(cluster), offset_of(cluster, place=TopicPartition("other", 0))) == (5, None)
+        member.beat()
+        member.leave()
+        cluster.advance(CHECK_MS)
+        assert offset_of(cluster) is None
+        assert cluster.core.state.groups.find(GROUP) is None
+
+    def test_a_retention_of_its_own(self, cluster: Cluster) -> None:
+        """Versions 2 to 4."""
+        commit(cluster.client(), 3, version=4, retention_ms=5 * MINUTE_MS)
+        cluster.restart()
+        cluster.advance(4 * MINUTE_MS)
+        assert offset_of(cluster) == 3
+        cluster.advance(MINUTE_MS + CHECK_MS)
+        assert offset_of(cluster) is None
+
+    def test_many_groups_in_slices(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        for number in range(250):
+            commit(client, group=f"g{number}")
+        cluster.advance(MINUTE_MS + CHECK_MS)
+        assert cluster.core.state.offsets.groups() == ()
+        assert list(cluster.core.state.groups) == []
+
+    def test_a_full_disk(self, cluster: Cluster) -> None:
+        commit(cluster.client(), 3)
+        with full_disk(cluster):
+            cluster.advance(2 * MINUTE_MS)
+            assert offset_of(cluster) == 3
+        cluster.advance(CHECK_MS)
+        assert offset_of(cluster) is None
+
+
+class TestDelete:
+    def delete(self, cluster: Cluster, *topics: str, group: str = GROUP) -> list[int]:
+        """The group's code, then those of the topics' first partitions."""
+        asked = [OffsetDeleteRequestTopic(name=topic, partitions=[OffsetDeleteRequestPartition()]) for topic in topics]
+        answer = cluster.client().ask(OffsetDeleteRequest(group_id=group, topics=asked))
+        return [answer.error_code, *(topic.partitions[0].error_code for topic in answer.topics)]
+
+    def test_of_an_empty_group(self, cluster: Cluster) -> None:
+        commit(cluster.client(), 3)
+        assert self.delete(cluster, "orders", "none") == [0, 0, 3]
+        assert offset_of(cluster) is None
+
+    @pytest.mark.parametrize("kind", ["classic", "consumer"])
+    def test_of_a_group_that_reads_the_topic(self, cluster: Cluster, kind: str) -> None:
+        if kind == "classic":
+            (member,) = stable_group(cluster, 1)
+            for topic in ("orders", "other"):
+                member.commit(topic=topic)
+        else:
+            ConsumerMember(cluster, "a").join()
+            for topic in ("orders", "other"):
+                commit(cluster.client(), member="a", generation=1, topic=topic)
+        assert self.delete(cluster, "orders", "other") == [0, 86, 0]
+        assert (offset_of(cluster), offset_of(cluster, place=TopicPartition("other", 0))) == (5, None)
+
+    def test_of_a_group_whose_members_speak_of_something_else(self, cluster: Cluster) -> None:
+        member = ClassicMember(cluster)
+        member.protocol_type = "connect"
+        member.send_join()
+        cluster.advance(3000)
+        assert self.delete(cluster, "orders") == [68]
+
+    @pytest.mark.parametrize(("group", "code"), [("", 24), ("none", 69)])
+    def test_of_no_group(self, cluster: Cluster, group: str, code: int) -> None:
+        assert self.delete(cluster, "orders", group=group) == [code]
+
+    def test_pending_ones_go_too(self, cluster: Cluster) -> None:
+        transaction = Transaction(cluster.client())
+        transaction.commit(9)
+        assert self.delete(cluster, "orders") == [0, 0]
+        transaction.end()
+        assert offset_of(cluster) is None
+
+    def test_with_the_topic(self, cluster: Cluster) -> None:
+        commit(cluster.client(), 3)
+        cluster.core.state.offsets.forget_topic("orders")
+        assert offset_of(cluster) is None
+        assert cluster.core.state.offsets._size_bytes == 0
