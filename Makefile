@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit format lint types layers simulate fuzz interop bench bench-broker soak docs lock clean all
+.PHONY: help setup demo test unit format lint types layers simulate fuzz interop differential bench bench-broker soak docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -44,6 +44,10 @@ fuzz: setup ## mutated bytes against every parser, with bounds checks on in the 
 
 interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (15 minutes)
 	@$(BIN)/python -m tests.interop
+	@$(BIN)/python -m tests.cli
+
+differential: setup ## the same requests to Apache Kafka and to chaffinch broker: every difference is meant, or a failure
+	@$(BIN)/python -m tests.interop.differential
 
 bench: setup ## the benchmarks, side by side, as ratios
 	@$(BIN)/python -m benchmarks

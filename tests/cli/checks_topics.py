@@ -46,6 +46,16 @@ def topics_alter_changes_options_and_gives_them_back(shell: Shell) -> None:
     shell.refused("topics", "alter", "--topic", name, *twice, says="cleanup.policy", status=2)
 
 
+def topics_alter_adds_partitions(shell: Shell) -> None:
+    name = shell.name("wider")
+    shell.ok("topics", "create", "--topic", name, "--partitions", "1")
+    altered = shell.ok("topics", "alter", "--topic", name, "--partitions", "3")
+    assert altered.out == f"altered {name}: 3 partitions, replication factor 1\n"
+    shell.ok("produce", "--topic", name, "--format", "json", stdin=b'{"value":"there","partition":2}\n')
+    assert shell.ok("consume", "--topic", name, "--partition", "2").lines == ["there"]
+    shell.refused("topics", "alter", "--topic", name, "--partitions", "2", says="INVALID_PARTITIONS")
+
+
 def topics_describe_warns_about_too_many_in_sync_replicas(shell: Shell) -> None:
     name = shell.name("mismatch")
     created = shell("topics", "create", "--topic", name, "--partitions", "1", "--config", "min.insync.replicas=2")
@@ -71,6 +81,7 @@ CHECKS = [
     topics_live_from_create_to_delete,
     topics_describe_shows_what_differs_from_default,
     topics_alter_changes_options_and_gives_them_back,
+    topics_alter_adds_partitions,
     topics_describe_warns_about_too_many_in_sync_replicas,
     topics_that_are_not_there_are_told_with_the_nearest,
 ]
