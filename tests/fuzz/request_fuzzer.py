@@ -29,6 +29,7 @@ from chaffinch.records import batch
 from chaffinch.records.columns import RecordColumns
 from tests.broker.core_client import NOW_MS, Cluster
 from tests.fuzz.batch_fuzzer import damage
+from tests.interop.differential.peer import codes_in
 
 WORLD_REQUESTS = 300
 CORPUS_MAX = 2000
@@ -231,20 +232,6 @@ class World:
         good = batch.encode(RecordColumns.from_lists([b"k"], [b"v"], [cluster.now_ms]))
         answer = cluster.client(node=topic.partitions[0].replicas.leader).produce("good", good)
         assert answer.error_code == 0, answer
-
-
-def codes_in(message: Any) -> Iterator[int]:
-    """Every error code in an answer."""
-    if isinstance(message, list):
-        for part in message:
-            yield from codes_in(part)
-    elif isinstance(message, Message):
-        for field in type(message).FIELDS:
-            value = getattr(message, field.name)
-            if field.name.endswith("error_code") and isinstance(value, int):
-                yield value
-            elif isinstance(value, list | Message):
-                yield from codes_in(value)
 
 
 def run(seed: int, rounds: int) -> set[Outcome]:

@@ -1,0 +1,70 @@
+"""`make differential`: the same requests to Apache Kafka and to `chaffinch broker`; every difference is meant, or a defect.
+
+Prints what differs and is not in `meant.py`, and entries of `meant.py` that no longer differ; exits with 1 for either.
+`--apache HOST:PORT` uses a fresh Apache Kafka that runs already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+from benchmarks.brokers import chaffinch_broker
+from tests.interop.apache_kafka import ApacheKafka
+from tests.interop.differential import cases_groups, cases_records, cases_topics, cases_transactions
+from tests.interop.differential.comparison import differences
+from tests.interop.differential.meant import MEANT
+from tests.interop.differential.peer import Peer
+
+SCENARIOS = tuple(scenario for part in (cases_topics, cases_records, cases_groups, cases_transactions) for scenario in part.SCENARIOS)
+
+
+@contextmanager
+def apache(address: str | None) -> Iterator[str]:
+    with nullcontext() if address else ApacheKafka() as kafka:
+        yield address or kafka.bootstrap_servers
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--apache", help="HOST:PORT of a fresh Apache Kafka")
+    parser.add_argument("--only", default="", help="scenarios whose name contains this")
+    arguments = parser.parse_args()
+    with (
+        apache(arguments.apache) as their_servers,
+        tempfile.TemporaryDirectory() as folder,
+        chaffinch_broker(folder, config=["group.initial.rebalance.delay.ms=0"]) as broker,
+    ):
+        theirs, ours = Peer("Apache Kafka", their_servers), Peer("chaffinch", broker.bootstrap_servers)
+        for scenario in SCENARIOS:
+            if arguments.only in scenario.__name__:
+                for peer in (theirs, ours):
+                    scenario(peer)
+    return report(theirs, ours, is_whole=not arguments.only)
+
+
+def report(theirs: Peer, ours: Peer, *, is_whole: bool) -> int:
+    """Print what is not meant, and what is said to be meant and does not differ; the exit status."""
+    unused, count = dict(MEANT), 0
+    for label, answer in theirs.answers.items():
+        for path, one, other in differences(answer, ours.answers[label]):
+            place = f"{label}: {path}"
+            pattern = next((pattern for pattern in MEANT if re.fullmatch(pattern, place)), None)
+            if pattern is None:
+                count += 1
+                print(f"{place}: Apache Kafka {one!r:.150}, chaffinch {other!r:.150}")
+            else:
+                unused.pop(pattern, None)
+    stale = list(unused) if is_whole else []
+    for pattern in stale:
+        print(f"said to be meant, and nothing differs: {pattern}")
+    print(f"{len(theirs.answers)} requests, {count} differences that are not meant, {len(MEANT) - len(unused)} kinds that are")
+    return 1 if count or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
