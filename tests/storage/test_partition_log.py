@@ -7,7 +7,6 @@ from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.records.batch import TimestampType, decode, patch_log_append_time, read_header, views
 from chaffinch.records.batch_header import BatchView
 from chaffinch.records.control_batch import read_control
-from chaffinch.records.validation_policy import Origin
 from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import AppendResult, LogConfig, OffsetOutOfRange, PartitionLog
 from tests.storage.batches import batch
@@ -65,9 +64,9 @@ class TestAppend:
     def test_what_a_producer_may_not_do_is_said_with_a_code(self) -> None:
         log = opened()
         log.append(batch(identity=ProducerIdentity(1, 5), base_sequence=0), now_ms=0)
-        code, message = log.check_producer(read_header(batch(identity=ONE, base_sequence=1)), Origin.CLIENT) or (None, "")
+        code, message = log.check_producer(read_header(batch(identity=ONE, base_sequence=1))) or (None, "")
         assert (code, "epoch 5" in message) == (codes.INVALID_PRODUCER_EPOCH, True)
-        assert log.check_producer(read_header(batch()), Origin.CLIENT) is None
+        assert log.check_producer(read_header(batch())) is None
         code, message = log.check_marker(ONE, 0) or (None, "")
         assert (code, "epoch 5" in message) == (codes.INVALID_PRODUCER_EPOCH, True)
 

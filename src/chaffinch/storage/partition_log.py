@@ -139,17 +139,21 @@ class PartitionLog:
             return None
         return AppendResult(stored.base_offset, stored.last_offset, stored.log_append_time_ms, self.log_start_offset)
 
-    def check_producer(self, header: BatchHeader, origin: Origin) -> ProducerRefusal | None:
-        """Whether epoch, sequence and transaction of a batch allow it to be appended; (code, message) if not.
+    def expect(self, header: BatchHeader) -> None:
+        """A batch wants to begin a transaction here; see `ProducerSequences.expect`."""
+        self._producers.expect(header)
 
-        Of a replicated batch nothing is asked: its leader has."""
-        if header.producer_id < 0 or origin is Origin.REPLICATION:
+    def check_producer(self, header: BatchHeader, *, unknown_begins_at_zero: bool = False) -> ProducerRefusal | None:
+        """Whether epoch, sequence and transaction of a batch allow it to be appended; (code, message) if not."""
+        if header.producer_id < 0:
             return None
-        return self._producers.check(header)
+        return self._producers.check(header, unknown_begins_at_zero=unknown_begins_at_zero)
 
-    def check_marker(self, identity: ProducerIdentity, coordinator_epoch: int) -> ProducerRefusal | None:
+    def check_marker(
+        self, identity: ProducerIdentity, coordinator_epoch: int, *, needs_higher_epoch: bool = False
+    ) -> ProducerRefusal | None:
         """Whether `append_marker` may be called; (code, message) if not."""
-        return self._producers.check_marker(identity, coordinator_epoch)
+        return self._producers.check_marker(identity, coordinator_epoch, needs_higher_epoch=needs_higher_epoch)
 
     def append(
         self, batch: BatchView | BytesLike, *, now_ms: int, leader_epoch: int = NO_LEADER_EPOCH, origin: Origin = Origin.CLIENT
@@ -312,8 +316,9 @@ class PartitionLog:
                     return found
         return found
 
-    def has_ongoing_transaction(self, producer_id: int) -> bool:
-        return self._producers.has_ongoing(producer_id)
+    def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
+        """With `epoch`: whether this very epoch of the producer writes it."""
+        return self._producers.has_ongoing(producer_id, epoch)
 
     def ongoing_transactions(self) -> list[OngoingTransaction]:
         """Oldest first."""

@@ -76,7 +76,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     log = partition.log
     duplicate = log.find_duplicate(header) if header.producer_id >= 0 else None
     if begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
-        log.producers.expect(header)
+        log.expect(header)
     if duplicate is not None:
         broker.counters.add(partition.topic.name, "TotalProduceRequestsPerSec")
         broker.counters.add(partition.topic.name, "DuplicateBatchesPerSec")
@@ -205,7 +205,7 @@ def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHe
         refusal = _verification_refusal(broker, partition, header, terms, now_ms)
         if refusal is not None:
             return refusal
-    refused = partition.log.producers.check(header, unknown_begins_at_zero=begins and terms.version >= VERSION_WITH_IMPLICIT_ADD)
+    refused = partition.log.check_producer(header, unknown_begins_at_zero=begins and terms.version >= VERSION_WITH_IMPLICIT_ADD)
     if refused is None:
         return None
     message = batch_message(partition.topic_partition, refused.message)
@@ -214,7 +214,7 @@ def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHe
 
 def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
     """Whether a batch is the first one of its transaction in the partition."""
-    return header.is_transactional and not partition.log.producers.has_ongoing(header.producer_id, header.producer_epoch)
+    return header.is_transactional and not partition.log.has_ongoing_transaction(header.producer_id, header.producer_epoch)
 
 
 def _verification_refusal(

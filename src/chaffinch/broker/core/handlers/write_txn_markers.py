@@ -59,7 +59,7 @@ def _write(broker: BrokerState, event: RequestReceived, marker: WritableTxnMarke
     log = partition.log
     identity = ProducerIdentity(marker.producer_id, marker.producer_epoch)
     needs_higher_epoch = marker.transaction_version >= VERSION_WITH_EPOCH_BUMP
-    refused = log.producers.check_marker(identity, marker.coordinator_epoch, needs_higher_epoch=needs_higher_epoch)
+    refused = log.check_marker(identity, marker.coordinator_epoch, needs_higher_epoch=needs_higher_epoch)
     if refused is not None:
         refuse(broker, event, now_ms, place=place, code=refused.code, reason=refused.message)
         return refused.code
