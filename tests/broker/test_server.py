@@ -7,7 +7,7 @@ import logging
 import random
 import select
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -253,11 +253,8 @@ def test_unread_answers_of_all_are_bounded(caplog: pytest.LogCaptureFixture) -> 
 
 
 def wait_for_connections(broker: EmbeddedBroker, count: int) -> None:
-    """Until so few are left: each question is a turn of the broker's loop."""
-    for _ in range(200_000):
-        if broker._thread.call(lambda: len(broker._running._peers)) <= count:
-            return
-    raise AssertionError("the connections are still there")
+    """Until so few are left."""
+    wait_until(broker, lambda: len(broker._running.peers) <= count)
 
 
 @pytest.mark.parametrize("policy", ["os", "always"])
@@ -302,6 +299,17 @@ class TestSlowDown:
             assert [client.receive().topics[0].name for _ in range(3)] == ["orders"] * 3
             assert is_alive(broker), "others are as fast as ever"
 
+    @pytest.mark.parametrize("direction", ["answers", "requests", "both"])
+    def test_one_byte_a_second(self, direction: str) -> None:
+        with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
+            broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=1, direction=direction)
+            client.send(MetadataRequest(topics=None))
+            wait_until_hit(broker)
+            (peer,) = broker._thread.call(lambda: list(broker._running._peers.values()))
+            assert (broker._thread.call(lambda: peer.unsent_bytes) > 0) == (direction != "requests")
+            client.send(MetadataRequest(topics=None))
+            wait_until(broker, lambda: peer.is_reading == (direction == "answers"))
+
     def test_requests_are_read_slowly(self) -> None:
         with EmbeddedBroker(topics=["orders"]) as broker, SocketClient(broker.bootstrap_servers) as client:
             broker.faults.add(api="Metadata", action="slow_down", bytes_per_second=1000, direction="requests")
@@ -325,10 +333,15 @@ class TestSlowDown:
 
 
 def wait_until_hit(broker: EmbeddedBroker) -> None:
+    wait_until(broker, lambda: not broker._running.core.faults)
+
+
+def wait_until(broker: EmbeddedBroker, holds: Callable[[], bool]) -> None:
+    """Each question is a turn of the broker's loop."""
     for _ in range(200_000):
-        if not broker.faults.list():
+        if broker._thread.call(holds):
             return
-    raise AssertionError("the fault hit nobody")
+    raise AssertionError("it never came")
 
 
 def test_a_peer_closed_while_it_reads_nothing_does_not_stay_for_ever() -> None:

@@ -173,10 +173,11 @@ class Peer(asyncio.BufferedProtocol):
         self.flush()
         if self._transport is None or not self._sends:
             return
+        later = asyncio.get_running_loop().call_later
         if answers and self._slow_answers is None:
-            self._slow_answers = SlowAnswers(bytes_per_second, self._transport.writelines, self.resume_writing)
+            self._slow_answers = SlowAnswers(bytes_per_second, self._transport.writelines, self.resume_writing, later)
         if requests and self._slow_requests is None:
-            self._slow_requests = SlowRequests(bytes_per_second, self._consider_reading)
+            self._slow_requests = SlowRequests(bytes_per_second, self._consider_reading, later)
 
     def take_no_more_requests(self) -> None:
         """The connection is about to be closed: what comes now, or waits, is not done."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from chaffinch.protocol.primitives import Buffer
 
@@ -13,16 +12,25 @@ PORTION_SECONDS: Final = 0.05
 """How long one portion takes; of slower connections than twenty bytes a second, one byte."""
 
 
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+Later: TypeAlias = Callable[[float, Callable[[], None]], Timer]
+"""(seconds, function): the loop's `call_later`."""
+
+
 class SlowAnswers:
     """Answers wait here and leave in portions. `write` gives bytes to the transport, `drained` hears when nothing waits any more."""
 
-    def __init__(self, bytes_per_second: int, write: Callable[[Sequence[Buffer]], None], drained: Callable[[], None]) -> None:
+    def __init__(self, bytes_per_second: int, write: Callable[[Sequence[Buffer]], None], drained: Callable[[], None], later: Later) -> None:
         self._seconds = max(PORTION_SECONDS, 1 / bytes_per_second)
         self._portion = max(1, int(bytes_per_second * self._seconds))
         self._write = write
         self._drained = drained
+        self._later = later
         self._parts: deque[memoryview] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self.bytes_waiting = 0
 
     def add(self, parts: Sequence[Buffer]) -> None:
@@ -53,7 +61,7 @@ class SlowAnswers:
             portion.append(view)
             room -= len(view)
         self.bytes_waiting -= self._portion - room
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._next) if self._parts else None
+        self._timer = self._later(self._seconds, self._next) if self._parts else None
         if portion:
             self._write(portion)
         if not self.bytes_waiting:
@@ -63,10 +71,11 @@ class SlowAnswers:
 class SlowRequests:
     """Reading pauses after each piece for as long as the piece should have taken."""
 
-    def __init__(self, bytes_per_second: int, resume: Callable[[], None]) -> None:
+    def __init__(self, bytes_per_second: int, resume: Callable[[], None], later: Later) -> None:
         self._bytes_per_second = bytes_per_second
         self._resume = resume
-        self._timer: asyncio.TimerHandle | None = None
+        self._later = later
+        self._timer: Timer | None = None
 
     @property
     def must_pause(self) -> bool:
@@ -75,7 +84,7 @@ class SlowRequests:
     def read(self, count: int) -> None:
         """So many bytes came."""
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(count / self._bytes_per_second, self._over)
+            self._timer = self._later(count / self._bytes_per_second, self._over)
 
     def close(self) -> None:
         if self._timer is not None:
