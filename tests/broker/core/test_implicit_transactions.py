@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.identifiers import ProducerIdentity
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
@@ -15,6 +15,7 @@ from chaffinch.protocol.messages.add_partitions_to_txn import (
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.test_transactions import add, commit_offset, committed, end, identity_of, write
@@ -58,6 +59,21 @@ def test_a_transaction_without_a_word_about_its_parts(cluster: Cluster) -> None:
     assert committed(client, stable=True) == (5, "m", 0)
     assert fetch_committed(client).last_stable_offset == 2
     assert write(client, following, version=PRODUCE) == 0, "the next transaction begins with sequence 0"
+
+
+def test_the_partitions_of_a_request_are_added_with_one_write(cluster: Cluster) -> None:
+    """Those that are there: the others are refused, and the rest is not."""
+    client = cluster.client()
+    identity = identity_of(client)
+    writes = []
+    cluster.file_system.hook = lambda operation, path, size: writes.append(path) if operation == "append" else None
+    batch = batch_of(b"a", identity=identity, sequence=0, transactional=True)
+    data = [PartitionProduceData(index=index, records=bytes(batch)) for index in (0, 1, 7)]
+    request = ProduceRequest(transactional_id="t", acks=-1, timeout_ms=0, topics=[TopicProduceData(name="orders", partitions=data)])
+    answer = client.ask(request, PRODUCE)
+    assert [row.error_code for row in answer.responses[0].partition_responses] == [0, 0, 3]
+    assert sum(path.startswith("journals/transactions") for path in writes) == 1
+    assert cluster.core.state.transactions.describe("t").partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
 
 
 @pytest.mark.parametrize("commit", [True, False])

@@ -43,11 +43,15 @@ PLAIN_ATTRIBUTES = frozenset(codec | transactional for codec in Compression for 
 
 @dataclass(slots=True, eq=False)
 class AppendTerms:
-    """What a Produce request says about all its batches. Not frozen, only because building a frozen one takes longer."""
+    """What a Produce request says about all its batches. Not frozen, because building a frozen one takes longer.
+
+    `joining`: the partitions that the first batch which begins a transaction adds to it, with one write; empty once that is done.
+    """
 
     acks: int
     version: int
     transactional_id: str | None
+    joining: Sequence[TopicPartition] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +230,8 @@ def _verification_refusal(
     """
     adds = terms.version >= VERSION_WITH_IMPLICIT_ADD
     if adds:
-        code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, [partition.topic_partition], now_ms)
+        places, terms.joining = terms.joining or [partition.topic_partition], ()
+        code = broker.transactions.add_partitions(terms.transactional_id or "", header.identity, places, now_ms)
     elif broker.settings["transaction.partition.verification.enable"]:
         code = broker.transactions.verify(terms.transactional_id, header.identity, partition.topic_partition)
     else:

@@ -12,7 +12,7 @@ from typing import TypeGuard
 from uuid import UUID
 
 from chaffinch.broker.core.acknowledgement import Unacknowledged
-from chaffinch.broker.core.append import AppendTerms, Outcome, Refusal, append
+from chaffinch.broker.core.append import VERSION_WITH_IMPLICIT_ADD, AppendTerms, Outcome, Refusal, append
 from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, Waiting, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -68,6 +68,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     refused_whole = None
     if request.acks not in ACKS or request.transactional_id is not None or _holds_transactional_batch(request):
         refused_whole = _whole_refusal(request)
+    if request.transactional_id is not None and terms.version >= VERSION_WITH_IMPLICIT_ADD and refused_whole is None:
+        terms.joining = _led_here(broker, event.node_id, request, terms.version)
     response = ProduceResponse()
     has_refusal = False
     for topic in request.topics if len(request.topics) == 1 else _merged(request.topics):
@@ -99,6 +101,18 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     if request.acks == ACKS_ALL and broker.nodes.lagging:
         return _when_on_all_replicas(broker, event, response, now_ms + max(request.timeout_ms, 0))
     return response
+
+
+def _led_here(broker: BrokerState, node_id: int, request: ProduceRequest, version: int) -> list[TopicPartition]:
+    """The partitions of a request that this node leads."""
+    places = []
+    for topic in request.topics:
+        name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
+        for data in topic.partitions:
+            partition = broker.topics.partition(name or "", data.index)
+            if partition is not None and partition.replicas.leader == node_id:
+                places.append(partition.topic_partition)
+    return places
 
 
 def _merged(topics: Sequence[TopicProduceData]) -> Sequence[TopicProduceData]:
