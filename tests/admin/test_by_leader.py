@@ -1,0 +1,93 @@
+"""One question to many leaders: asked again where they moved, given up where time or hope is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch.admin import by_leader, offsets, options
+from chaffinch.errors import TimeoutException, TopicAuthorizationException, codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.client.scripted_server import HANG_UP, ScriptedServer
+
+PLACES = [TopicPartition("orders", number) for number in range(3)]
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_leader, "PAUSE_S", 0)
+
+
+def server_with(code_of: Callable[[int, int], Any]) -> ScriptedServer:
+    """Answers ListOffsets number n (from 0) with `code_of(n, partition)`; HANG_UP hangs up. Offset: 10 times the partition."""
+    asked: list[int] = []
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if not isinstance(message, ListOffsetsRequest):
+            return None
+        turn = len(asked)
+        asked.append(turn)
+        answers = []
+        for partition in message.topics[0].partitions:
+            number = partition.partition_index
+            code = code_of(turn, number)
+            if code is HANG_UP:
+                return HANG_UP
+            answers.append(ListOffsetsPartitionResponse(partition_index=number, error_code=code.number, offset=10 * number))
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=answers)])
+
+    return ScriptedServer(script)
+
+
+def asked_of(server: ScriptedServer) -> list[list[int]]:
+    """The partitions in each request."""
+    requests = [message for message in server.seen if isinstance(message, ListOffsetsRequest)]
+    return [[partition.partition_index for partition in request.topics[0].partitions] for request in requests]
+
+
+def test_only_what_moved_is_asked_again() -> None:
+    def code_of(turn: int, partition: int) -> Any:
+        return codes.NOT_LEADER_OR_FOLLOWER if partition == 1 and turn < 2 else codes.NONE
+
+    with server_with(code_of) as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
+        assert offsets.latest(client, PLACES) == {PLACES[0]: 0, PLACES[1]: 10, PLACES[2]: 20}
+        assert asked_of(server) == [[0, 1, 2], [1], [1]]
+
+
+def test_a_connection_that_is_lost_is_made_anew() -> None:
+    with (
+        server_with(lambda turn, partition: codes.NONE if turn else HANG_UP) as server,
+        options.connect(bootstrap_servers=server.bootstrap_servers) as client,
+    ):
+        assert offsets.latest(client, PLACES) == {PLACES[0]: 0, PLACES[1]: 10, PLACES[2]: 20}
+
+
+def test_what_is_final_is_raised_with_its_partition() -> None:
+    with (
+        server_with(lambda turn, partition: codes.TOPIC_AUTHORIZATION_FAILED if partition == 2 else codes.NONE) as server,
+        options.connect(bootstrap_servers=server.bootstrap_servers) as client,
+    ):
+        with pytest.raises(TopicAuthorizationException) as raised:
+            offsets.latest(client, PLACES)
+        assert raised.value.topic_partition == PLACES[2]
+
+
+def test_time_is_up_at_some_point() -> None:
+    with server_with(lambda turn, partition: codes.NOT_LEADER_OR_FOLLOWER) as server:
+        limits = {"bootstrap.servers": server.bootstrap_servers, "default.api.timeout.ms": 200}
+        with options.connect(limits) as client, pytest.raises(TimeoutException, match="the last error was NOT_LEADER_OR_FOLLOWER"):
+            offsets.latest(client, PLACES)
+
+
+def test_nothing_to_ask() -> None:
+    with ScriptedServer() as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
+        assert offsets.latest(client, []) == {}
+        assert server.seen == []

@@ -1,0 +1,71 @@
+"""Groups as their coordinators tell of them, also in what no test of the commands meets."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from chaffinch import EmbeddedBroker
+from chaffinch.admin import groups, options
+from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
+from chaffinch.errors import UnsupportedVersionException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from tests.client.scripted_server import ScriptedServer
+
+
+def assignment(topics: dict[str, list[int]], *, version: int = 0, user_data: bytes = b"") -> bytes:
+    """ConsumerProtocolAssignment as Kafka's clients write it."""
+    data = struct.pack(">hi", version, len(topics))
+    for name, numbers in topics.items():
+        data += struct.pack(">h", len(name)) + name.encode() + struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)
+    return data + struct.pack(">i", len(user_data)) + user_data
+
+
+TWO = {"orders": [0, 2], "b": []}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (assignment({}), ()),
+        (assignment(TWO), (TopicPartition("orders", 0), TopicPartition("orders", 2))),
+        (assignment(TWO, version=3, user_data=b"sticky"), (TopicPartition("orders", 0), TopicPartition("orders", 2))),
+        (b"", ()),
+        (assignment(TWO)[:12], ()),
+        (b"\x00\x00\x7f\xff\xff\xff", ()),
+        (struct.pack(">hihb", 0, 1, 1, -1) + struct.pack(">i", 0), ()),
+    ],
+    ids=["nothing", "two topics", "a later version", "no bytes", "cut short", "a count beyond the bytes", "a name that is no text"],
+)
+def test_assignments_of_the_classic_protocol(data: bytes, expected: tuple[TopicPartition, ...]) -> None:
+    assert groups._assigned(data) == expected
+
+
+def test_groups_of_another_kind_are_listed_and_not_described() -> None:
+    def script(server: ScriptedServer, message: object) -> object:
+        if isinstance(message, ListGroupsRequest):
+            return ListGroupsResponse(
+                groups=[ListedGroup(group_id="shared", protocol_type="share", group_state="Stable", group_type="Share")], error_code=0
+            )
+        return None
+
+    with ScriptedServer(script) as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
+        (listing,) = groups.list_groups(client)
+        assert (listing.group, listing.group_type, listing.state) == ("shared", "share", "Stable")
+        assert groups.list_groups(client, types=["SHARE"], states=["stable"]) == [listing]
+        assert groups.list_groups(client, types=["classic"]) == []
+        with pytest.raises(UnsupportedVersionException, match="is a share group"):
+            groups.describe_groups(client)
+
+
+def test_offsets_beyond_the_end_have_no_lag_below_zero() -> None:
+    with EmbeddedBroker(topics={"orders": {}}) as broker, options.connect(bootstrap_servers=broker.bootstrap_servers) as client:
+        commit_offsets(client, "readers", {TopicPartition("orders", 0): 7})
+        assert committed_offsets(client, "readers", [TopicPartition("orders", 0)])[TopicPartition("orders", 0)].offset == 7
+        assert committed_offsets(client, "readers", []) == {}
+        (description,) = groups.describe_groups(client, ["readers"])
+        (found,) = description.offsets
+        # More than there is: a topic that was made anew.
+        assert (found.committed, found.end, found.lag) == (7, 0, 0)

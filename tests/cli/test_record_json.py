@@ -1,0 +1,98 @@
+"""Records as JSON lines: what is printed says what was there, and reads back as the same record."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.cli.record_json import json_lines
+from chaffinch.cli.record_texts import keyed_object, record_of
+from chaffinch.cli.row_sinks import read_batch
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records import batch
+from chaffinch.records.columns import RecordColumns
+
+TEXT = st.text(max_size=8).map(str.encode) | st.sampled_from([bytes([number]) for number in range(128)])
+CONTENT = st.none() | TEXT | st.binary(max_size=4)
+RECORDS = st.lists(
+    st.tuples(CONTENT, CONTENT, st.integers(0, 2**40), st.lists(st.tuples(st.text(max_size=4), CONTENT), max_size=2)),
+    min_size=1,
+    max_size=6,
+)
+
+
+def field(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode()}
+    except UnicodeDecodeError:
+        return {name: base64.b64encode(value).decode(), f"{name}_encoding": "base64"}
+
+
+@given(RECORDS)
+def test_lines_say_what_is_there(records):
+    keys, values, times, headers = zip(*records, strict=True)
+    columns = batch.decode(batch.encode(RecordColumns.from_lists(keys, values, times, headers), base_offset=7))
+    lines = json_lines(read_batch(TopicPartition('t"', 3), columns)).to_pylist()
+    for index, (line, (key, value, time, entries)) in enumerate(zip(lines, records, strict=True)):
+        assert line.count("\n") == 1
+        assert json.loads(line) == {
+            "topic": 't"',
+            "partition": 3,
+            "offset": 7 + index,
+            "timestamp": time,
+            **field("key", key),
+            **field("value", value),
+            "headers": [{"key": name, **field("value", content)} for name, content in entries],
+        }
+        assert record_of(line.encode()) == (key, value, entries, time, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ("[" * 100_000, "nested too deeply|no JSON"),
+        ("7", "7: expected an object"),
+        ("{}", "no field 'value'"),
+        ('{"vlue":1}', "unknown field 'vlue': the nearest is 'value'"),
+        ('{"value":1,"colour":2}', "unknown field 'colour': there are key, value"),
+        ('{"value":"x","value_encoding":"hex"}', "value_encoding \"hex\": expected 'base64'"),
+        ('{"value":1,"value_encoding":"base64"}', "expected 'base64' beside a string"),
+        ('{"value":"%","value_encoding":"base64"}', "value is no base64"),
+        ('{"value":"\\ud800"}', "half a surrogate pair"),
+        ('{"value":1,"timestamp":1.5}', "timestamp 1.5: expected milliseconds"),
+        ('{"value":1,"timestamp":true}', "timestamp true"),
+        ('{"value":1,"timestamp":"soon"}', "timestamp 'soon': expected milliseconds"),
+        ('{"value":1,"timestamp":9223372036854775808}', "timestamp 9223372036854775808"),
+        ('{"value":1,"partition":-1}', "partition -1: expected a number from 0"),
+        ('{"value":1,"partition":"0"}', 'partition "0"'),
+        ('{"value":1,"headers":7}', "headers 7: expected a list"),
+        ('{"value":1,"headers":[{"value":"x"}]}', "expected an object with key and value"),
+        ('{"value":1,"headers":[{"key":1,"value":"x"}]}', "expected an object with key and value"),
+    ],
+)
+def test_what_is_no_record(text, reason):
+    with pytest.raises(ValueError, match=reason):
+        record_of(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"id":"a"}', b"a"),
+        ('{"id":7}', b"7"),
+        ('{"id":null}', None),
+        ("{}", None),
+        ('{"id":{"x":[1]}}', b'{"x":[1]}'),
+        ('{"id":true}', b"true"),
+    ],
+)
+def test_a_field_as_key(text, key):
+    assert keyed_object("id")(text.encode()) == (key, text.encode(), [], None, None)
