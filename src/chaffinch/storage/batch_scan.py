@@ -2,12 +2,12 @@
 
 A file that a crash left behind is valid batches, then perhaps one torn write. The scan yields the former and stops at the first byte
 that is not a whole batch with the right CRC and the right offset. Whether that is a torn end or damage in the middle is decided by what
-follows: `whole_batch_from` looks for a later batch that is whole. A torn write is the last one, so nothing whole can follow it.
+follows, see `batch_search`: a torn write is the last one, so nothing whole can follow it.
 """
 
 from collections.abc import Iterator
 
-from chaffinch.records.batch_header import HEADER, HEADER_BYTES, LENGTH_END, MAGIC, MAGIC_POSITION, BatchHeader, BatchView
+from chaffinch.records.batch_header import HEADER, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, BatchView
 from chaffinch.storage.files import File
 
 CHUNK_BYTES = 4 << 20  # Large enough to make a read cheap beside the CRC, small enough for the processor's cache.
@@ -63,32 +63,3 @@ class BatchScan:
         if header.base_offset == self.offset or self.offset < header.base_offset < self._gaps_below:
             return None
         return f"the batch of offset {header.base_offset} stands where offset {self.offset} must be"
-
-
-def whole_batch_from(file: File, position: int, offset: int) -> int | None:
-    """Position of some whole batch that begins at `position` or later and has `offset` or a later one; None = there is none.
-
-    Tries every byte, as after damage no length can be trusted. The offset keeps batches apart that are part of a record's value:
-    producers number theirs from 0.
-    """
-    start, end = position, file.size
-    while end - start >= HEADER_BYTES:
-        chunk = file.read(start, CHUNK_BYTES)
-        at = chunk.find(MAGIC, MAGIC_POSITION)
-        while at >= 0 and at - MAGIC_POSITION + HEADER_BYTES <= len(chunk):
-            header = BatchHeader._make(HEADER.unpack_from(chunk, at - MAGIC_POSITION))
-            found = start + at - MAGIC_POSITION
-            if _is_plausible(header, offset, end - found) and BatchView(memoryview(file.read(found, header.size)), header).crc_is_valid():
-                return found
-            at = chunk.find(MAGIC, at + 1)
-        start += max(1, len(chunk) - HEADER_BYTES + 1)
-    return None
-
-
-def _is_plausible(header: BatchHeader, offset: int, at_hand: int) -> bool:
-    return (
-        HEADER_BYTES <= header.size <= at_hand
-        and offset <= header.base_offset < offset + 2**32
-        and header.last_offset_delta >= 0
-        and header.last_offset_delta + 1 >= header.count >= 0
-    )

@@ -17,7 +17,8 @@ from chaffinch.records.batch import BatchView, decode, encode
 from chaffinch.records.checksum import crc32c
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
-from chaffinch.storage.batch_scan import BatchScan, whole_batch_from
+from chaffinch.storage.batch_scan import BatchScan
+from chaffinch.storage.batch_search import whole_batch_from
 from chaffinch.storage.files import CorruptLog, File, FileSystem, StorageError, sync_directories
 from chaffinch.storage.recovery import Cut
 

@@ -20,7 +20,8 @@ from chaffinch.records.control_batch import read_control
 from chaffinch.records.faults import CorruptBatch
 from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.aborted_transactions import AbortedTransaction
-from chaffinch.storage.batch_scan import BatchScan, whole_batch_from
+from chaffinch.storage.batch_scan import BatchScan
+from chaffinch.storage.batch_search import whole_batch_from
 from chaffinch.storage.files import CorruptLog, FileSystem
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.log_state import LogState

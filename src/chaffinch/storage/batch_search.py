@@ -1,0 +1,111 @@
+"""Looking for a whole record batch among bytes that make no sense: is a damaged place the torn end of a file, or damage in the middle?
+
+After damage no length can be trusted, so a batch may begin at any byte. The bytes may come from a client that put thousands of headers
+into a record: each claims a size of its own, and checking one CRC after the other would read everything again for each. So the CRC of
+the file is computed once, noted wherever a claimed batch begins or ends, and the CRC between two places follows from those two notes.
+Work grows with the size of the file, whatever is in it.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.records.batch_header import CHECKED_POSITION, CRC_POSITION, HEADER_BYTES, LENGTH_END, MAGIC, MAGIC_POSITION
+from chaffinch.records.checksum import crc32c
+from chaffinch.storage.files import File
+
+Numbers = npt.NDArray[np.int64]
+CHUNK_BYTES = 4 << 20
+POLYNOMIAL = 0x82F63B78
+"""Of CRC-32C, bits reversed."""
+_OFFSETS_MAX = 2**32
+_ATTRIBUTES_POSITION, _DELTA_POSITION, _COUNT_POSITION = 21, 23, 57
+_KNOWN_ATTRIBUTES = 0x7F
+
+
+def whole_batch_from(file: File, position: int, offset: int) -> int | None:
+    """Position of the first whole batch that begins at `position` or later and has `offset` or a later one; None = there is none.
+
+    The offset keeps batches apart that are part of a record's value: producers number theirs from 0.
+    """
+    found = [claims for claims in _claims(file, position, offset) if len(claims[0])]
+    if not found:
+        return None
+    starts, sizes, crcs = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    firsts, ends = starts + CHECKED_POSITION, starts + sizes
+    places = np.unique(np.concatenate([firsts, ends]))
+    noted = np.fromiter(_crcs_up_to(file, position, places), np.int64, len(places))
+    before, after = noted[np.searchsorted(places, firsts)], noted[np.searchsorted(places, ends)]
+    whole = np.flatnonzero((after ^ _advanced(before, ends - firsts)) == crcs)
+    return int(starts[whole[0]]) if len(whole) else None
+
+
+def _claims(file: File, position: int, offset: int) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """(positions, sizes, CRCs) of everything that looks like a header, chunk by chunk, in order."""
+    start, end = position, file.size
+    while end - start >= HEADER_BYTES:
+        data = np.frombuffer(file.read(start, CHUNK_BYTES), np.uint8)
+        at = np.flatnonzero(data[MAGIC_POSITION : len(data) - HEADER_BYTES + MAGIC_POSITION + 1] == MAGIC)
+        base_offsets = _number(data, at, 0, 8)
+        at = at[(base_offsets >= offset) & (base_offsets - offset < _OFFSETS_MAX)]
+        sizes = _number(data, at, LENGTH_END - 4, 4) + LENGTH_END
+        deltas, counts = _number(data, at, _DELTA_POSITION, 4), _number(data, at, _COUNT_POSITION, 4)
+        is_plausible = (sizes >= HEADER_BYTES) & (sizes <= end - start - at) & (deltas >= 0) & (counts >= 0) & (counts <= deltas + 1)
+        is_plausible &= (_number(data, at, _ATTRIBUTES_POSITION, 2) & ~_KNOWN_ATTRIBUTES) == 0
+        at, sizes = at[is_plausible], sizes[is_plausible]
+        yield at + start, sizes, _number(data, at, CRC_POSITION, 4) & 0xFFFFFFFF
+        start += max(1, len(data) - HEADER_BYTES + 1)
+
+
+def _number(data: npt.NDArray[np.uint8], at: Numbers, field: int, size: int) -> Numbers:
+    """The signed big-endian number of `size` bytes at `field` behind each position."""
+    value = data[at + field].astype(np.int8).astype(np.int64)
+    for byte in range(1, size):
+        value = (value << 8) | data[at + field + byte]
+    return value
+
+
+def _crcs_up_to(file: File, position: int, places: Numbers) -> Iterator[int]:
+    """The CRC of everything from `position` up to each of `places`, which ascend."""
+    crc, start, chunk = 0, position, memoryview(b"")
+    at = position
+    for place in places.tolist():
+        while place > at:
+            if at >= start + len(chunk):
+                start, chunk = at, memoryview(file.read(at, CHUNK_BYTES))
+            stop = min(place, start + len(chunk))
+            crc = crc32c(chunk[at - start : stop - start], crc)
+            at = stop
+        yield crc
+
+
+def _advanced(crcs: Numbers, lengths: Numbers) -> Numbers:
+    """What each CRC becomes behind so many zero bytes: CRC(a + b) = advanced(CRC(a), len(b)) ^ CRC(b), as zlib's crc32_combine has it."""
+    result = crcs.copy()
+    for bit, columns in enumerate(_zero_operators()):
+        rows = np.flatnonzero(lengths >> bit & 1)
+        if len(rows):
+            result[rows] = _times(columns, result[rows])
+    return result
+
+
+def _times(columns: Numbers, vectors: Numbers) -> Numbers:
+    """A matrix over single bits, by columns, times vectors of 32 bits."""
+    product = np.zeros_like(vectors)
+    for bit in range(32):
+        product ^= np.where(vectors >> bit & 1, columns[bit], 0)
+    return product
+
+
+@lru_cache(maxsize=1)
+def _zero_operators() -> list[Numbers]:
+    """The matrices that take a CRC over 1, 2, 4, ... 2^31 zero bytes."""
+    operator = np.array([POLYNOMIAL, *(1 << bit for bit in range(31))], np.int64)  # One zero bit.
+    operators = []
+    for power in range(3 + 32):
+        if power >= 3:
+            operators.append(operator)
+        operator = _times(operator, operator)
+    return operators
