@@ -31,6 +31,7 @@ from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable
 from chaffinch.spark import options as spark_options
 from chaffinch.spark.operations import Step
+from tools import kip_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -216,6 +217,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "topic options": lambda: options_table(_topic_options(with_effect=True)),
     "topic options without effect": lambda: names(option.name for option in _topic_options(with_effect=False)),
     "broker counters": broker_counters,
+    "record rules": kip_tables.record_rules,
+    "produce answers": kip_tables.produce_answers,
     "apis": apis,
     "producer options": lambda: options_table(producer_options.PRODUCER_OPTIONS.options),
     "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
@@ -253,6 +256,11 @@ class Document:
 def renewed(text: str) -> str:
     """The text with every printed part printed anew. Raises KeyError for a part nobody prints."""
     return _PART.sub(lambda found: f"{found[1]}{PARTS[found['name']]()}{found[4]}", text)
+
+
+def without_parts(text: str) -> str:
+    """The text with its printed parts left out."""
+    return _PART.sub("", text)
 
 
 def documents(folder: Path = DOCS) -> list[Document]:

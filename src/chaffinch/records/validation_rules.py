@@ -55,11 +55,13 @@ class Where(Enum):
     ALL = "all"
     PLAIN = "plain"
     COMPRESSED = "compressed"
+    UNKNOWN = "of no known codec"
+    """Neither; what is inside nobody can tell, and so these stand with the plain ones."""
 
     def codecs(self, record_format: int) -> tuple[Compression, ...]:
         """The codecs of the format that this stands for."""
-        by_where = {Where.PLAIN: (Compression.NONE,), Where.COMPRESSED: CODECS[record_format][1:]}
-        return by_where.get(self, CODECS[record_format])
+        by_where = {Where.ALL: CODECS[record_format], Where.COMPRESSED: CODECS[record_format][1:]}
+        return by_where.get(self, (Compression.NONE,))
 
 
 # --- rules about a batch: the first one broken is the answer -------------------------------------------------------------
@@ -156,10 +158,9 @@ BATCH_RULES: Final = (
     BatchRule(count_contradicts_offsets, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
     BatchRule(is_control, codes.INVALID_RECORD, NON_INCREASING_OFFSET, _CLIENT),
     BatchRule(sequence_is_missing, codes.INVALID_RECORD, INVALID_SEQUENCE, _CLIENT),
-    BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER, where=Where.PLAIN),
+    BatchRule(codec_is_unknown, codes.INVALID_RECORD, None, _LEADER, where=Where.UNKNOWN),
 )
-"""In order. A count that contradicts the offsets comes before anything that trusts the count. A codec that does not exist is none of a
-format's: such a batch goes as a plain one here."""
+"""In order. A count that contradicts the offsets comes before anything that trusts the count."""
 
 BATCH_RULES_BY_ORIGIN: Final = {origin: tuple(rule for rule in BATCH_RULES if origin in rule.origins) for origin in Origin}
 
@@ -223,7 +224,7 @@ def wrapper_offset_is_wrong(message_set: MessageSet, policy: ValidationPolicy, c
 WRAPPER_RULES: Final = (
     WrapperRule(wrapper_crc_is_wrong, codes.CORRUPT_MESSAGE, INVALID_CRC),
     WrapperRule(wrapper_is_too_large, codes.MESSAGE_TOO_LARGE, TOO_LARGE),
-    WrapperRule(wrapper_codec_is_unknown, codes.INVALID_RECORD, None, where=Where.PLAIN),
+    WrapperRule(wrapper_codec_is_unknown, codes.INVALID_RECORD, None, where=Where.UNKNOWN),
     WrapperRule(wrapper_is_not_alone, codes.INVALID_RECORD, None),
     WrapperRule(wrapper_lacks_a_value, codes.INVALID_RECORD, None),
 )

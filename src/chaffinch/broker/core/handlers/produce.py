@@ -250,7 +250,7 @@ def _refusal_answer(
     code, culprits = travelling_code(refusal, broker.numbering)
     answer = PartitionProduceResponse(
         index=place.partition,
-        error_code=_wire(code, version, broker.numbering),
+        error_code=number_for(code, version, broker.numbering),
         base_offset=NO_OFFSET,
         log_append_time_ms=NO_TIMESTAMP,
         log_start_offset=partition.log.log_start_offset if partition is not None and culprits else NO_OFFSET,
@@ -284,7 +284,8 @@ def travelling_code(refusal: Refusal, numbering: Numbering) -> tuple[ErrorCode, 
     return first, [culprit for culprit in refusal.culprits if culprit.code is first]
 
 
-def _wire(code: ErrorCode, version: int, numbering: Numbering) -> int:
+def number_for(code: ErrorCode, version: int, numbering: Numbering) -> int:
+    """The number under which an error travels in this version of Produce."""
     if version < VERSION_WITH_CULPRITS and code in _INVALID_IN_OLD_VERSIONS:
         return codes.INVALID_REQUEST.number
     return code.wire(numbering)
