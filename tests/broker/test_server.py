@@ -236,6 +236,9 @@ def test_a_client_that_reads_nothing_is_disconnected() -> None:
     ):
         fill_with_unread_answers(client)
         wait_for_connections(broker, 0)
+        watch = broker._running._watch
+        assert not watch._seen
+        assert not watch._unread
         assert is_alive(broker)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -109,9 +108,6 @@ class Listener:
             self._release()
 
     def _release(self) -> None:
-        # Without it the port is busy until the loop has come around to close its own.
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
         if self._server is not None:
             self._server.close()
             self._server = None

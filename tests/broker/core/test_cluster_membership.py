@@ -13,6 +13,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.describe_cluster import DescribeClusterRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
@@ -263,6 +264,60 @@ class TestStopped:
         last = cluster.core.topics.partition("orders", 0)
         assert last is not None
         assert last.replicas.leader_epoch > epochs[-1]
+
+
+class TestPreferredLeaders:
+    def spread(self, **config: Any) -> tuple[Cluster, list[Partition]]:
+        """Six partitions on three nodes, node 1 stopped and started again."""
+        cluster = Cluster(config, nodes=3)
+        cluster.topic("orders", 6, 3)
+        partitions = list(cluster.core.topics.partitions())
+        cluster.stop_node(1)
+        cluster.start_node(1)
+        assert all(partition.replicas.leader != 1 for partition in partitions)
+        return cluster, partitions
+
+    def test_leaderships_return_after_a_while(self) -> None:
+        cluster, partitions = self.spread()
+        reader = cluster.client(node=next(partition.replicas.leader for partition in partitions if partition.replicas.assigned[0] == 1))
+        cluster.advance(299_999)
+        assert all(partition.replicas.leader != 1 for partition in partitions)
+        cluster.advance(1)
+        assert [partition.replicas.leader for partition in partitions] == [partition.replicas.assigned[0] for partition in partitions]
+        assert {partition.replicas.leader_epoch for partition in partitions if partition.replicas.leader == 1} == {2}
+        assert {partition.replicas.leader_epoch for partition in partitions if partition.replicas.leader != 1} == {0}
+        assert "2 partitions are led by their preferred replicas again" in cluster.lines
+        assert not reader.answers
+        cluster.restart()
+        assert all(partition.replicas.leader_epoch > 2 for partition in cluster.core.topics.partitions())
+
+    def test_each_start_begins_the_interval_anew(self) -> None:
+        cluster, partitions = self.spread()
+        cluster.advance(299_999)
+        cluster.stop_node(1)
+        cluster.advance(1_000_000)
+        assert all(partition.replicas.leader != 1 for partition in partitions)
+        cluster.start_node(1)
+        cluster.advance(300_000)
+        assert sum(partition.replicas.leader == 1 for partition in partitions) == 2
+
+    @pytest.mark.parametrize(
+        ("config", "after_ms", "count"),
+        [({"auto.leader.rebalance.enable": False}, 10**7, 0), ({"leader.imbalance.check.interval.seconds": 1}, 1000, 2)],
+    )
+    def test_options(self, config: dict[str, Any], after_ms: int, count: int) -> None:
+        cluster, partitions = self.spread(**config)
+        cluster.advance(after_ms)
+        assert sum(partition.replicas.leader == 1 for partition in partitions) == count
+
+
+def test_fenced_brokers_are_shown_to_those_who_ask() -> None:
+    cluster = Cluster(nodes=3)
+    cluster.stop_node(1)
+    client = cluster.client()
+    shown = client.ask(DescribeClusterRequest(include_fenced_brokers=True), 2).brokers
+    assert [(node.broker_id, node.is_fenced) for node in shown] == [(0, False), (1, True), (2, False)]
+    assert [node.broker_id for node in client.ask(DescribeClusterRequest(), 2).brokers] == [0, 2]
 
 
 class TestCoordinators:

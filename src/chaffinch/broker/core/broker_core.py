@@ -164,7 +164,7 @@ class BrokerCore:
         elif isinstance(event, NodeStopped):
             self.state.membership.stop(event.node_id, now_ms, abruptly=event.abruptly)
         else:
-            self.state.membership.start(event.node_id)
+            self.state.membership.start(event.node_id, now_ms)
         if self.state.grown or self.state.changed_keys:
             self._wake(now_ms)
         if self.state.refusals.lines:

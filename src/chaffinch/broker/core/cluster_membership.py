@@ -4,6 +4,9 @@ A node that is stopped in order leaves every in-sync set at once, as after Kafka
 them until `replica.lag.time.max.ms` is over, as a follower does that no longer fetches: meanwhile what is appended is not yet on every
 in-sync replica, so the high watermarks of its partitions stand still and writes with acks=all wait (`acknowledgement.py`).
 
+A node that comes back leads nothing at first. After `leader.imbalance.check.interval.seconds` leaderships return to the replicas that are
+preferred for them, unless `auto.leader.rebalance.enable` is off.
+
 A partition's leader epoch must not go back when the process starts anew, or clients would take what they hear for old news. It rises by at
 most one with each change of the nodes, so the number of changes, kept in the journal, is above them all.
 """
@@ -16,6 +19,7 @@ from chaffinch.broker.core.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.topics import TopicRegistry
 from chaffinch.errors import ConfigException
+from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
 
 _CHANGES_KEY = b"node.changes"
@@ -31,7 +35,7 @@ def first_epoch(journal: Journal) -> int:
 
 
 class ClusterMembership:
-    """See the module. A chore: nodes that lag for too long leave the in-sync sets. `changed_keys` gets the partitions
+    """See the module. A chore: nodes that lag for too long leave the in-sync sets, leaderships return. `changed_keys` gets the partitions
     whose leader or high watermark moved."""
 
     def __init__(
@@ -42,6 +46,7 @@ class ClusterMembership:
         self._settings = settings
         self._journal = journal
         self._changed_keys = changed_keys
+        self._balance_at_ms: int | None = None
 
     def stop(self, node_id: int, now_ms: int, *, abruptly: bool = False) -> None:
         """Stop a node; one that is stopped already leaves the in-sync sets at once unless `abruptly`.
@@ -59,7 +64,7 @@ class ClusterMembership:
             self._nodes.lagging[node_id] = now_ms + self._settings["replica.lag.time.max.ms"]
         self._follow()
 
-    def start(self, node_id: int) -> None:
+    def start(self, node_id: int, now_ms: int) -> None:
         """Start a node: it is in sync again. Nothing happens to one that runs. Raises as `stop`."""
         self.check(node_id)
         if node_id in self._nodes.stopped:
@@ -67,6 +72,8 @@ class ClusterMembership:
             self._nodes.stopped.discard(node_id)
             self._nodes.lagging.pop(node_id, None)
             self._follow()
+            if self._settings["auto.leader.rebalance.enable"]:
+                self._balance_at_ms = now_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
 
     def check(self, node_id: int) -> None:
         """Raises ConfigException for a node that does not exist."""
@@ -76,7 +83,9 @@ class ClusterMembership:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        return min(self._nodes.lagging.values()) if self._nodes.lagging else None
+        if self._balance_at_ms is None and not self._nodes.lagging:
+            return None
+        return min([*self._nodes.lagging.values(), *([] if self._balance_at_ms is None else [self._balance_at_ms])])
 
     def expire(self, now_ms: int) -> list[str]:
         gone = [node_id for node_id, leaves_at_ms in self._nodes.lagging.items() if leaves_at_ms <= now_ms]
@@ -84,7 +93,27 @@ class ClusterMembership:
             del self._nodes.lagging[node_id]
         if gone:
             self._follow()
-        return [f"node {node_id} has been away for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
+        lines = [f"node {node_id} has been away for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
+        if self._balance_at_ms is not None and now_ms >= self._balance_at_ms:
+            self._balance_at_ms = None
+            lines += self._balance(now_ms)
+        return lines
+
+    def _balance(self, now_ms: int) -> list[str]:
+        """Give the leaderships back to the preferred replicas."""
+        live = self._nodes.live_ids
+        moving = [partition for partition in self._topics.partitions() if partition.replicas.prefers(live)]
+        if not moving:
+            return []
+        try:
+            self._count_change()
+        except StorageError:
+            self._balance_at_ms = now_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
+            return []
+        for partition in moving:
+            partition.replicas.prefer()
+            self._changed_keys.append(partition.topic_partition)
+        return [f"{len(moving)} partitions are led by their preferred replicas again"]
 
     def _count_change(self) -> None:
         changes = int(self._journal.items().get(_CHANGES_KEY, b"0"))

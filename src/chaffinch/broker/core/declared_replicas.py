@@ -55,6 +55,16 @@ class Replicas:
             self.in_sync = tuple(member for member in self.assigned if member in live or (member in self.in_sync and member in lagging))
         self.is_held = any(member in lagging for member in self.in_sync)
 
+    def prefers(self, live: Container[int]) -> bool:
+        """Whether the first of the assigned replicas could lead, and another one does."""
+        first = self.assigned[0]
+        return self.leader not in (first, NO_LEADER) and first in self.in_sync and first in live
+
+    def prefer(self) -> None:
+        """The first of the assigned replicas leads."""
+        self.leader = self.assigned[0]
+        self.leader_epoch += 1
+
 
 @dataclass(slots=True)
 class DeclaredNodes:

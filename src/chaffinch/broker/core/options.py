@@ -64,6 +64,12 @@ _OWN = (
 
 _KAFKA = (
     Option("auto.create.topics.enable", "bool", True, "Whether asking for the metadata of an unknown topic creates it."),
+    Option(
+        "auto.leader.rebalance.enable",
+        "bool",
+        True,
+        "Whether leaderships go back to the preferred replica some time after its node came back.",
+    ),
     Option("connections.max.idle.ms", "int", 600_000, "Idle connections are closed after this time; -1 for never.", minimum=-1),
     Option("default.replication.factor", "int", 1, "Replication factor of topics created without one.", minimum=1),
     Option("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
@@ -77,6 +83,13 @@ _KAFKA = (
     Option("log.retention.minutes", "int", None, "Minutes for retention.ms, where no milliseconds are set."),
     Option("log.roll.hours", "int", None, "Hours for segment.ms, where no milliseconds are set.", minimum=1),
     Option("log.roll.jitter.hours", "int", None, "Hours for segment.jitter.ms, where no milliseconds are set.", minimum=0),
+    Option(
+        "leader.imbalance.check.interval.seconds",
+        "int",
+        300,
+        "How long after a node came back it leads again what it should lead.",
+        minimum=1,
+    ),
     Option("max.connections", "int", INT_MAX, "Connections beyond this are closed at once.", minimum=1),
     Option(
         "max.incremental.fetch.session.cache.slots",
@@ -132,7 +145,6 @@ WITHOUT_EFFECT = frozenset(
     [
         "advertised.listeners",
         "authorizer.class.name",
-        "auto.leader.rebalance.enable",
         "background.threads",
         "broker.heartbeat.interval.ms",
         "broker.id",
@@ -158,7 +170,6 @@ WITHOUT_EFFECT = frozenset(
         "group.coordinator.threads",
         "initial.broker.registration.timeout.ms",
         "inter.broker.listener.name",
-        "leader.imbalance.check.interval.seconds",
         "leader.imbalance.per.broker.percentage",
         "listener.security.protocol.map",
         "listeners",

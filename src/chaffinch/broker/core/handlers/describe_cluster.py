@@ -1,4 +1,4 @@
-"""DescribeCluster: nodes, controller and cluster id (KIP-700)."""
+"""DescribeCluster: nodes, controller and cluster id (KIP-700); stopped nodes are what Kafka calls fenced (KIP-1073)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,12 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             error_message=f"this listener is for brokers, not for endpoint type {request.endpoint_type}",
             endpoint_type=request.endpoint_type,
         )
+    shown = broker.nodes.nodes if request.include_fenced_brokers else broker.nodes.live
     return DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.nodes.controller_id,
-        brokers=[DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port) for node in broker.nodes.live],
+        brokers=[
+            DescribeClusterBroker(broker_id=node.id, host=node.host, port=node.port, is_fenced=node.id in broker.nodes.stopped)
+            for node in shown
+        ],
     )
