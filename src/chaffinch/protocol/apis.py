@@ -28,6 +28,7 @@ from chaffinch.protocol.messages.describe_user_scram_credentials import (
     DescribeUserScramCredentialsRequest,
     DescribeUserScramCredentialsResponse,
 )
+from chaffinch.protocol.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
@@ -112,6 +113,7 @@ APIS: dict[int, Api] = {
         _row(DescribeLogDirsRequest, DescribeLogDirsResponse, served=(1, 5), used=(1, 5)),
         _row(CreatePartitionsRequest, CreatePartitionsResponse, served=(0, 3), used=(0, 3)),
         _row(DeleteGroupsRequest, DeleteGroupsResponse, served=(0, 2), used=(0, 2)),
+        _row(ElectLeadersRequest, ElectLeadersResponse, served=(0, 2), used=(0, 2)),
         _row(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, served=(0, 1), used=(0, 1)),
         _row(ListPartitionReassignmentsRequest, ListPartitionReassignmentsResponse, served=(0, 0), used=(0, 0)),
         _row(OffsetDeleteRequest, OffsetDeleteResponse, served=(0, 0), used=(0, 0)),

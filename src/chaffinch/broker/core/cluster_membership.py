@@ -17,7 +17,7 @@ from collections.abc import Hashable
 
 from chaffinch.broker.core.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.topics import TopicRegistry
+from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.errors import ConfigException
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
@@ -74,6 +74,12 @@ class ClusterMembership:
             self._follow()
             if self._settings["auto.leader.rebalance.enable"]:
                 self._balance_at_ms = now_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
+
+    def elect(self, partition: Partition, leader: int) -> None:
+        """Let another node lead a partition: one that runs and is in sync. Raises StorageError."""
+        self._count_change()
+        partition.replicas.elect(leader)
+        self._changed_keys.append(partition.topic_partition)
 
     def check(self, node_id: int) -> None:
         """Raises ConfigException for a node that does not exist."""

@@ -41,6 +41,11 @@ class Replicas:
         if self.leader == NO_LEADER:
             self.leader = self.in_sync[0]
 
+    def elect(self, leader: int) -> None:
+        """Another leader; it raises the epoch."""
+        self.leader = leader
+        self.leader_epoch += 1
+
     def follow(self, live: Container[int], lagging: Container[int] = ()) -> None:
         """Adjust leader and in-sync set to the nodes that are running. A new leader raises the epoch.
 
@@ -49,8 +54,7 @@ class Replicas:
         electable = [member for member in self.in_sync if member in live]
         leader = self.leader if self.leader in electable else electable[0] if electable else NO_LEADER
         if leader != self.leader:
-            self.leader = leader
-            self.leader_epoch += 1
+            self.elect(leader)
         if electable:  # Bytes are stored once: whoever runs beside a leader has them all.
             self.in_sync = tuple(member for member in self.assigned if member in live or (member in self.in_sync and member in lagging))
         self.is_held = any(member in lagging for member in self.in_sync)

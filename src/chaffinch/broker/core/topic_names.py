@@ -6,6 +6,8 @@ import re
 
 NAME_LENGTH_MAX = 249
 INTERNAL = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+CLUSTER_METADATA = "__cluster_metadata"
+"""Apache Kafka's own log of topics and nodes; nobody may create a topic of this name."""
 
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 

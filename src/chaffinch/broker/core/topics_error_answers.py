@@ -14,6 +14,7 @@ from chaffinch.protocol.messages import (
     describe_log_dirs,
     describe_topic_partitions,
     describe_user_scram_credentials,
+    elect_leaders,
     list_config_resources,
     list_partition_reassignments,
     offset_for_leader_epoch,
@@ -79,6 +80,17 @@ def _describe_log_dirs(request: describe_log_dirs.DescribeLogDirsRequest, number
     return describe_log_dirs.DescribeLogDirsResponse(error_code=number, results=results)
 
 
+def _elect_leaders(request: elect_leaders.ElectLeadersRequest, number: int) -> Message:
+    results = [
+        elect_leaders.ReplicaElectionResult(
+            topic=topic.topic,
+            partition_result=[elect_leaders.PartitionResult(partition_id=index, error_code=number) for index in topic.partitions],
+        )
+        for topic in request.topic_partitions or ()
+    ]
+    return elect_leaders.ElectLeadersResponse(error_code=number, replica_election_results=results)
+
+
 ANSWERS: Mapping[str, Callable[[Any, int], Message]] = {
     "DeleteRecords": _delete_records,
     "OffsetForLeaderEpoch": _offset_for_leader_epoch,
@@ -86,6 +98,7 @@ ANSWERS: Mapping[str, Callable[[Any, int], Message]] = {
     "AlterConfigs": _alter_configs,
     "DescribeLogDirs": _describe_log_dirs,
     "CreatePartitions": _create_partitions,
+    "ElectLeaders": _elect_leaders,
     "ListPartitionReassignments": lambda _, number: list_partition_reassignments.ListPartitionReassignmentsResponse(error_code=number),
     "DescribeClientQuotas": lambda _, number: describe_client_quotas.DescribeClientQuotasResponse(error_code=number, entries=None),
     "DescribeUserScramCredentials": lambda _, number: describe_user_scram_credentials.DescribeUserScramCredentialsResponse(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chaffinch.broker.core import config_entries
+from chaffinch.broker.core import config_entries, topic_names
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -42,6 +42,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 
 
 def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now_ms: int) -> CreatedTopic:
+    if asked.name == topic_names.CLUSTER_METADATA:
+        raise RequestRefused(codes.TOPIC_AUTHORIZATION_FAILED, f"topic {asked.name!r} is the cluster's own and cannot be created")
     if asked.assignments and (asked.num_partitions != -1 or asked.replication_factor != -1):
         raise RequestRefused(codes.INVALID_REQUEST, "replica assignments exclude a number of partitions and a replication factor")
     created = broker.topics.create(

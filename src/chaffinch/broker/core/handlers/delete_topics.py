@@ -2,36 +2,74 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.topics import Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.storage.file_system import StorageError
 
+VERSION_WITH_DISABLED = 3
 VERSION_WITH_IDS = 6
-NO_ID = UUID(int=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A topic to delete, by name or by id. `fault`: what is wrong with the way it was named."""
+
+    name: str | None
+    topic_id: UUID
+    topic: Topic | None
+    fault: str | None = None
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, DeleteTopicsRequest)
     if event.request.version >= VERSION_WITH_IDS:
-        asked = [(state.name, state.topic_id) for state in request.topics]
+        asked = [_asked(broker, state.name, state.topic_id) for state in request.topics]
     else:
-        asked = [(name, NO_ID) for name in request.topic_names]
-    return DeleteTopicsResponse(responses=[_delete(broker, event, name, topic_id, now_ms) for name, topic_id in asked])
+        asked = [_asked(broker, name, ZERO_UUID) for name in request.topic_names]
+    return DeleteTopicsResponse(responses=[_delete(broker, event, one, now_ms) for one in _each_once(asked)])
 
 
-def _delete(broker: BrokerState, event: RequestReceived, name: str | None, topic_id: UUID, now_ms: int) -> DeletableTopicResult:
-    topic = broker.topics.get(name) if name is not None else broker.topics.by_id(topic_id)
+def _asked(broker: BrokerState, name: str | None, topic_id: UUID) -> _Asked:
+    if name is not None and topic_id != ZERO_UUID:
+        return _Asked(name, topic_id, None, "a topic is named by its name or by its id, not by both")
+    if name is None and topic_id == ZERO_UUID:
+        return _Asked(name, topic_id, None, "a topic to delete needs a name or an id")
+    return _Asked(name, topic_id, broker.topics.get(name) if name is not None else broker.topics.by_id(topic_id))
+
+
+def _each_once(asked: list[_Asked]) -> list[_Asked]:
+    """Whatever is named several times, by whatever name, is refused once."""
+
+    def identity(one: _Asked) -> object:
+        return (one.name, one.topic_id) if one.topic is None else one.topic.topic_id
+
+    times_named = Counter(map(identity, asked))
+    return [
+        one if times_named[identity(one)] == 1 else replace(one, fault="the topic is named several times in one request")
+        for one in {identity(one): one for one in asked}.values()
+    ]
+
+
+def _delete(broker: BrokerState, event: RequestReceived, asked: _Asked, now_ms: int) -> DeletableTopicResult:
+    name, topic_id, topic = asked.name, asked.topic_id, asked.topic
     result = DeletableTopicResult(name=name if topic is None else topic.name, topic_id=topic_id if topic is None else topic.topic_id)
     try:
         if not broker.settings["delete.topic.enable"]:
-            raise RequestRefused(codes.TOPIC_DELETION_DISABLED, "delete.topic.enable is false")
+            code = codes.TOPIC_DELETION_DISABLED if event.request.version >= VERSION_WITH_DISABLED else codes.INVALID_REQUEST
+            raise RequestRefused(code, "delete.topic.enable is false")
+        if asked.fault is not None:
+            raise RequestRefused(codes.INVALID_REQUEST, asked.fault)
         if topic is None:
             code = codes.UNKNOWN_TOPIC_ID if name is None else codes.UNKNOWN_TOPIC_OR_PARTITION
             raise RequestRefused(code, f"topic {name if name is not None else topic_id} does not exist")

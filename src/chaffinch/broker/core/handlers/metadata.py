@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core import topic_names
+from uuid import UUID
+
+from chaffinch.broker.core import authorized_operations, topic_names
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.declared_replicas import NO_LEADER
 from chaffinch.broker.core.events import RequestReceived
@@ -12,63 +14,86 @@ from chaffinch.broker.core.topics import Partition, Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.metadata import (
     MetadataRequest,
-    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.storage.file_system import StorageError
 
 VERSION_WITH_IDS = 12
 """First version in which topics may be asked for by id alone."""
 
 
+VERSION_WITH_IDS = 12
+
+
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, MetadataRequest)
-    asks_for_all = request.topics is None or (event.request.version == 0 and not request.topics)
-    if event.request.version < VERSION_WITH_IDS and any(asked.name is None for asked in request.topics or ()):
-        # Versions 10 and 11 have room for an id and no answer to it: all is refused, as in Apache Kafka.
-        topics = [
-            MetadataResponseTopic(error_code=codes.INVALID_REQUEST.number, name=asked.name or "", topic_id=asked.topic_id)
-            for asked in request.topics or ()
-        ]
-    elif asks_for_all:
-        topics = [_described(broker, topic) for topic in broker.topics]
-    else:
-        topics = [_asked_for(broker, event, asked, request.allow_auto_topic_creation, now_ms) for asked in request.topics or ()]
-    return MetadataResponse(
+    asked = request.topics or ()
+    if event.request.version < VERSION_WITH_IDS and any(topic.name is None or topic.topic_id != ZERO_UUID for topic in asked):
+        return _refused(request)
+    response = MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=node.id, host=node.host, port=node.port) for node in broker.nodes.live],
         cluster_id=broker.cluster_id,
         controller_id=broker.nodes.controller_id,
-        topics=topics,
+        topics=_topics(broker, event, request, now_ms),
     )
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            if topic.name is not None:
+                topic.topic_authorized_operations = authorized_operations.ON_TOPICS
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = authorized_operations.ON_CLUSTER
+    return response
 
 
-def _asked_for(
-    broker: BrokerState, event: RequestReceived, asked: MetadataRequestTopic, may_create: bool, now_ms: int
-) -> MetadataResponseTopic:
-    if asked.name is None:
-        by_id = broker.topics.by_id(asked.topic_id)
-        if by_id is None:
-            return MetadataResponseTopic(error_code=codes.UNKNOWN_TOPIC_ID.number, name=None, topic_id=asked.topic_id)
-        return _described(broker, by_id)
-    topic = broker.topics.get(asked.name)
+def _refused(request: MetadataRequest) -> MetadataResponse:
+    """Ids are in the request since version 10, and mean something since 12."""
+    code = codes.INVALID_REQUEST.number
+    topics = [MetadataResponseTopic(error_code=code, name=asked.name or "", topic_id=asked.topic_id) for asked in request.topics or ()]
+    return MetadataResponse(topics=topics, error_code=code)
+
+
+def _topics(broker: BrokerState, event: RequestReceived, request: MetadataRequest, now_ms: int) -> list[MetadataResponseTopic]:
+    """Each topic once. Where ids are given, names are not looked at."""
+    if request.topics is None or (event.request.version == 0 and not request.topics):
+        return [_described(broker, topic) for topic in broker.topics]
+    ids = dict.fromkeys(asked.topic_id for asked in request.topics if asked.topic_id != ZERO_UUID)
+    if ids:
+        return [_with_id(broker, topic_id) for topic_id in ids]
+    names = dict.fromkeys(asked.name for asked in request.topics if asked.name is not None)
+    return [_with_name(broker, event, name, request.allow_auto_topic_creation, now_ms) for name in names]
+
+
+def _with_id(broker: BrokerState, topic_id: UUID) -> MetadataResponseTopic:
+    topic = broker.topics.by_id(topic_id)
+    if topic is None:
+        return MetadataResponseTopic(error_code=codes.UNKNOWN_TOPIC_ID.number, name=None, topic_id=topic_id)
+    return _described(broker, topic)
+
+
+def _with_name(broker: BrokerState, event: RequestReceived, name: str, may_create: bool, now_ms: int) -> MetadataResponseTopic:
+    topic = broker.topics.get(name)
     if topic is not None:
         return _described(broker, topic)
-    if topic_names.fault_of(asked.name) is not None:
-        return MetadataResponseTopic(error_code=codes.INVALID_TOPIC_EXCEPTION.number, name=asked.name)
+    missing = MetadataResponseTopic(error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number, name=name, is_internal=name in topic_names.INTERNAL)
+    if topic_names.fault_of(name) is not None:
+        missing.error_code = codes.INVALID_TOPIC_EXCEPTION.number
+        return missing
     if not (may_create and broker.settings["auto.create.topics.enable"]):
-        return MetadataResponseTopic(error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number, name=asked.name)
+        return missing
     try:
-        return _described(broker, broker.topics.create(asked.name, now_ms=now_ms).topic)
+        return _described(broker, broker.topics.create(name, now_ms=now_ms).topic)
     except RequestRefused as refused:
-        refuse(broker, event, now_ms, place=asked.name, code=refused.code, reason=refused.message)
-        return MetadataResponseTopic(error_code=refused.code.number, name=asked.name)
+        refuse(broker, event, now_ms, place=name, code=refused.code, reason=refused.message)
+        missing.error_code = refused.code.number
     except StorageError as error:
-        refuse(broker, event, now_ms, place=asked.name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
-        return MetadataResponseTopic(error_code=codes.LEADER_NOT_AVAILABLE.number, name=asked.name)
+        refuse(broker, event, now_ms, place=name, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+        missing.error_code = codes.LEADER_NOT_AVAILABLE.number
+    return missing
 
 
 def _described(broker: BrokerState, topic: Topic) -> MetadataResponseTopic:

@@ -1,0 +1,71 @@
+"""ElectLeaders: give leadership back to the replicas named first, or to any where none leads (KIP-183, KIP-460)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
+from chaffinch.broker.core.declared_replicas import NO_LEADER
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.elect_leaders import (
+    ELECTION_PREFERRED,
+    ELECTION_UNCLEAN,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+from chaffinch.storage.file_system import StorageError
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, ElectLeadersRequest)
+    if request.election_type not in (ELECTION_PREFERRED, ELECTION_UNCLEAN):
+        return ElectLeadersResponse(error_code=codes.INVALID_REQUEST.number)
+    wants_all = request.topic_partitions is None
+    asked: Iterable[TopicPartition]
+    if request.topic_partitions is None:
+        asked = [partition.topic_partition for partition in broker.topics.partitions()]
+    else:
+        asked = dict.fromkeys(TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions)
+    by_topic: dict[str, list[PartitionResult]] = {}
+    for place in asked:
+        result = _result(broker, event, place, request.election_type, now_ms)
+        if not (wants_all and result.error_code == codes.ELECTION_NOT_NEEDED.number):
+            by_topic.setdefault(place.topic, []).append(result)
+    results = [ReplicaElectionResult(topic=topic, partition_result=results) for topic, results in by_topic.items()]
+    return ElectLeadersResponse(replica_election_results=results)
+
+
+def _result(broker: BrokerState, event: RequestReceived, place: TopicPartition, election_type: int, now_ms: int) -> PartitionResult:
+    result = PartitionResult(partition_id=place.partition)
+    try:
+        _elect(broker, place, election_type)
+    except RequestRefused as refused:
+        result.error_code, result.error_message = refused.code.number, refused.message
+    except StorageError as error:
+        result.error_code, result.error_message = codes.KAFKA_STORAGE_ERROR.number, str(error)
+        refuse(broker, event, now_ms, place=place, code=codes.KAFKA_STORAGE_ERROR, reason=str(error))
+    return result
+
+
+def _elect(broker: BrokerState, place: TopicPartition, election_type: int) -> None:
+    partition = broker.topics.partition(*place)
+    if partition is None:
+        raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist")
+    replicas = partition.replicas
+    if election_type == ELECTION_UNCLEAN:
+        if replicas.leader != NO_LEADER:
+            raise RequestRefused(codes.ELECTION_NOT_NEEDED, f"node {replicas.leader} leads {place}")
+        raise RequestRefused(codes.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {place} runs")  # One that runs leads at once.
+    preferred = replicas.assigned[0]
+    if replicas.leader == preferred:
+        raise RequestRefused(codes.ELECTION_NOT_NEEDED, f"node {preferred} leads {place}")
+    if preferred in broker.nodes.stopped or preferred not in replicas.in_sync:
+        raise RequestRefused(codes.PREFERRED_LEADER_NOT_AVAILABLE, f"node {preferred} does not run")
+    broker.membership.elect(partition, preferred)

@@ -1,0 +1,90 @@
+"""ElectLeaders (KIP-183): leadership goes back to the replicas named first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.protocol.messages.elect_leaders import (
+    ELECTION_PREFERRED,
+    ELECTION_UNCLEAN,
+    ElectLeadersRequest,
+    TopicPartitions,
+)
+from tests.broker.batches import batch_of
+from tests.broker.core.fetch_requests import fetch, first
+from tests.broker.core_client import Client, Cluster
+
+
+def elect(client: Client, *places: tuple[str, int], kind: int = ELECTION_PREFERRED, version: int | None = None) -> dict[Any, int]:
+    """Code of each partition told of; all are asked for when none is named."""
+    topics = [TopicPartitions(topic=name, partitions=[index]) for name, index in places] or None
+    answer = client.ask(ElectLeadersRequest(election_type=kind, topic_partitions=topics), version)
+    assert answer.error_code == 0
+    results = answer.replica_election_results
+    return {(topic.topic, part.partition_id): part.error_code for topic in results for part in topic.partition_result}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Node 0 prefers to lead orders-0 and has just come back; node 1 leads everything."""
+    cluster = Cluster(nodes=2)
+    cluster.core.topics.create("orders", assignment=[[0, 1], [1, 0]], now_ms=cluster.now_ms)
+    cluster.stop_node(0)
+    cluster.start_node(0)
+    return cluster
+
+
+def leaders(cluster: Cluster) -> list[tuple[int, int]]:
+    return [(partition.replicas.leader, partition.replicas.leader_epoch) for partition in cluster.core.topics.get("orders").partitions]
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_the_preferred_replica_leads_again(cluster: Cluster, version: int) -> None:
+    assert leaders(cluster) == [(1, 1), (1, 0)]
+    assert elect(cluster.client(), ("orders", 0), version=version) == {("orders", 0): 0}
+    assert leaders(cluster) == [(0, 2), (1, 0)]
+    assert cluster.client(node=0).produce("orders", batch_of(b"a")).error_code == 0
+
+
+def test_all_tells_only_of_changes(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert elect(client) == {("orders", 0): 0}
+    assert elect(client) == {}
+
+
+def test_what_needs_no_election(cluster: Cluster) -> None:
+    codes = elect(cluster.client(), ("orders", 1), ("orders", 1), ("orders", 7), ("missing", 0))
+    assert codes == {("orders", 1): 84, ("orders", 7): 3, ("missing", 0): 3}
+
+
+def test_a_preferred_replica_that_does_not_run(cluster: Cluster) -> None:
+    cluster.stop_node(0)
+    assert elect(cluster.client(node=1), ("orders", 0)) == {("orders", 0): 80}
+
+
+def test_unclean_elections_find_nobody(cluster: Cluster) -> None:
+    client = cluster.client()
+    assert elect(client, ("orders", 0), kind=ELECTION_UNCLEAN) == {("orders", 0): 84}
+    cluster.stop_node(0)
+    cluster.stop_node(1)
+    assert elect(client, ("orders", 0), kind=ELECTION_UNCLEAN) == {("orders", 0): 83}
+
+
+def test_an_unknown_kind_of_election(cluster: Cluster) -> None:
+    assert cluster.client().ask(ElectLeadersRequest(election_type=9)).error_code == 42
+
+
+def test_waiting_readers_hear_of_it(cluster: Cluster) -> None:
+    reader = cluster.client(node=1)
+    reader.send(fetch(wait_ms=500))
+    elect(cluster.client())
+    assert first(reader.answers.pop()).error_code == 6
+
+
+def test_epochs_never_go_back(cluster: Cluster) -> None:
+    elect(cluster.client())
+    before = max(epoch for _, epoch in leaders(cluster))
+    cluster.restart()
+    assert min(epoch for _, epoch in leaders(cluster)) > before
