@@ -8,8 +8,11 @@ import pytest
 from chaffinch.errors import codes, exceptions
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.records.batch import encode_control_batch
-from chaffinch.records.compression import Compression
+from chaffinch.records.message_set import read_message_set
+from chaffinch.records.message_set_validation import validate_set
 from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, response_fields, validate
+from chaffinch.records.validation_rules import CODECS
+from tests.kips.rule_table import written
 from tests.support.raw_batches import NOW_MS, raw_batch, record, view
 
 COMPACTED = ValidationPolicy(topic_partition=TopicPartition("accounts", 3), is_compacted=True)
@@ -29,11 +32,15 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize("compression", Compression)
+@pytest.mark.parametrize(("record_format", "codec"), [(number, codec) for number, codecs in CODECS.items() for codec in codecs])
 @pytest.mark.parametrize(("key", "value", "policy", "is_refused"), TABLE)
-def test_records(key, value, policy, is_refused, compression):
-    batch = raw_batch([record(0), record(1, key, value), record(2)], compression=compression)
-    verdict = validate(view(batch), policy, Origin.CLIENT, NOW_MS)
+def test_records(key, value, policy, is_refused, record_format, codec):
+    """In every format and under every codec of it."""
+    data = written(record_format, codec, ({}, {"key": key, "value": value}, {}), {})
+    if record_format == 2:
+        verdict = validate(view(data), policy, Origin.CLIENT, NOW_MS)
+    else:
+        verdict = validate_set(read_message_set(data), policy, NOW_MS)
     assert isinstance(verdict, Rejected if is_refused else Accepted)
     if isinstance(verdict, Rejected):
         assert verdict.code is codes.INVALID_COMPACTION_KEY

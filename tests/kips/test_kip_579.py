@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.errors import codes
+from chaffinch.identifiers import ProducerIdentity
 from tests.broker.batches import batch_of
-from tests.broker.core_client import Cluster
+from tests.broker.core_client import Cluster, produce_request
 
 NODES = 3
 
@@ -58,7 +59,7 @@ def test_produce(policy: str, replicas: int, stopped: int, in_sync_min: int, ack
     assert produce_code(policy, replicas, stopped, in_sync_min, acks) == code
 
 
-@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("version", range(14))
 @pytest.mark.parametrize(("numbering", "code"), [("apache", 40), ("kip", 89)])
 def test_every_version_gets_the_same_number(numbering: str, code: int, version: int) -> None:
     """Non-retriable everywhere: 40 is known to all clients; 89 literally on demand."""
@@ -85,6 +86,30 @@ def test_topics_with_the_mismatch_can_be_created_and_mended() -> None:
     assert client.produce("orders", batch_of(b"a")).error_code == 40
     cluster.core.topics.alter("orders", {})
     assert client.produce("orders", batch_of(b"a")).error_code == 0
+
+
+def test_raising_the_option_on_a_topic_that_has_records() -> None:
+    """From then on refused; what is stored stays, and a repeated batch is still answered with its old offset."""
+    cluster = Cluster()
+    cluster.topic("orders")
+    client = cluster.client()
+    batch = bytes(batch_of(b"a", identity=ProducerIdentity(7, 0), sequence=0))
+    assert client.produce("orders", batch).base_offset == 0
+    cluster.core.topics.alter("orders", {"min.insync.replicas": "2"})
+    assert client.produce("orders", batch_of(b"b")).error_code == 40
+    assert client.produce("orders", batch_of(b"b"), acks=1).error_code == 0
+    again = client.produce("orders", batch)
+    assert (again.error_code, again.base_offset) == (0, 0)
+
+
+def test_each_topic_of_a_request_has_its_own_fate() -> None:
+    cluster = Cluster()
+    cluster.topic("orders", min_insync_replicas="2")
+    cluster.topic("payments")
+    request = produce_request("orders", batch_of(b"a"))
+    request.topics += produce_request("payments", batch_of(b"a")).topics
+    answer = cluster.client().ask(request)
+    assert [topic.partition_responses[0].error_code for topic in answer.responses] == [40, 0]
 
 
 def test_a_repeating_producer_does_not_fill_the_log() -> None:
