@@ -161,6 +161,11 @@ def a_transaction_is_all_or_nothing(shell: Shell) -> None:
     made = shell("produce", *transactional, "--rejected", str(shell.folder / "r.jsonl"), "--json", stdin=b"c:3\nno key\nd:4\n")
     assert (made.status, made.json["written"], made.json["rejected"]) == (1, 0, 1)
     assert "nothing was written: the transaction was aborted; line 2" in made.err
+    kept = shell.folder / "kept.jsonl"
+    refused = ("--transactional-id", shell.name("id"), "--format", "json", "--rejected", str(kept))
+    made = shell("produce", "--topic", topic, *refused, stdin=b'{"key":"c","value":"3"}\n{"value":"4"}\n{"key":"d","value":"5"}\n')
+    assert (made.status, "1 row rejected, nothing was written" in made.err) == (1, True)
+    assert [json.loads(line)["row"] for line in kept.read_text().splitlines()] == [2], "the innocents are not in the file"
     assert pairs(shell, topic) == [("a", "1"), ("b", "2")]
     assert len(pairs(shell, topic, "--isolation-level", "read_uncommitted")) >= 2
 
