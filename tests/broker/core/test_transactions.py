@@ -286,18 +286,19 @@ class TestRestart:
         assert committed(client, stable=True) == (5, "m", 0)
         assert cluster.core.topics.partition("orders", 0).log.last_stable_offset == 3
 
+    @pytest.mark.parametrize("version", [4, 5])
     @pytest.mark.parametrize("commit", [True, False])
-    def test_killed_at_every_file_operation_of_the_end(self, commit: bool) -> None:
+    def test_killed_at_every_file_operation_of_the_end(self, commit: bool, version: int) -> None:
         """All or nothing: wherever the process dies, after the restart (and the client's retry) every partition and the group agree."""
         outcomes = set()
         for operation_index in range(100):
-            outcome = self.end_killed_at(operation_index, commit)
+            outcome = self.end_killed_at(operation_index, commit, version)
             outcomes.add(outcome)
             if outcome == "finished":
                 break
         assert outcomes >= {"undecided", "decided", "finished"}
 
-    def end_killed_at(self, operation_index: int, commit: bool) -> str:
+    def end_killed_at(self, operation_index: int, commit: bool, version: int) -> str:
         cluster = Cluster()
         cluster.topic("orders", 2)
         client = cluster.client()
@@ -309,7 +310,7 @@ class TestRestart:
         cluster.file_system.hook = dies_at(operation_index)
         finished = True
         try:
-            end(client, identity, commit)
+            end(client, identity, commit, version)
         except Interrupted:
             finished = False
         cluster.file_system.hook = None
@@ -318,26 +319,27 @@ class TestRestart:
         logs = [cluster.core.topics.partition("orders", index).log for index in (0, 1)]
         is_decided = not logs[0].ongoing_transactions()
         assert finished <= is_decided, "what was answered is decided"
-        assert end(client, identity, commit) == 0, "the client, which heard nothing, asks again"
+        assert end(client, identity, commit, version) == 0, "the client, which heard nothing, asks again"
         assert not logs[0].ongoing_transactions()
         assert logs[1].log_end_offset >= 1, "the partition without data has its marker"
         assert committed(client, stable=True) == ((5, "m", 0) if commit else (-1, "", 0))
         assert logs[0].aborted_transactions(0, 100) == ([] if commit else [(identity.producer_id, 0)])
         return "finished" if finished else "decided" if is_decided else "undecided"
 
+    @pytest.mark.parametrize("version", [4, 5])
     @pytest.mark.parametrize("commit", [True, False])
     @pytest.mark.parametrize("kept", ["logs/", "journals/"])
-    def test_power_is_lost_in_every_file_operation_of_the_end(self, commit: bool, kept: str) -> None:
+    def test_power_is_lost_in_every_file_operation_of_the_end(self, commit: bool, kept: str, version: int) -> None:
         """No marker without its decision, and no completion without its markers, whichever file kept what was not synced."""
         outcomes = set()
         for operation_index in range(100):
-            outcome = self.end_without_power_at(operation_index, commit, kept)
+            outcome = self.end_without_power_at(operation_index, commit, kept, version)
             outcomes.add(outcome)
             if outcome == "finished":
                 break
         assert outcomes >= {"undecided", "decided", "finished"}
 
-    def end_without_power_at(self, operation_index: int, commit: bool, kept: str) -> str:
+    def end_without_power_at(self, operation_index: int, commit: bool, kept: str, version: int) -> str:
         cluster = Cluster({"flush.policy": "always"})
         cluster.topic("orders", 2)
         client = cluster.client()
@@ -347,7 +349,7 @@ class TestRestart:
         cluster.file_system.hook = dies_at(operation_index)
         finished = True
         try:
-            end(client, identity, commit)
+            end(client, identity, commit, version)
         except Interrupted:
             finished = False
         cluster.file_system.hook = None
@@ -360,6 +362,6 @@ class TestRestart:
         is_ended = not log.ongoing_transactions()
         assert is_ended == (state is not TransactionState.ONGOING)
         assert finished <= is_ended
-        assert end(cluster.client(), identity, commit) == 0
+        assert end(cluster.client(), identity, commit, version) == 0
         assert log.aborted_transactions(0, 100) == ([] if commit else [(identity.producer_id, 0)])
         return "finished" if finished else "decided" if is_ended else "undecided"
