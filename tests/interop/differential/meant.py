@@ -7,17 +7,29 @@ from __future__ import annotations
 
 MEANT: dict[str, str] = {
     r".*error_message": "Every refusal carries its reason where the protocol has room for one; Apache Kafka often leaves it out.",
+    r".*partition_responses\[\d+\]\.log_start_offset": (
+        "The log's start is told whenever the partition is known; Apache Kafka leaves it out where it refuses before it looks at the log."
+    ),
     r"ApiVersions v\d: (api_keys|supported_features|finalized_features).*": (
         "Administration of quorums, replicas, quotas, delegation tokens, share and streams groups and client metrics is not served; "
         "features of Chaffinch's own are announced."
     ),
     r"produce: null keys v7: .*error_code": "KIP-467: versions of Produce before 8 get INVALID_REQUEST in place of INVALID_RECORD.",
-    r"produce: (codec 5|claims gzip): .*error_code": "Apache Kafka fails with UNKNOWN_SERVER_ERROR; the batch is at fault, INVALID_RECORD says so.",
-    r"produce: bytes left over: .*": "Apache Kafka stores the batch and drops the bytes behind it; bytes that nobody can read back are refused.",
-    r"produce: claims append time: .*": "KIP-467 has LogAppendTime set by a producer refused; Apache Kafka rewrites it when the topic has CreateTime.",
+    r"produce: (codec 5|claims gzip): .*error_code": (
+        "Apache Kafka fails with UNKNOWN_SERVER_ERROR; the batch is at fault, INVALID_RECORD says so."
+    ),
+    r"produce: bytes left over: .*": (
+        "Apache Kafka stores the batch and drops the bytes behind it; bytes that nobody can read back are refused."
+    ),
+    r"produce: claims append time: .*": (
+        "KIP-467 has LogAppendTime set by a producer refused; Apache Kafka rewrites it when the topic has CreateTime."
+    ),
     r"alter: unknown operation: .*error_code": "Apache Kafka fails with UNKNOWN_SERVER_ERROR; INVALID_REQUEST says whose fault it is.",
     r"metadata: created on demand: .*": "A topic that is created on demand is there at once; Apache Kafka answers before it is.",
     r"create: collides: .*": "Two names of one request that collide are refused as they are in two requests; Apache Kafka creates both.",
     r".*message\.format\.version.*": "KIP-467's rule for old formats needs the option, which Apache Kafka has dropped.",
+    r".*configs\[min\.insync\.replicas\].*": (
+        "Apache Kafka with eligible leader replicas sets it for the cluster when it is formatted; here it has its default."
+    ),
     r"beat: classic join: .*": "A group of members of both protocols is not supported: the other kind may join when the group is empty.",
 }

@@ -30,6 +30,10 @@ class ConfigEntry:
     synonyms: list[tuple[str, str | None, int]] = field(default_factory=list)
 
 
+_WITH_DEFAULT = frozenset(BROKER_SYNONYMS.values()) - {"log.flush.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms"}
+"""Broker options that have a default of their own in Apache Kafka; the others leave it to a coarser option, or to nobody."""
+
+
 def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
     """Every topic option of a topic with these overrides."""
     return [_entry(option, _topic_places(option, overrides, settings)) for option in TOPIC_OPTIONS.options]
@@ -66,7 +70,7 @@ def _topic_places(option: Option, overrides: Mapping[str, str], settings: Dynami
         for name, unit in COARSER_SYNONYMS.get(synonym, ()):
             if name in settings.given:
                 places.append((name, _shown(max(settings.static(name) * unit, -1)), wire.SOURCE_STATIC_BROKER))
-    places.append((synonym or option.name, _shown(option.default), wire.SOURCE_DEFAULT))
+    places.append((synonym if synonym in _WITH_DEFAULT else "", _shown(option.default), wire.SOURCE_DEFAULT))
     return places
 
 
@@ -100,7 +104,7 @@ def _entry(option: Option, places: list[tuple[str, str | None, int]], *, is_read
         documentation=option.documentation,
         is_read_only=is_read_only,
         is_sensitive=is_sensitive,
-        synonyms=places,
+        synonyms=[place for place in places if place[0]],
     )
 
 

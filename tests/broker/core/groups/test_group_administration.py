@@ -45,9 +45,9 @@ class TestList:
         groups = cluster.client().ask(ListGroupsRequest()).groups
         rows = [(group.group_id, group.protocol_type, group.group_state, group.group_type) for group in groups]
         assert rows == [
-            ("g", "consumer", "Stable", "Classic"),
-            ("new", "consumer", "Stable", "Consumer"),
-            ("simple", "", "Empty", "Classic"),
+            ("g", "consumer", "Stable", "classic"),
+            ("new", "consumer", "Stable", "consumer"),
+            ("simple", "", "Empty", "classic"),
         ]
         assert [group.group_id for group in cluster.client().ask(ListGroupsRequest(), 0).groups] == ["g", "new", "simple"]
 
@@ -92,7 +92,7 @@ class TestDescribe:
         )
         (member,) = group.members
         assert (member.member_id, member.instance_id, member.member_epoch, member.subscribed_topic_names) == ("a", "i-1", 1, ["orders"])
-        assert (member.member_type, member.subscribed_topic_regex) == (1, None)
+        assert (member.member_type, member.subscribed_topic_regex) == (1, "")
         for assignment in (member.assignment, member.target_assignment):
             assert [(topic.topic_name, topic.partitions) for topic in assignment.topic_partitions] == [("orders", [0, 1])]
 

@@ -136,7 +136,13 @@ def refused(terms: FetchTerms, place: FetchPlace, code: ErrorCode, partition: Pa
     """The answer for a place that gives an error."""
     if code is codes.KAFKA_STORAGE_ERROR and terms.version < VERSION_WITH_STORAGE_ERRORS:
         code = codes.NOT_LEADER_OR_FOLLOWER
-    data = PartitionData(partition_index=place.asked.partition, error_code=code.number, high_watermark=-1, records=[])
+    data = PartitionData(
+        partition_index=place.asked.partition,
+        error_code=code.number,
+        high_watermark=-1,
+        aborted_transactions=[] if partition is None else None,
+        records=[],
+    )
     if partition is not None and code in _WITH_LEADER and terms.version >= VERSION_WITH_LEADERS:
         data.current_leader = LeaderIdAndEpoch(leader_id=partition.replicas.leader, leader_epoch=partition.replicas.leader_epoch)
     return data

@@ -54,7 +54,7 @@ class ClassicJoins:
             self._context.timers.schedule(
                 TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + max(request.session_timeout_ms, 0)
             )
-            return JoinGroupResponse(error_code=codes.MEMBER_ID_REQUIRED.number, member_id=member_id)
+            return JoinGroupResponse(error_code=codes.MEMBER_ID_REQUIRED.number, member_id=member_id, protocol_name=None)
         return self._add(group, request, protocols, member_id, client, now_ms)
 
     def _fault(self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols) -> ErrorCode:
@@ -162,7 +162,7 @@ class ClassicJoins:
 def refusal(request: JoinGroupRequest, code: ErrorCode) -> JoinGroupResponse:
     """A full group's answer names no member id, as in Kafka."""
     member_id = "" if code is codes.GROUP_MAX_SIZE_REACHED else request.member_id
-    return JoinGroupResponse(error_code=code.number, member_id=member_id)
+    return JoinGroupResponse(error_code=code.number, member_id=member_id, protocol_name=None)
 
 
 def rebalance_timeout_ms(request: JoinGroupRequest) -> int:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.errors import codes
 from chaffinch.protocol import apis
-from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+from chaffinch.protocol.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 CULPRIT_CODES_FEATURE = "chaffinch.culprit.codes"
 """Announced always: each culprit of a refused batch comes with its own code, for clients whose software is named chaffinch."""
@@ -22,8 +31,17 @@ GROUP_VERSION = "group.version"
 GROUP_VERSION_MAX = 1
 """Level of Kafka's feature that is served: 1 is KIP-848. Finalized unless the option of protocols leaves that out."""
 
+VERSION_WITH_SOFTWARE = 3
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
+"""What a client may call itself and its version (KIP-511): it ends up in names of metrics and in logs."""
+
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, ApiVersionsRequest)
+    told = (request.client_software_name, request.client_software_version)
+    if event.request.version >= VERSION_WITH_SOFTWARE and not all(_SOFTWARE.fullmatch(text) for text in told):
+        return ApiVersionsResponse(error_code=codes.INVALID_REQUEST.number)
     supported = [SupportedFeatureKey(name=TRANSACTION_VERSION, min_version=0, max_version=TRANSACTION_VERSION_MAX)]
     supported.append(SupportedFeatureKey(name=GROUP_VERSION, min_version=0, max_version=GROUP_VERSION_MAX))
     supported.append(SupportedFeatureKey(name=CULPRIT_CODES_FEATURE, min_version=1, max_version=1))

@@ -58,7 +58,7 @@ def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember) -
         client_id=member.client.client_id,
         client_host=member.client.host,
         subscribed_topic_names=sorted(member.topics),
-        subscribed_topic_regex=member.pattern or None,
+        subscribed_topic_regex=member.pattern or "",
         assignment=_assignment(broker, member.assigned),
         target_assignment=_assignment(broker, group.targets.get(member.member_id, NO_PARTITIONS)),
         member_type=CONSUMER_MEMBER,

@@ -93,4 +93,4 @@ def _result(broker: BrokerState, created: CreatedTopic) -> CreatableTopicResult:
 
 
 def _refused(name: str, refused: RequestRefused) -> CreatableTopicResult:
-    return CreatableTopicResult(name=name, error_code=refused.code.number, error_message=refused.message, configs=None)
+    return CreatableTopicResult(name=name, error_code=refused.code.number, error_message=refused.message, configs=[])

@@ -33,5 +33,5 @@ def _listed(group: Group) -> ListedGroup:
         group_id=group.group_id,
         protocol_type=protocol_type,
         group_state=group.state.value,
-        group_type="Classic" if is_classic else "Consumer",
+        group_type="classic" if is_classic else "consumer",
     )

@@ -150,11 +150,11 @@ def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response:
             partition = broker.topics.partition(topic.name or _name_of(broker, topic.topic_id) or "", answer.index)
             if partition is not None and answer.error_code == codes.NONE.number:
                 waiting.append(Unacknowledged(partition, answer))
-    if all(stored.is_over(event.node_id) for stored in waiting):
+    if all(stored.is_over(broker, event.node_id) for stored in waiting):
         return response
 
     def answer_late(late_ms: int, is_last: bool) -> ProduceResponse | None:
-        if not is_last and not all(stored.is_over(event.node_id) for stored in waiting):
+        if not is_last and not all(stored.is_over(broker, event.node_id) for stored in waiting):
             return None
         for stored in waiting:
             refusal = stored.refusal(broker, event.node_id)
@@ -253,7 +253,7 @@ def _refusal_answer(
         error_code=number_for(code, version, broker.numbering),
         base_offset=NO_OFFSET,
         log_append_time_ms=NO_TIMESTAMP,
-        log_start_offset=partition.log.log_start_offset if partition is not None and culprits else NO_OFFSET,
+        log_start_offset=partition.log.log_start_offset if partition is not None and refusal.code not in _NOT_FAILED else NO_OFFSET,
     )
     if version >= VERSION_WITH_CULPRITS:
         tells_codes = event.client_software_name == OUR_SOFTWARE
