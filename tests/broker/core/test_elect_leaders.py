@@ -88,3 +88,21 @@ def test_epochs_never_go_back(cluster: Cluster) -> None:
     before = max(epoch for _, epoch in leaders(cluster))
     cluster.restart()
     assert min(epoch for _, epoch in leaders(cluster)) > before
+
+
+def test_an_unclean_election_lets_a_replica_lead_that_was_not_in_sync() -> None:
+    """The last in-sync replica is away; bytes are stored once, so nothing is lost here."""
+    cluster = Cluster(nodes=3)
+    cluster.topic("orders", 1, 2)
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    first, second = partition.replicas.assigned
+    for node_id in (first, second):
+        cluster.stop_node(node_id)
+    cluster.start_node(first)
+    assert partition.replicas.leader == -1
+    client = cluster.client(node=3 - first - second)
+    assert elect(client, ("orders", 0), kind=ELECTION_UNCLEAN) == {("orders", 0): 0}
+    assert (partition.replicas.leader, partition.replicas.in_sync) == (first, (first,))
+    cluster.start_node(second)
+    assert (partition.replicas.leader, partition.replicas.in_sync) == (first, (first, second))

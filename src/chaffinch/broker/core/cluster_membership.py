@@ -13,7 +13,7 @@ most one with each change of the nodes, so the number of changes, kept in the jo
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Container, Hashable
 
 from chaffinch.broker.core.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
@@ -76,9 +76,10 @@ class ClusterMembership:
                 self._balance_at_ms = now_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
 
     def elect(self, partition: Partition, leader: int) -> None:
-        """Let another node lead a partition: one that runs and is in sync. Raises StorageError."""
+        """Let another node lead a partition: one that runs. Was it out of sync, it is not any more. Raises StorageError."""
         self._count_change()
         partition.replicas.elect(leader)
+        self._follow_one(partition, self._nodes.live_ids)
         self._changed_keys.append(partition.topic_partition)
 
     def check(self, node_id: int) -> None:
@@ -117,7 +118,7 @@ class ClusterMembership:
             self._balance_at_ms = now_ms + 1000 * self._settings["leader.imbalance.check.interval.seconds"]
             return []
         for partition in moving:
-            partition.replicas.prefer()
+            partition.replicas.elect(partition.replicas.assigned[0])
             self._changed_keys.append(partition.topic_partition)
         return [f"{len(moving)} partitions are led by their preferred replicas again"]
 
@@ -127,14 +128,19 @@ class ClusterMembership:
 
     def _follow(self) -> None:
         """Adjust every partition to the nodes as they are now."""
-        live, lagging = self._nodes.live_ids, self._nodes.lagging
+        live = self._nodes.live_ids
         for partition in self._topics.partitions():
-            replicas = partition.replicas
-            before = (replicas.leader, replicas.is_held)
-            replicas.follow(live, lagging)
-            if replicas.is_held and not before[1]:
-                partition.log.high_watermark = partition.log.log_end_offset
-            elif before[1] and not replicas.is_held:
-                partition.log.high_watermark = None
-            if (replicas.leader, replicas.is_held) != before:
+            before = partition.replicas.leader
+            if self._follow_one(partition, live) or partition.replicas.leader != before:
                 self._changed_keys.append(partition.topic_partition)
+
+    def _follow_one(self, partition: Partition, live: Container[int]) -> bool:
+        """Whether the high watermark was stopped or let go."""
+        replicas = partition.replicas
+        was_held = replicas.is_held
+        replicas.follow(live, self._nodes.lagging)
+        if replicas.is_held and not was_held:
+            partition.log.high_watermark = partition.log.log_end_offset
+        elif was_held and not replicas.is_held:
+            partition.log.high_watermark = None
+        return replicas.is_held != was_held

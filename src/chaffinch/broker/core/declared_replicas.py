@@ -42,9 +42,11 @@ class Replicas:
             self.leader = self.in_sync[0]
 
     def elect(self, leader: int) -> None:
-        """Another leader; it raises the epoch."""
+        """Another leader; it raises the epoch. Out of sync it can only be where nobody leads: then it is the whole set."""
         self.leader = leader
         self.leader_epoch += 1
+        if leader != NO_LEADER and leader not in self.in_sync:
+            self.in_sync = (leader,)
 
     def follow(self, live: Container[int], lagging: Container[int] = ()) -> None:
         """Adjust leader and in-sync set to the nodes that are running. A new leader raises the epoch.
@@ -63,11 +65,6 @@ class Replicas:
         """Whether the first of the assigned replicas could lead, and another one does."""
         first = self.assigned[0]
         return self.leader not in (first, NO_LEADER) and first in self.in_sync and first in live
-
-    def prefer(self) -> None:
-        """The first of the assigned replicas leads."""
-        self.leader = self.assigned[0]
-        self.leader_epoch += 1
 
 
 @dataclass(slots=True)

@@ -62,7 +62,11 @@ def _elect(broker: BrokerState, place: TopicPartition, election_type: int) -> No
     if election_type == ELECTION_UNCLEAN:
         if replicas.leader != NO_LEADER:
             raise RequestRefused(codes.ELECTION_NOT_NEEDED, f"node {replicas.leader} leads {place}")
-        raise RequestRefused(codes.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {place} runs")  # One that runs leads at once.
+        running = [node_id for node_id in replicas.assigned if node_id not in broker.nodes.stopped]
+        if not running:
+            raise RequestRefused(codes.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"no replica of {place} runs")
+        broker.membership.elect(partition, running[0])
+        return
     preferred = replicas.assigned[0]
     if replicas.leader == preferred:
         raise RequestRefused(codes.ELECTION_NOT_NEEDED, f"node {preferred} leads {place}")
