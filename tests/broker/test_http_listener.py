@@ -88,6 +88,10 @@ def test_who_does_not_read_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch
     raise AssertionError("the large answer is still being sent")
 
 
+def test_a_large_answer_comes_whole(port: int) -> None:
+    assert len(ask(port, "GET", "/large").body) == 64 << 20
+
+
 def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "CONNECTIONS_MAX", 3)
     holding = [socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) for _ in range(3)]
