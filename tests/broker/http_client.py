@@ -23,10 +23,10 @@ def exchange(port: int, data: bytes) -> bytes:
     """Send bytes; what comes back until the other side closes."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as connection:
         connection.sendall(data)
-        received = b""
-        while part := connection.recv(1 << 16):
+        received = bytearray()
+        while part := connection.recv(1 << 20):
             received += part
-        return received
+        return bytes(received)
 
 
 def parsed(data: bytes) -> Answer:
