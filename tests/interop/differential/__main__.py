@@ -15,12 +15,13 @@ from contextlib import contextmanager, nullcontext
 
 from benchmarks.brokers import chaffinch_broker
 from tests.interop.apache_kafka import ApacheKafka
-from tests.interop.differential import cases_groups, cases_records, cases_topics, cases_transactions
+from tests.interop.differential import cases_groups, cases_records, cases_topics, cases_transaction_states, cases_transactions
 from tests.interop.differential.comparison import differences
 from tests.interop.differential.meant import MEANT
 from tests.interop.differential.peer import Peer
 
-SCENARIOS = tuple(scenario for part in (cases_topics, cases_records, cases_groups, cases_transactions) for scenario in part.SCENARIOS)
+PARTS = (cases_topics, cases_records, cases_groups, cases_transactions, cases_transaction_states)
+SCENARIOS = tuple(scenario for part in PARTS for scenario in part.SCENARIOS)
 
 
 @contextmanager

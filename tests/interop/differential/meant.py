@@ -31,5 +31,9 @@ MEANT: dict[str, str] = {
     r".*configs\[min\.insync\.replicas\].*": (
         "Apache Kafka with eligible leader replicas sets it for the cluster when it is formatted; here it has its default."
     ),
+    r"state v\d: \w+: send.*base_offset": (
+        "InitProducerId with an older epoch is refused while a newer producer's transaction is open; Apache Kafka refuses it too, "
+        "but aborts that transaction first, so its partition has one marker more."
+    ),
     r"beat: classic join: .*": "A group of members of both protocols is not supported: the other kind may join when the group is empty.",
 }
