@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,13 @@ def snapshot_of(root: Path) -> dict[str, bytes]:
 def test_a_new_directory_takes_the_cluster_id_and_keeps_it(tmp_path: Path) -> None:
     root = tmp_path / "deep" / "data"
     first = opened(root, "first")
-    assert (first.cluster_id, first.format_version, first.is_new) == ("first", 1, True)
+    assert (first.cluster_id, first.format_version, first.is_new) == ("first", 2, True)
     first.complete()
     assert not first.is_new
     first.complete()
     first.close()
     again = opened(root, "second")
-    assert (again.cluster_id, again.format_version, again.is_new) == ("first", 1, False)
+    assert (again.cluster_id, again.format_version, again.is_new) == ("first", 2, False)
     again.close()
 
 
@@ -80,7 +81,7 @@ def meta(change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
 
 
 def newer(data: bytes) -> bytes:
-    body = b"format.version=2\ncluster.id=abc\nsomething=new\n"
+    body = b"format.version=3\ncluster.id=abc\nsomething=new\n"
     return body + b"crc32c=%08x\n" % crc32c(body)
 
 
@@ -94,8 +95,49 @@ REFUSALS = {
     "emptied": (meta(lambda data: b""), "the file is damaged"),
     "cut short": (meta(lambda data: data[:-3]), "the file is damaged"),
     "zeros": (meta(lambda data: bytes(len(data))), "the file is damaged"),
-    "a newer format": (meta(newer), "format version 2, this Chaffinch knows versions up to 1"),
+    "a newer format": (meta(newer), "format version 3, this Chaffinch knows versions up to 2"),
 }
+
+
+def older(data: bytes) -> bytes:
+    body = b"format.version=1\ncluster.id=abc\n"
+    return body + b"crc32c=%08x\n" % crc32c(body)
+
+
+def test_one_of_the_version_before_becomes_one_of_this(tmp_path: Path) -> None:
+    meta(older)(tmp_path)
+    directory = opened(tmp_path)
+    assert (directory.cluster_id, directory.format_version, directory.is_new) == ("abc", 2, False)
+    directory.close()
+    assert (tmp_path / META_NAME).read_bytes().startswith(b"format.version=2\ncluster.id=abc\n")
+    assert not (tmp_path / f"{META_NAME}.new").exists()
+
+
+@pytest.mark.parametrize("operations", range(12))
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_a_death_while_the_version_changes(operations: int, loses_power: bool) -> None:
+    files = MemoryFileSystem()
+    file = files.open(META_NAME)
+    file.append((older(b""),))
+    files.sync_all()
+    left = operations
+
+    def hook(operation: str, path: str, size: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Interrupted(size // 2)
+
+    files.hook = hook
+    with suppress(Interrupted):
+        DataDirectory.open(files, cluster_id="other")
+    files.hook = None
+    if loses_power:
+        files.crash(lambda _path, unsynced: unsynced // 2)
+    else:
+        files.kill()
+    directory = DataDirectory.open(files, cluster_id="other")
+    assert (directory.cluster_id, directory.format_version, directory.is_new) == ("abc", 2, False)
 
 
 @pytest.mark.parametrize(("make", "match"), REFUSALS.values(), ids=REFUSALS.keys())

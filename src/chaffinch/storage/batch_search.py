@@ -84,11 +84,30 @@ def _crcs_up_to(file: File, position: int, places: Numbers) -> Iterator[int]:
 def _advanced(crcs: Numbers, lengths: Numbers) -> Numbers:
     """What each CRC becomes behind so many zero bytes: CRC(a + b) = advanced(CRC(a), len(b)) ^ CRC(b), as zlib's crc32_combine has it."""
     result = crcs.copy()
-    for bit, columns in enumerate(_zero_operators()):
+    for bit in range(int(lengths.max()).bit_length()):
         rows = np.flatnonzero(lengths >> bit & 1)
-        if len(rows):
-            result[rows] = _times(columns, result[rows])
+        tables, vectors = _zero_tables(bit), result[rows]
+        product = tables[0][vectors & 0xFF]
+        for byte in range(1, 4):
+            product ^= tables[byte][vectors >> 8 * byte & 0xFF]
+        result[rows] = product
     return result
+
+
+@lru_cache(maxsize=32)
+def _zero_tables(power: int) -> list[Numbers]:
+    """What each byte of a CRC, the lowest first, becomes behind 2^`power` zero bytes."""
+    columns = _zero_operator(power + 3)
+    return [_times(columns, np.arange(256, dtype=np.int64) << 8 * byte) for byte in range(4)]
+
+
+@lru_cache(maxsize=64)
+def _zero_operator(power: int) -> Numbers:
+    """The matrix, by columns, that takes a CRC over 2^`power` zero bits."""
+    if power == 0:
+        return np.array([POLYNOMIAL, *(1 << bit for bit in range(31))], np.int64)
+    half = _zero_operator(power - 1)
+    return _times(half, half)
 
 
 def _times(columns: Numbers, vectors: Numbers) -> Numbers:
@@ -97,15 +116,3 @@ def _times(columns: Numbers, vectors: Numbers) -> Numbers:
     for bit in range(32):
         product ^= np.where(vectors >> bit & 1, columns[bit], 0)
     return product
-
-
-@lru_cache(maxsize=1)
-def _zero_operators() -> list[Numbers]:
-    """The matrices that take a CRC over 1, 2, 4, ... 2^31 zero bytes."""
-    operator = np.array([POLYNOMIAL, *(1 << bit for bit in range(31))], np.int64)  # One zero bit.
-    operators = []
-    for power in range(3 + 32):
-        if power >= 3:
-            operators.append(operator)
-        operator = _times(operator, operator)
-    return operators

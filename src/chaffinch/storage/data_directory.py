@@ -3,6 +3,9 @@
 `chaffinch.meta` is three lines: format version, cluster id, CRC-32C of these two. A directory with other files and without it belongs to
 somebody else and is left alone. While a directory is being made, the file is called `chaffinch.meta.new`; `complete` renames it once
 everything that a used directory must have is durable. So whatever is missing later was lost, and not merely never made.
+
+Version 2 has logs that are compacted and that start later than they did (`log_state`), and journals of groups. A directory of version 1
+is one of version 2 that has none of these: opening it writes the new version down first, so that no older Chaffinch opens it afterwards.
 """
 
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from chaffinch.storage.files import AlreadyLocked, FileSystem, Lock, StorageErro
 META_NAME = "chaffinch.meta"
 NEW_META_NAME = META_NAME + ".new"
 LOCK_NAME = ".lock"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 META_BYTES_MAX = 4096
 NOT_FOREIGN = frozenset({LOCK_NAME, "lost+found"})
 
@@ -52,7 +55,11 @@ class DataDirectory:
             if is_new:
                 _begin(file_system, cluster_id)
             version, cluster_id = _read(file_system, NEW_META_NAME if is_new else META_NAME)
-            return cls(cluster_id=cluster_id, format_version=version, is_new=is_new, lock=lock, file_system=file_system)
+            if version < FORMAT_VERSION:
+                _begin(file_system, cluster_id)
+                if not is_new:
+                    _end(file_system)
+            return cls(cluster_id=cluster_id, format_version=FORMAT_VERSION, is_new=is_new, lock=lock, file_system=file_system)
         except BaseException:
             lock.release()
             raise
@@ -60,8 +67,7 @@ class DataDirectory:
     def complete(self) -> None:
         """From now on the directory is in use, and what it must have and has not is an error. Durable on return."""
         if self.is_new:
-            self.file_system.rename(NEW_META_NAME, META_NAME)
-            self.file_system.sync_directory("")
+            _end(self.file_system)
             self.is_new = False
 
     def close(self) -> None:
@@ -84,6 +90,7 @@ def _locked(file_system: FileSystem) -> Lock:
 
 
 def _begin(file_system: FileSystem, cluster_id: str) -> None:
+    """Write the first file of a directory of this version, under the name that does not count yet."""
     if file_system.exists(NEW_META_NAME):
         file_system.remove(NEW_META_NAME)
     file = file_system.open(NEW_META_NAME)
@@ -93,6 +100,12 @@ def _begin(file_system: FileSystem, cluster_id: str) -> None:
         file.sync()
     finally:
         file.close()
+    file_system.sync_directory("")
+
+
+def _end(file_system: FileSystem) -> None:
+    """The name that counts, at one instant; durable on return."""
+    file_system.rename(NEW_META_NAME, META_NAME)
     file_system.sync_directory("")
 
 
