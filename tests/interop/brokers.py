@@ -21,7 +21,8 @@ class ChaffinchBroker:
     def __init__(self, *arguments: str) -> None:
         self._temporary = tempfile.TemporaryDirectory(prefix="chaffinch-")
         folder = Path(self._temporary.name)
-        command = [sys.executable, "-m", "chaffinch", "broker", "--listen", "127.0.0.1:0", "--data-dir", str(folder / "data"), *arguments]
+        command = [sys.executable, "-m", "chaffinch", "broker", "--listen", "127.0.0.1:0", "--data-dir", str(folder / "data")]
+        command += ["--config", "group.initial.rebalance.delay.ms=0", *arguments]  # As the Apache Kafka of these runs.
         try:
             self._server = Server(command, ready_text=READY, log=folder / "broker.log", timeout_s=START_SECONDS)
         except BaseException:

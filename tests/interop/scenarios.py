@@ -19,6 +19,7 @@ FETCH_VERSION = 12
 """The last one that names topics."""
 
 FETCH_BYTES = 4 << 20
+CULPRITS = "culprits"
 CODEC_BITS, TRANSACTIONAL_BIT, CONTROL_BIT = 0b111, 1 << 4, 1 << 5
 
 Stored = list[list[BatchHeader]]
@@ -126,6 +127,6 @@ SCENARIOS: tuple[Scenario, ...] = (
         },
     ),
     Scenario(name="groups", title="admin: groups", expected={"listed": True, "state": "empty", "offset": 10, "deleted": True}),
-    Scenario(name="culprits", title="culprits", config={"cleanup.policy": "compact"}, expected={"fates": []}, stored=_nothing),
+    Scenario(name=CULPRITS, title="culprits", config={"cleanup.policy": "compact"}, expected={"fates": []}, stored=_nothing),
 )
 """The facts of `culprits` differ from client to client: `clients.py` has them."""
