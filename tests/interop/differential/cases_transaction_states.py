@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from tests.interop.differential.cases_transactions import add, end, identity, init, send
-from tests.interop.differential.peer import Peer
+from tests.interop.differential.peer import READY_PAUSE_SECONDS, READY_TRIES, Peer
 from tests.interop.differential.requests import request
 
 END_VERSIONS = {1: 4, 2: 5}
@@ -23,7 +24,17 @@ def bring(peer: Peer, name: str, state: str, version: int) -> Producer:
     if state == "Ongoing":
         return me
     answer = peer.quietly(end(name, me, commit=state == "CompleteCommit"), END_VERSIONS[version])
+    wait_for_markers(peer, name)
     return identity(answer) if version == 2 else me
+
+
+def wait_for_markers(peer: Peer, name: str) -> None:
+    """Apache Kafka answers the end of a transaction before its markers are written."""
+    for _ in range(READY_TRIES):
+        (state,) = peer.quietly(request("DescribeTransactions", transactional_ids=[name]), 0).transaction_states
+        if state.transaction_state.startswith("Complete"):
+            return
+        threading.Event().wait(READY_PAUSE_SECONDS)
 
 
 def older(me: Producer) -> Producer:
