@@ -326,6 +326,13 @@ class TestLeaving:
         assert (answer.error_code, [member.error_code for member in answer.members]) == (0, [0, 25, 25])
         assert state_of(cluster) == "Empty"
 
+    def test_who_waits_is_told_when_it_is_sent_away(self, cluster: Cluster) -> None:
+        waiting = ClassicMember(cluster, "i-1")
+        waiting.send_join()
+        members = [MemberIdentity(member_id="", group_instance_id="i-1")]
+        assert cluster.client().ask(LeaveGroupRequest(group_id=GROUP, members=members)).members[0].error_code == 0
+        assert waiting.taken().error_code == 25
+
     @pytest.mark.parametrize(("group", "code"), [("", 24), ("none", 0)])
     def test_of_no_group(self, cluster: Cluster, group: str, code: int) -> None:
         answer = cluster.client().ask(LeaveGroupRequest(group_id=group, members=[MemberIdentity(member_id="m")]))
