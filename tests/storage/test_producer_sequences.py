@@ -205,3 +205,80 @@ def test_a_snapshot_brings_everything_back() -> None:
     assert back.to_rows() == rows
     assert list(back.ongoing()) == list(partition.sequences.ongoing())
     assert back.find_duplicate(header(4, producer=9)) == partition.sequences.find_duplicate(header(4, producer=9))
+
+
+def test_a_snapshot_of_an_earlier_version_is_read() -> None:
+    """Without the last timestamp, which tools are shown: then it is when the producer was last seen."""
+    row = [PRODUCER, 2, 0, 50, 4, [[0, 0, 4, 4, -1]]]
+    back = ProducerSequences.from_rows([row])
+    assert back.to_rows() == [[*row, 50]]
+    assert [entry.first_offset for entry in back.ongoing()] == [4]
+
+
+class TestBeginningsOfTransactions:
+    """What Kafka keeps in a VerificationStateEntry."""
+
+    # (what wanted to begin: (sequence, epoch)...), then (sequence, epoch) that comes, and what it gets
+    CASES = {
+        "the very one": ([(3, 0)], (3, 0), None),
+        "one behind it": ([(3, 0)], (4, 0), GAP),
+        "one before it": ([(3, 0)], (2, 0), None),
+        "the lowest counts": ([(3, 0), (1, 0), (2, 0)], (2, 0), GAP),
+        "a higher epoch begins anew": ([(1, 0), (5, 1)], (5, 1), None),
+        "a lower epoch changes nothing": ([(5, 1), (0, 0)], (5, 1), None),
+    }
+
+    @pytest.mark.parametrize(("wanted", "comes", "expected"), CASES.values(), ids=CASES.keys())
+    def test_expected(self, wanted: list[tuple[int, int]], comes: tuple[int, int], expected: ErrorCode | None) -> None:
+        partition = Partition()
+        for sequence, epoch in wanted:
+            partition.sequences.expect(header(sequence, epoch=epoch, transactional=True))
+        assert partition.send(header(comes[0], epoch=comes[1], transactional=True)) is expected
+
+    def test_forgotten_with_the_batch_the_marker_and_the_idle(self) -> None:
+        for forget in (
+            lambda partition: partition.send(header(3)),
+            lambda partition: partition.mark(epoch=0),
+            lambda partition: partition.sequences.forget_idle(now_ms=1000, idle_ms_max=10),
+        ):
+            partition = Partition()
+            partition.sequences.expect(header(3))
+            forget(partition)
+            assert partition.sequences.check(header(4)) is None
+
+    def test_an_unknown_producer_of_version_2_begins_at_zero(self) -> None:
+        partition = Partition()
+        refusal = partition.sequences.check(header(1), unknown_begins_at_zero=True)
+        assert refusal is not None
+        assert refusal.code is GAP
+        assert partition.sequences.check(header(0), unknown_begins_at_zero=True) is None
+        partition.send(header(0))
+        assert partition.sequences.check(header(1), unknown_begins_at_zero=True) is None
+        partition.mark(epoch=1)
+        assert partition.sequences.check(header(1, epoch=1), unknown_begins_at_zero=True) is not None
+
+    def test_only_the_epoch_that_began_it_goes_on(self) -> None:
+        partition = Partition()
+        partition.send(header(0, transactional=True))
+        assert partition.sequences.has_ongoing(PRODUCER, 0)
+        assert not partition.sequences.has_ongoing(PRODUCER, 1)
+
+
+class TestMarkersOfVersion2:
+    @pytest.mark.parametrize(("epoch", "expected"), [(0, STALE), (1, None), (-1, STALE)])
+    def test_an_open_transaction_needs_a_higher_epoch(self, epoch: int, expected: ErrorCode | None) -> None:
+        partition = Partition()
+        partition.send(header(0, transactional=True))
+        refusal = partition.sequences.check_marker(ProducerIdentity(PRODUCER, epoch), 0, needs_higher_epoch=True)
+        assert (refusal.code if refusal else None) is expected
+
+    def test_the_same_again(self) -> None:
+        partition = Partition()
+        partition.send(header(0, transactional=True))
+        marker = ProducerIdentity(PRODUCER, 1)
+        assert not partition.sequences.has_marker(marker)
+        partition.mark(epoch=1)
+        assert partition.sequences.has_marker(marker)
+        assert partition.sequences.check_marker(marker, 0, needs_higher_epoch=True) is None
+        partition.send(header(0, epoch=1))
+        assert not partition.sequences.has_marker(marker), "the next transaction has begun under this epoch"
