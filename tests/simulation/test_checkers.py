@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,14 @@ def log(*records: LogRecord, markers: tuple[Marker, ...] = (), end: int | None =
     return LogContents(
         records=list(records), markers=list(markers), last_stable_offset=end if stable is None else stable, log_end_offset=end
     )
+
+
+def compacted(one: LogContents) -> dict[TopicPartition, LogContents]:
+    return {PLACE: replace(one, is_compacted=True)}
+
+
+def away(*entries: Told, found: LogContents, transactions: tuple[Transaction, ...] = ()) -> set[int]:
+    return set(checkers.compacted_away([ledger(*entries, transactions=transactions)], compacted(found)))
 
 
 def at(
@@ -104,6 +113,16 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
             0,
         ),
     ),
+    ("gaps of a compacted log", lambda: checkers.offsets_are_dense(compacted(log(at(0, 7), at(2, 8), end=4)))),
+    ("compacted since", lambda: checkers.readers_agree("r", {PLACE: [at(0, 7), at(1, 8)]}, compacted(log(at(1, 8), end=2)))),
+    ("compacted after", lambda: checkers.logs_survive(compacted(log(at(0, 7), at(1, 8))), compacted(log(at(1, 8), end=2)))),
+    ("taken away", lambda: checkers.outcomes_are_true(ledger(told(7, 0)), compacted(log(end=1)), {7})),
+    (
+        "all but what is away",
+        lambda: checkers.transactions_are_whole(
+            ledger(told(7, 0), told(8, 1), transactions=(transaction(Fate.COMMITTED, 7, 8),)), {PLACE: [at(1, 8)]}, {7}
+        ),
+    ),
     ("rows", lambda: checkers.rows_are_written_once(query(row(7), row(8, is_bad=True)), {PLACE: [at(0, 7)], DEAD: [at(0, 8)]})),
     ("rows in order", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 7), at(1, 8)]})),
 ]
@@ -112,6 +131,9 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("stays at 0", lambda: checkers.logs_are_decided(logs(log(at(0, 7), stable=0)))),
     ("ended at 1", lambda: checkers.logs_survive(logs(log(at(0, 7))), logs(log()))),
     ("2 records and markers over 3", lambda: checkers.offsets_are_dense(logs(log(at(0, 7), at(2, 8), end=3)))),
+    ("2 records and markers over 2", lambda: checkers.offsets_are_dense(compacted(log(at(1, 7), at(1, 8), end=2)))),
+    ("missing offsets [1]", lambda: checkers.readers_agree("r", {PLACE: [at(0, 7)]}, compacted(log(at(1, 8), end=2)))),
+    ("ended at 2", lambda: checkers.logs_survive(compacted(log(at(1, 8), end=2)), compacted(log(at(0, 7), at(1, 8))))),
     ("has sequence 0 after 0", lambda: checkers.sequences_run_on(logs(log(at(0, 7), at(1, 8, sequence=0))))),
     (
         "missing offsets [0]",
@@ -172,3 +194,14 @@ def test_nothing_to_say_about_what_is_right(check: Callable[[], Iterator[str]]) 
 def test_what_is_wrong_is_said(says: str, check: Callable[[], Iterator[str]]) -> None:
     (line,) = check()
     assert says in line
+
+
+def test_what_compaction_may_have_taken() -> None:
+    """An older record of a key, or one of a transaction that did not commit; never the last of a key, never what nobody was told about."""
+    assert away(told(7, 0), told(8, 1), found=log(at(1, 8), end=2)) == {7}
+    assert away(told(7, 0), told(8, 1), found=log(at(0, 7), end=2)) == set()
+    assert away(told(7, 0), found=log(end=1)) == set()
+    assert away(told(7, LOST), told(8, 1), found=log(at(1, 8), end=2)) == set()
+    aborted = transaction(Fate.ABORTED, 7)
+    assert away(told(7, 0, transaction=aborted), found=log(end=1), transactions=(aborted,)) == {7}
+    assert checkers.compacted_away([ledger(told(7, 0), told(8, 1))], logs(log(at(1, 8), end=2))) == set()

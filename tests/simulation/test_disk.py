@@ -62,6 +62,20 @@ def test_a_loss_of_power_keeps_what_was_synced_and_some_of_the_rest() -> None:
     assert {b"synced", b"syncedrest"} < seen
 
 
+def test_a_full_disk_refuses_appends_until_there_is_space_again() -> None:
+    disk = Disk(World(1))
+    file = disk.file_system.open("a")
+    disk.fill(5)
+    file.append((b"three",))
+    with pytest.raises(StorageError) as caught:
+        file.append((b"x",))
+    assert (caught.value.is_disk_full, disk.is_full, file.size) == (True, True, 5)
+    disk.file_system.rename("a", "b")
+    disk.empty()
+    file.append((b"x",))
+    assert (disk.is_full, file.size) == (False, 6)
+
+
 def test_a_kill_keeps_what_was_written() -> None:
     disk = Disk(World(1))
     disk.file_system.open("a").append((b"written",))

@@ -24,12 +24,16 @@ from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import Faults
+from chaffinch.simulation.network import CALM, Faults
 from chaffinch.simulation.queries import Cut, CutKind
 from chaffinch.simulation.scenario import run
 from chaffinch.spark import commit_protocol, push, requests
 from chaffinch.spark.marker import Verdict
 from chaffinch.spark.operations import Step
+from chaffinch.storage import recovery
+from chaffinch.storage.compaction_rules import LatestOffsets, Rules
+from chaffinch.storage.files import StorageError
+from chaffinch.storage.memory_files import MemoryFile
 from chaffinch.storage.partition_log import PartitionLog
 
 Patch = pytest.MonkeyPatch
@@ -45,13 +49,14 @@ QUERY: dict[str, Any] = {**PLAIN, "plain_count": 0, "query_count": 1, "deeds": D
 
 @dataclass(frozen=True, kw_only=True)
 class Mutation:
-    """`says`: words of the violation that is expected, in any order of seeds; empty: any will do."""
+    """`says`: words of the violation that is expected, in any order of seeds; empty: any will do. `first`: the seed to begin with."""
 
     name: str
     breaks: Callable[[Patch], None]
     knobs: dict[str, Any] = field(default_factory=dict)
     says: tuple[str, ...] = ()
     seeds: int = 20
+    first: int = 0
 
 
 def returns(target: Any, name: str, value: Any) -> Callable[[Patch], None]:
@@ -187,6 +192,93 @@ BROKER = [
         breaks=accepts_old_epochs,
         knobs={**TRANSACTIONAL, "deeds": Deeds(broker_death_ms=2_000, zombie_ms=300)},
         seeds=40,
+    ),
+]
+
+# The broker's disk ------------------------------------------------------------------------------------------------------------------------
+
+
+def forgets_to_sync(*suffixes: str) -> Callable[[Patch], None]:
+    """Files of these names are said to be synced, and are not."""
+
+    def breaks(patch: Patch) -> None:
+        sync = MemoryFile.sync
+        patch.setattr(MemoryFile, "sync", lambda self: None if self.path.endswith(suffixes) else sync(self))
+
+    return breaks
+
+
+def rolls_without_sync(patch: Patch) -> None:
+    """What was appended to the last segment in this turn is forgotten when the next begins."""
+    roll = PartitionLog._roll
+
+    def forgetful(self: PartitionLog, now_ms: int) -> Any:
+        self._has_unsynced_bytes = False
+        return roll(self, now_ms)
+
+    patch.setattr(PartitionLog, "_roll", forgetful)
+
+
+def forgets_names_of_segments(patch: Patch) -> None:
+    begin = PartitionLog._new_segment
+
+    def forgetful(self: PartitionLog, now_ms: int) -> Any:
+        segment = begin(self, now_ms)
+        self._has_unsynced_names = False
+        return segment
+
+    patch.setattr(PartitionLog, "_new_segment", forgetful)
+
+
+def leaves_swaps_undone(patch: Patch) -> None:
+    """A start takes no notice of a swap that was decided."""
+    patch.setattr(recovery, "settle", lambda *_: None)
+
+
+def compacts_the_latest_too(patch: Patch) -> None:
+    are_latest = LatestOffsets.are_latest
+    patch.setattr(LatestOffsets, "are_latest", lambda self, records: are_latest(self, records) & (records.offsets % 7 != 0))
+
+
+def throws_markers_away(patch: Patch) -> None:
+    patch.setattr(Rules, "_marker", lambda _self, view, is_last: view.data if is_last else None)
+
+
+def takes_what_did_not_fit(patch: Patch) -> None:
+    """An append that a full disk refused is acknowledged."""
+
+    def append(self: MemoryFile, buffers: Any) -> int:
+        try:
+            return appends(self, buffers)
+        except StorageError:
+            if not self.path.endswith(".log"):
+                raise
+            return self.size
+
+    appends = MemoryFile.append
+    patch.setattr(MemoryFile, "append", append)
+
+
+COMPACTING: dict[str, Any] = {**TRANSACTIONAL, "plain_count": 1, "producer_records": 200, "faults": CALM}
+POWER_CUTS = {**COMPACTING, "flush_policy": "always", "deeds": Deeds(broker_death_ms=300, power_loss_share=0.9, in_operation_share=0.8)}
+DISK = [
+    Mutation(name="compacted files take their place without a sync", breaks=forgets_to_sync(".log.cleaned"), knobs=POWER_CUTS, seeds=60),
+    Mutation(name="journals are written anew without a sync", breaks=forgets_to_sync(".journal.new"), knobs=POWER_CUTS, first=4, seeds=60),
+    Mutation(name="the state of a log is not synced", breaks=forgets_to_sync("log.state.new"), knobs=POWER_CUTS, seeds=60),
+    Mutation(name="segments are sealed without a sync", breaks=rolls_without_sync, knobs=POWER_CUTS, first=20, seeds=60),
+    Mutation(name="names of segments are not synced", breaks=forgets_names_of_segments, knobs=POWER_CUTS, seeds=60),
+    Mutation(
+        name="a swap that was decided is not carried out",
+        breaks=leaves_swaps_undone,
+        knobs={**COMPACTING, "deeds": Deeds(broker_death_ms=300, in_operation_share=0.9)},
+        seeds=60,
+    ),
+    Mutation(name="the last record of a key is compacted away", breaks=compacts_the_latest_too, knobs=COMPACTING, says=("is not there",)),
+    Mutation(name="markers are compacted away at once", breaks=throws_markers_away, knobs=COMPACTING),
+    Mutation(
+        name="what did not fit on the disk is acknowledged",
+        breaks=takes_what_did_not_fit,
+        knobs={**COMPACTING, "deeds": Deeds(full_disk_ms=300)},
     ),
 ]
 
@@ -357,12 +449,12 @@ SPARK = [
 ]
 
 
-@pytest.mark.parametrize("mutation", [*BROKER, *PRODUCER, *SPARK], ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", [*BROKER, *DISK, *PRODUCER, *SPARK], ids=lambda mutation: mutation.name)
 def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     """Some seed fails, with the violation that the mutation calls for."""
     mutation.breaks(monkeypatch)
     seen: list[str] = []
-    for seed in range(mutation.seeds):
+    for seed in range(mutation.first, mutation.first + mutation.seeds):
         violations = run(seed, **mutation.knobs).violations
         seen += violations[:2]
         if any(not mutation.says or any(words in violation for words in mutation.says) for violation in violations):

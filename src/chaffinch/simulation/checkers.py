@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
 from typing import Final
 
 from chaffinch.errors import Stored, codes
@@ -27,10 +28,36 @@ def logs_are_decided(logs: Logs) -> Iterator[str]:
             yield f"{topic_partition}: the last stable offset stays at {log.last_stable_offset}, the log ends at {log.log_end_offset}"
 
 
+def compacted_away(ledgers: Sequence[Ledger], logs: Logs) -> frozenset[int]:
+    """Records that compaction may have taken: acknowledged and not there, but a later one of their key is, or their transaction did not
+    commit. So the last record of each key is never among them."""
+    away: set[int] = set()
+    told = {number: entry for ledger in ledgers for number, entry in ledger.told.items()}
+    last: dict[tuple[TopicPartition, bytes | None], int] = {}
+    compacted = {topic_partition: log for topic_partition, log in logs.items() if log.is_compacted}
+    present = {record.number for log in compacted.values() for record in log.records}
+    for topic_partition, log in compacted.items():
+        for record in visible(log):
+            if record.number in told:
+                last[topic_partition, told[record.number].record.key] = record.offset
+    for number, entry in told.items():
+        place = entry.record.topic_partition
+        if entry.offsets and number not in present and place in compacted:
+            is_committed = entry.transaction is None or entry.transaction.fate is Fate.COMMITTED
+            if not is_committed or entry.offsets[0] < last.get((place, entry.record.key), -1):
+                away.add(number)
+    return frozenset(away)
+
+
 def readers_agree(who: str, committed: Committed, logs: Logs) -> Iterator[str]:
-    """What Fetch gave to a reader of committed records is what the markers in the log say, in the order of the log."""
+    """What Fetch gave to a reader of committed records is what the markers in the log say, in the order of the log.
+
+    From a compacted log a reader may have got more: what was taken away since."""
     for topic_partition, records in committed.items():
         expected = visible(logs[topic_partition])
+        if logs[topic_partition].is_compacted:
+            there = {record.offset for record in logs[topic_partition].records}
+            records = [record for record in records if record.offset in there]
         if list(records) != expected:
             seen, wanted = {r.offset for r in records}, {r.offset for r in expected}
             yield (
@@ -54,18 +81,26 @@ def visible(log: LogContents) -> list[LogRecord]:
 
 
 def logs_survive(before: Logs, after: Logs) -> Iterator[str]:
-    """A death of the broker with nothing under way changes no log."""
+    """A death of the broker with nothing under way changes no log; compaction may go on."""
     for topic_partition in sorted({*before, *after}):
-        if before.get(topic_partition) != after.get(topic_partition):
+        old, new = before.get(topic_partition), after.get(topic_partition)
+        if old is not None and new is not None and old.is_compacted:
+            old = replace(
+                old,
+                records=[record for record in old.records if record in new.records],
+                markers=[marker for marker in old.markers if marker in new.markers],
+            )
+        if old != new:
             ends = [logs[topic_partition].log_end_offset if topic_partition in logs else None for logs in (before, after)]
             yield f"{topic_partition}: the log ended at {ends[0]}, after one more death of the quiet broker at {ends[1]}"
 
 
 def offsets_are_dense(logs: Logs) -> Iterator[str]:
-    """Records and markers take every offset once, in order."""
+    """Records and markers take every offset once, in order; at most once in a compacted log."""
     for topic_partition, log in logs.items():
         offsets = sorted([record.offset for record in log.records] + [marker.offset for marker in log.markers])
-        if offsets != list(range(log.log_end_offset)):
+        expected = sorted(set(offsets)) if log.is_compacted else list(range(log.log_end_offset))
+        if offsets != expected or (offsets and offsets[-1] >= log.log_end_offset):
             yield f"{topic_partition}: {len(offsets)} records and markers over {log.log_end_offset} offsets"
 
 
@@ -131,8 +166,10 @@ def every_record_ends_once(ledger: Ledger) -> Iterator[str]:
             yield f"{told.sender}: record {number} has {count} outcomes: {told.offsets} {[str(error) for error in told.errors]}"
 
 
-def outcomes_are_true(ledger: Ledger, logs: Logs) -> Iterator[str]:
-    """Written: in its partition, once, at the offset told. Failed with stored=no: nowhere. Possibly, or orphaned: at most once."""
+def outcomes_are_true(ledger: Ledger, logs: Logs, away: Set[int] = frozenset()) -> Iterator[str]:
+    """Written: in its partition, once, at the offset told. Failed with stored=no: nowhere. Possibly, or orphaned: at most once.
+
+    `away`: see `compacted_away`."""
     places: dict[int, list[tuple[TopicPartition, int]]] = {}
     for topic_partition, log in logs.items():
         for record in log.records:
@@ -144,7 +181,7 @@ def outcomes_are_true(ledger: Ledger, logs: Logs) -> Iterator[str]:
             yield f"{told.sender}: record {number} for {where} is in {found}"
         if len(found) > 1:
             yield f"{told.sender}: record {number} is stored {len(found)} times: {found}"
-        if told.offsets and not found:
+        if told.offsets and not found and number not in away:
             yield f"{told.sender}: record {number} was acknowledged at {where} offset {told.offsets[0]} and is not there"
         if told.offsets and found and told.offsets[0] not in (-1, found[0][1]):
             yield f"{told.sender}: record {number} was acknowledged at offset {told.offsets[0]} and is at {found[0][1]}"
@@ -186,12 +223,12 @@ def order_is_kept(ledger: Ledger, logs: Logs) -> Iterator[str]:
                 last[told.sender] = told
 
 
-def transactions_are_whole(ledger: Ledger, committed: Committed) -> Iterator[str]:
+def transactions_are_whole(ledger: Ledger, committed: Committed, away: Set[int] = frozenset()) -> Iterator[str]:
     """Committed: every record acknowledged and visible. Aborted or never ended: none visible. Commit without an answer: all or none."""
     seen = {record.number for records in committed.values() for record in records}
     for transaction in ledger.transactions:
         name = f"{ledger.name}: transaction {transaction.number} ({transaction.fate.value})"
-        sent = [number for number in transaction.records if number in ledger.told]
+        sent = [number for number in transaction.records if number in ledger.told and number not in away]
         visible_ones = [number for number in sent if number in seen]
         unacknowledged = [number for number in sent if not ledger.told[number].offsets]
         if transaction.fate is Fate.COMMITTED:
@@ -206,7 +243,7 @@ def transactions_are_whole(ledger: Ledger, committed: Committed) -> Iterator[str
             yield f"{name}: {len(visible_ones)} of its {len(sent)} records are visible"
 
 
-def offsets_follow_transactions(ledger: Ledger, committed: Committed, offset: int | None) -> Iterator[str]:
+def offsets_follow_transactions(ledger: Ledger, committed: Committed, offset: int | None, away: Set[int] = frozenset()) -> Iterator[str]:
     """The group's committed offset is that of the last transaction that brought one and whose records are visible."""
     seen = {record.number for records in committed.values() for record in records}
     possible: set[int | None] = {None}
@@ -215,7 +252,7 @@ def offsets_follow_transactions(ledger: Ledger, committed: Committed, offset: in
             continue
         if transaction.fate is Fate.COMMITTED or seen.intersection(transaction.records):
             possible = {transaction.number}
-        elif not transaction.records:
+        elif not transaction.records or not away.isdisjoint(transaction.records):
             possible.add(transaction.number)
     if offset not in possible:
         yield f"{ledger.name}: the committed offset is {offset}, its transactions say {sorted(possible, key=str)}"

@@ -23,10 +23,14 @@ from chaffinch.simulation.disk import Death, Disk
 from chaffinch.simulation.network import Link, Network, joined
 from chaffinch.simulation.validation_first import ValidationFirst
 from chaffinch.simulation.world import Timer, World
-from chaffinch.storage.file_system import Interrupted
+from chaffinch.storage.file_system import Interrupted, StorageError
 
 PORT_FIRST: Final = 9092
 DOWN_MIN_MS, DOWN_MAX_MS = 20, 1_500
+TURN_MS: Final = 1
+"""How long answers wait for others to be synced with them."""
+REWRITE_BYTES: Final = 2_000
+"""Journals are written anew from this size on, so that worlds see it happen."""
 WHO: Final = "broker"
 
 
@@ -81,6 +85,9 @@ class BrokerProcess:
         self._connection_count = 0
         self._timer: Timer | None = None
         self._life = 0
+        self._syncs = self._settings.get("flush.policy") == "always"
+        self._unsent: list[Effect] = []
+        self._is_sync_planned = False
         self._leaders: dict[TopicPartition, int] = {}
 
     @property
@@ -106,7 +113,12 @@ class BrokerProcess:
         self._life += 1
         try:
             core = BrokerCore(
-                self.disk.file_system, self._settings, nodes=self.nodes, dice=self._world.new_dice(), now_ms=self._world.now_ms
+                self.disk.file_system,
+                self._settings,
+                nodes=self.nodes,
+                dice=self._world.new_dice(),
+                now_ms=self._world.now_ms,
+                journal_rewrite_bytes=REWRITE_BYTES,
             )
             for topic in self._topics:
                 if core.topics.get(topic.name) is None:
@@ -114,6 +126,13 @@ class BrokerProcess:
         except Interrupted:
             self._world.count("deaths while starting")
             self._end(self.disk.armed_death)
+            return
+        except StorageError as error:
+            if not self.disk.is_full:
+                raise
+            self._world.tell(WHO, f"does not start: {error}")
+            self._world.count("starts on a full disk")
+            self._end(Death.KILLED)
             return
         self.core = core
         self._leaders = {partition.topic_partition: partition.replicas.leader for partition in core.topics.partitions()}
@@ -131,6 +150,10 @@ class BrokerProcess:
                 self.core.close()
             except Interrupted:
                 death = self.disk.armed_death
+            except StorageError:
+                if not self.disk.is_full:
+                    raise
+                death = Death.KILLED
         self._world.count(f"broker {death.value}")
         self._end(death)
 
@@ -138,6 +161,8 @@ class BrokerProcess:
         self._world.tell(WHO, death.value)
         self.disk.end(death)
         self.core = None
+        self._unsent.clear()
+        self._is_sync_planned = False
         for node in self.nodes:
             self._network.stop_listening(Address(node.host, node.port))
         connections, self._connections = self._connections, {}
@@ -189,14 +214,41 @@ class BrokerProcess:
         if self.core is None:
             return
         try:
-            effects = self.core.handle(event, self._world.now_ms)
+            effects = self.core.apply(event, self._world.now_ms)
         except Interrupted:
-            self._world.count(f"broker {self.disk.armed_death.value}")
-            self._end(self.disk.armed_death)
+            self._dies_inside()
+            return
+        if self._syncs:
+            self._send_later(effects)
+        else:
+            for effect in effects:
+                self._perform(effect)
+        self._watch()
+
+    def _dies_inside(self) -> None:
+        self._world.count(f"broker {self.disk.armed_death.value}")
+        self._end(self.disk.armed_death)
+
+    def _send_later(self, effects: Sequence[Effect]) -> None:
+        """With flush.policy=always: one sync for all that comes within a moment, as the server does it."""
+        self._unsent += effects
+        if not self._is_sync_planned:
+            self._is_sync_planned = True
+            life = self._life
+            self._world.after(TURN_MS, lambda: self._sync_and_send(life))
+
+    def _sync_and_send(self, life: int) -> None:
+        if life != self._life or self.core is None:
+            return
+        effects, self._unsent = self._unsent, []
+        self._is_sync_planned = False
+        try:
+            self.core.sync()
+        except Interrupted:
+            self._dies_inside()
             return
         for effect in effects:
             self._perform(effect)
-        self._watch()
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Report):

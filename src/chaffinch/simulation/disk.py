@@ -1,7 +1,8 @@
 """A broker's disk: a file system in memory that can be cut off in the middle of any operation (decision 35).
 
-Two ends: a process that is killed leaves what it wrote (the page cache has it), torn inside the append in hand; a loss of power keeps
-what was synced and, of the rest, as much as the dice say. `flush.policy=os` promises only the first, so only `always` gets the second.
+It can be full for a while (`fill`, `empty`): appends are refused then, and nothing else is. Two ends: a process that is killed leaves what
+it wrote (the page cache has it), torn inside the append in hand; a loss of power keeps what was synced and, of the rest, as much as the
+dice say. `flush.policy=os` promises only the first, so only `always` gets the second.
 """
 
 from __future__ import annotations
@@ -38,6 +39,21 @@ class Disk:
         self._left = operations
         self.armed_death = death
         self.file_system.hook = self._hook
+
+    @property
+    def is_full(self) -> bool:
+        return self.file_system.bytes_free is not None
+
+    def fill(self, bytes_left: int) -> None:
+        """From now on only so many bytes can be appended."""
+        self._world.tell("disk", f"is full but for {bytes_left} bytes")
+        self._world.count("full disks")
+        self.file_system.bytes_free = bytes_left
+
+    def empty(self) -> None:
+        """There is space again."""
+        self._world.tell("disk", "has space again")
+        self.file_system.bytes_free = None
 
     def disarm(self) -> None:
         self._left = None

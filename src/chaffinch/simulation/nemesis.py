@@ -1,4 +1,4 @@
-"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, and killed clients.
+"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, full disks, and killed clients.
 
 Works until `stop`; the world's quiet phase begins then.
 """
@@ -13,6 +13,8 @@ from chaffinch.simulation.disk import Death
 from chaffinch.simulation.world import World
 
 ARMED_OPERATIONS_MAX = 60
+FULL_BYTES_MAX = 3_000
+FULL_MS_MAX = 1_200
 ARMED_START_OPERATIONS_MAX = 12
 """A start does few changing operations: an armed one dies in them, or soon after."""
 
@@ -24,6 +26,7 @@ class Deeds:
     broker_death_ms: int = 0
     client_death_ms: int = 0
     zombie_ms: int = 0
+    full_disk_ms: int = 0
     in_operation_share: float = 0.5
     clean_stop_share: float = 0.15
     power_loss_share: float = 0.0
@@ -43,11 +46,18 @@ class Nemesis:
         self._is_over = False
         self._plan(deeds.broker_death_ms, self._kill_broker)
         self._plan(deeds.client_death_ms, lambda: world.dice.choice(kills)())
+        self._plan(deeds.full_disk_ms, self._fill_disk)
         self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
 
     def stop(self) -> None:
         self._is_over = True
         self._broker.disk.disarm()
+        self._broker.disk.empty()
+
+    def _fill_disk(self) -> None:
+        disk, dice = self._broker.disk, self._world.dice
+        disk.fill(dice.choice((0, dice.randint(0, FULL_BYTES_MAX))))
+        self._world.after(dice.randint(1, FULL_MS_MAX), disk.empty)
 
     def _plan(self, mean_ms: int, deed: Callable[[], None]) -> None:
         if mean_ms and not self._is_over:

@@ -63,6 +63,7 @@ class LogContents:
     markers: list[Marker]
     last_stable_offset: int
     log_end_offset: int
+    is_compacted: bool = False
 
 
 def read_logs(core: BrokerCore) -> dict[TopicPartition, LogContents]:
@@ -81,7 +82,11 @@ def read_logs(core: BrokerCore) -> dict[TopicPartition, LogContents]:
                     _note(view, records, markers)
                     offset = view.header.last_offset + 1
         found[partition.topic_partition] = LogContents(
-            records=records, markers=markers, last_stable_offset=log.last_stable_offset, log_end_offset=log.log_end_offset
+            records=records,
+            markers=markers,
+            last_stable_offset=log.last_stable_offset,
+            log_end_offset=log.log_end_offset,
+            is_compacted=log.config.compacts,
         )
     return found
 
@@ -101,15 +106,18 @@ def _records(view: BatchView) -> list[LogRecord]:
     # The same batch is read four times in a world: by two readers, and from the log before and after the last death.
     numbers = _numbers(bytes(view.data)) if view.size <= REMEMBERED_BYTES_MAX else _numbers.__wrapped__(view.data)
     return [
-        LogRecord(header.base_offset + index, number, header.identity, header.base_sequence + index, header.is_transactional)
-        for index, number in enumerate(numbers)
+        LogRecord(header.base_offset + delta, number, header.identity, header.base_sequence + delta, header.is_transactional)
+        for delta, number in numbers
     ]
 
 
 @lru_cache(maxsize=1_000)
-def _numbers(data: bytes | memoryview) -> tuple[int, ...]:
+def _numbers(data: bytes | memoryview) -> tuple[tuple[int, int], ...]:
+    """(place in the batch as it was sent, number) of each record: compaction leaves gaps."""
     columns = batches.decode(data)
-    return tuple(number_of(columns.value(index)) for index in range(columns.count))
+    assert columns.offsets is not None
+    base_offset = batches.read_header(data).base_offset
+    return tuple((offset - base_offset, number_of(columns.value(index))) for index, offset in enumerate(columns.offsets.tolist()))
 
 
 class CommittedReader:

@@ -32,6 +32,9 @@ STARTS_WITHIN_MS: Final = 10_000
 READ_WITHIN_MS: Final = 60_000
 
 
+MAINTENANCE: Final = {"log.cleaner.backoff.ms": 400, "log.retention.check.interval.ms": 1_000}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
     """What a world is like. `of` rolls them; a caller may fix any of them."""
@@ -91,6 +94,7 @@ class Knobs:
                 broker_death_ms=int(dice.choice((600, 1_500, 4_000)) / roughness),
                 client_death_ms=dice.choice((0, 3_000, 8_000)),
                 zombie_ms=dice.choice((0, 0, 5_000)),
+                full_disk_ms=dice.choice((0, 0, 1_500, 5_000)),
                 power_loss_share=0.4 if flush_policy == "always" else 0.0,
             ),
         )
@@ -144,7 +148,7 @@ class _Scene:
             world,
             self.network,
             node_count=knobs.node_count,
-            settings={"flush.policy": knobs.flush_policy},
+            settings={"flush.policy": knobs.flush_policy, **MAINTENANCE},
             topics=TOPICS,
             validation_first_share=knobs.validation_first_share,
         )
@@ -223,7 +227,8 @@ class _Scene:
         if core is None or any(p.log.last_stable_offset != p.log.log_end_offset for p in core.topics.partitions()):
             return False
         known = [core.state.transactions.describe(transactional_id) for transactional_id in self._transactional_ids]
-        return all(metadata is None or metadata.state is not TransactionState.ONGOING for metadata in known)
+        # A full disk may have kept markers of a decided one from being written: that is tried again.
+        return all(metadata is None or not (metadata.state is TransactionState.ONGOING or metadata.is_decided) for metadata in known)
 
     @property
     def _transactional_ids(self) -> list[str]:
@@ -259,8 +264,10 @@ class _Scene:
             *checkers.readers_agree("reader", committed, logs),
             *checkers.readers_agree("follower", self.follower.found, logs),
         ]
+        away = checkers.compacted_away([producer.ledger for producer in self.producers], logs)
+        world.count("records compacted away", len(away))
         for producer in self.producers:
-            found += self._producer_verdict(producer, logs, committed)
+            found += self._producer_verdict(producer, logs, committed, away)
         for query in self.queries:
             world.count("rows", len(query.rows()))
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
@@ -268,7 +275,9 @@ class _Scene:
         world.count("records visible", sum(map(len, committed.values())))
         return found
 
-    def _producer_verdict(self, producer: ProducerUser, logs: checkers.Logs, committed: checkers.Committed) -> list[str]:
+    def _producer_verdict(
+        self, producer: ProducerUser, logs: checkers.Logs, committed: checkers.Committed, away: frozenset[int]
+    ) -> list[str]:
         ledger, core = producer.ledger, self.broker.core
         assert core is not None
         offset = core.state.offsets.fetch(group_of_producer(ledger.name), GROUP_PARTITION)
@@ -278,9 +287,9 @@ class _Scene:
         self.world.count("records acknowledged", sum(bool(told.offsets) for told in ledger.told.values()))
         return [
             *checkers.every_record_ends_once(ledger),
-            *checkers.outcomes_are_true(ledger, logs),
+            *checkers.outcomes_are_true(ledger, logs, away),
             *checkers.only_culprits_are_blamed(ledger, self.broker.validation_first.accused),
             *checkers.order_is_kept(ledger, logs),
-            *checkers.transactions_are_whole(ledger, committed),
-            *checkers.offsets_follow_transactions(ledger, committed, None if offset is None else offset.offset),
+            *checkers.transactions_are_whole(ledger, committed, away),
+            *checkers.offsets_follow_transactions(ledger, committed, None if offset is None else offset.offset, away),
         ]

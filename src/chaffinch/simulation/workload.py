@@ -21,9 +21,19 @@ NARROW_BYTES: Final = 1_500
 """max.message.bytes of the topic `narrow`: batches of several records have to be split there."""
 SEGMENT_BYTES: Final = str(1 << 20)
 """The smallest there is: worlds with large values fill several."""
+COMPACTED_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.bytes": SEGMENT_BYTES,
+    "segment.ms": "60000",
+    "min.cleanable.dirty.ratio": "0.2",
+    "delete.retention.ms": "10000",
+}
+"""Timestamps lie up to 100 s apart: segments are short, and compacted all the time. Markers stay longer than a reader takes."""
+HOT_KEYS: Final = 6
+"""Keys that records of producers share on the compacted topic; those of queries are all different."""
 TOPICS: Final = (
-    TopicPlan(name=PLAIN, partition_count=3, config={"segment.bytes": SEGMENT_BYTES}),
-    TopicPlan(name=COMPACTED, partition_count=2, config={"cleanup.policy": "compact", "segment.bytes": SEGMENT_BYTES}),
+    TopicPlan(name=PLAIN, partition_count=3, config={"segment.bytes": SEGMENT_BYTES, "segment.ms": "90000"}),
+    TopicPlan(name=COMPACTED, partition_count=2, config=COMPACTED_CONFIG),
     TopicPlan(name=NARROW, partition_count=1, config={"max.message.bytes": str(NARROW_BYTES)}),
     TopicPlan(name=DEAD_LETTER_TOPIC, partition_count=2),
 )
@@ -41,7 +51,7 @@ class Workload:
         self._value_bytes_max = value_bytes_max
         self._count = 0
 
-    def record(self) -> Record:
+    def record(self, *, may_share_key: bool = True) -> Record:
         """The next record, for any of the target topics."""
         dice = self._world.dice
         topic = dice.choice(TOPICS[:3])
@@ -53,11 +63,19 @@ class Workload:
         return Record(
             number=number,
             topic_partition=TopicPartition(topic.name, dice.randrange(topic.partition_count)),
-            key=None if fault is Fault.NULL_KEY or (topic.name != COMPACTED and dice.random() < 0.3) else b"key-%d" % number,
+            key=self._key(topic.name, number, fault, may_share_key),
             value=value_of(number, size),
             timestamp_ms=self._world.now_ms + (FUTURE_MS if fault is Fault.FUTURE else -dice.randint(0, 100_000)),
             fault=fault,
         )
+
+    def _key(self, topic: str, number: int, fault: Fault | None, may_share: bool) -> bytes | None:
+        dice = self._world.dice
+        if fault is Fault.NULL_KEY or (topic != COMPACTED and dice.random() < 0.3):
+            return None
+        if may_share and topic == COMPACTED and dice.random() < 0.7:
+            return b"hot-%d" % dice.randrange(HOT_KEYS)
+        return b"key-%d" % number
 
     def bursts(self, record_count: int) -> list[Burst]:
         """`record_count` records in bursts of a few, with pauses between them."""
@@ -115,7 +133,7 @@ class Workload:
         )
 
     def _row(self) -> Row:
-        record = self.record()
+        record = self.record(may_share_key=False)
         return Row(
             number=record.number,
             topic_partition=record.topic_partition,

@@ -43,7 +43,7 @@ from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem
-from chaffinch.storage.journal import Journal
+from chaffinch.storage.journal import REWRITE_BYTES_MIN, Journal
 from chaffinch.storage.partition_log import PartitionLog
 
 JOURNALS = "journals"
@@ -68,15 +68,23 @@ class BrokerCore:
         nodes: Sequence[Node],
         dice: Dice,
         now_ms: int,
+        journal_rewrite_bytes: int = REWRITE_BYTES_MIN,
     ) -> None:
         """Open the data directory, or begin a new one, and finish what a crash left half done.
 
+        `journal_rewrite_bytes`: no smaller journal is written anew.
         Raises ConfigException for wrong options, StorageError for a directory that is in use, foreign, damaged or not writable.
         """
         static = settings if isinstance(settings, Settings) else options.parse(settings)
         cluster_id = base64.urlsafe_b64encode(dice.getrandbits(128).to_bytes(16, "big")).rstrip(b"=").decode()
         self._directory = DataDirectory.open(file_system, cluster_id=cluster_id)
         try:
+            self._journals = {
+                name: Journal.open(
+                    file_system, JOURNALS, name, must_exist=not self._directory.is_new, rewrite_bytes_min=journal_rewrite_bytes
+                )
+                for name in ("cluster", "transactions", "offsets")
+            }
             self._open(file_system, static, nodes, dice, now_ms)
         except BaseException:
             self._directory.close()
@@ -87,10 +95,6 @@ class BrokerCore:
         self._unsynced: dict[Partition, None] = {}
 
     def _open(self, file_system: FileSystem, static: Settings, nodes: Sequence[Node], dice: Dice, now_ms: int) -> None:
-        self._journals = {
-            name: Journal.open(file_system, JOURNALS, name, must_exist=not self._directory.is_new)
-            for name in ("cluster", "transactions", "offsets")
-        }
         if self._directory.is_new:
             for journal in self._journals.values():
                 journal.sync()
