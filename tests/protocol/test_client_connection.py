@@ -46,6 +46,13 @@ class TestVersions:
         with pytest.raises(UnsupportedVersionException):
             table.choose(APIS[0], version_max=2)
 
+    def test_choosing_an_older_version_than_ours_when_it_is_asked_for(self) -> None:
+        table = ApiVersionTable(ranges={0: (0, 11)}, features={}, finalized_features={})
+        assert table.choose(APIS[0]) == 11
+        assert table.choose(APIS[0], version_max=2) == 2
+        with pytest.raises(UnsupportedVersionException):
+            ApiVersionTable(ranges={0: (0, 2)}, features={}, finalized_features={}).choose(APIS[0])
+
     @pytest.mark.parametrize(("first", "last"), [(0, 2), (12, 13)])
     def test_nothing_in_common(self, first: int, last: int) -> None:
         table = ApiVersionTable(ranges={0: (first, last)}, features={}, finalized_features={})

@@ -21,6 +21,7 @@ from chaffinch.admin import options, topics
 from chaffinch.cli import record_texts, row_sources
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, print_json, settings_of
 from chaffinch.cli.main import EXIT_REFUSED
+from chaffinch.cli.old_format_run import OldFormatRun
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rejected_rows import RejectedRows, rejected_rows
 from chaffinch.cli.row_sinks import FORMATS, format_of
@@ -29,8 +30,11 @@ from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.errors.codes import Group
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.producer.producer import Producer
+from chaffinch.records.compression import from_name
 from chaffinch.records.faults import InvalidColumn
+from chaffinch.records.message_set_encoding import CODECS
 from chaffinch.runtime.clock import SystemClock
+from chaffinch.settings import Settings
 
 if TYPE_CHECKING:
     from chaffinch.producer.table_result import SendTableResult
@@ -69,6 +73,10 @@ def produce(
     transactional_id: Annotated[
         str | None, typer.Option("--transactional-id", metavar="ID", help="Write everything in one transaction: all rows or none.")
     ] = None,
+    message_format: Annotated[
+        int | None,
+        typer.Option("--message-format", min=0, max=1, help="Send them as clients before Kafka 0.11 did, to brokers that take that."),
+    ] = None,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
     as_json: AsJson = False,
@@ -81,20 +89,25 @@ def produce(
         "transactional.id": transactional_id,
     }
     settings = settings_of(PRODUCER_OPTIONS, bootstrap_server, command_config, given)
+    if message_format is not None:
+        _check_old_format(message_format, settings)
     path = None if file == "-" else file
     name = _format(file_format, path, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
     with ExitStack() as stack:
         source = stack.enter_context(_opened(path))
-        with options.connect(bootstrap_servers=settings["bootstrap.servers"]) as client:
-            topics.find_topics(client, [topic])
+        client = stack.enter_context(options.connect(bootstrap_servers=settings["bootstrap.servers"]))
+        (found,) = topics.find_topics(client, [topic])
         pieces = _pieces(name, source, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
         bad = stack.enter_context(rejected_rows(topic, "line" if name in ("lines", "json") else "row", rejected))
-        producer = stack.enter_context(Producer({option: settings[option] for option in settings.given}))
         is_text = name in TEXT_FORMATS
         show = stack.enter_context(progress(f"{path or 'stdin'} to {topic}", _size(source) if is_text else None, is_bytes=is_text))
-        run = _Run(producer, topic, bad, show)
         try:
-            written = run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
+            if message_format is None:
+                producer = stack.enter_context(Producer({option: settings[option] for option in settings.given}))
+                run = _Run(producer, topic, bad, show)
+                written = run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
+            else:
+                written = OldFormatRun(client, found, bad, show, message_format, settings).send(pieces)
         except KafkaException as error:
             raise _placed(error, path) from None
     _report(topic, written, bad, rejected, is_transaction=bool(settings["transactional.id"]), as_json=as_json)
@@ -189,6 +202,17 @@ _OPTION_FORMATS: Final = {
     "null_marker": ("lines", "csv"),
     "key_field": ("json", "csv", "parquet", "arrow"),
 }
+
+
+def _check_old_format(magic: int, settings: Settings) -> None:
+    compression = from_name(settings["compression.type"])
+    if settings["transactional.id"] is not None or ("enable.idempotence" in settings.given and settings["enable.idempotence"]):
+        raise ConfigException(f"--message-format {magic} is neither idempotent nor transactional: those came with format 2")
+    if settings["acks"] == "0":
+        raise ConfigException(f"--message-format {magic} waits for each answer: --acks must be all or 1")
+    if compression not in CODECS[magic]:
+        names = ", ".join(codec.name.lower() for codec in CODECS[magic])
+        raise ConfigException(f"--message-format {magic} is written with one of {names}, not with {settings['compression.type']}")
 
 
 def _pieces(name: str, source: IO[bytes], *, key_separator: str | None, null_marker: str | None, key_field: str | None) -> Iterator[Piece]:

@@ -93,10 +93,13 @@ class SyncClient:
         with self.lock:
             return self._until_answered(lambda: self._address(node, deadline), message, deadline, retries=retries).message
 
-    def leader_request(self, topic_partition: TopicPartition, message: Message, *, timeout_ms: int | None = None) -> Any:
+    def leader_request(
+        self, topic_partition: TopicPartition, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None
+    ) -> Any:
         """Send one request to the leader of a partition; retriable codes in the answer are tried again with fresh metadata.
 
-        An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
+        An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over. `version_max`: what
+        the request holds fits no later version of its API.
         """
         deadline = self.deadline(timeout_ms, f"to the leader of {topic_partition}", message)
 
@@ -107,7 +110,7 @@ class SyncClient:
             self._refresh([topic_partition.topic], deadline)
 
         with self.lock:
-            return self._until_settled(find, forget, message, deadline)
+            return self._until_settled(find, forget, message, deadline, version_max)
 
     def coordinator_request(self, key: str, kind: CoordinatorKind, message: Message, *, timeout_ms: int | None = None) -> Any:
         """Send one request to the coordinator of a group or transactional id; retriable codes are tried again, the coordinator looked up.
@@ -162,12 +165,12 @@ class SyncClient:
         what = what if api is None else f"{api} request {what}"
         return Deadline(self._clock, self._timeout_ms if timeout_ms is None else timeout_ms, what, api)
 
-    def start(self, message: Message, address: Address) -> Exchange:
+    def start(self, message: Message, address: Address, version_max: int | None = None) -> Exchange:
         """Hand over a request without waiting for its answer."""
         if self._is_closed:
             raise IllegalStateException("the client is closed")
         exchange = Exchange(message, address)
-        self._network.send(address, message, exchange)
+        self._network.send(address, message, exchange, version_max=version_max)
         return exchange
 
     def pump(self, wait_ms: int) -> None:
@@ -210,13 +213,19 @@ class SyncClient:
         return deadline.error(f"the last error was {getattr(deadline.last_error, 'name', deadline.last_error)}")
 
     def _until_answered(
-        self, find: Callable[[], Address | None], message: Message, deadline: Deadline, *, retries: bool = True
+        self,
+        find: Callable[[], Address | None],
+        message: Message,
+        deadline: Deadline,
+        *,
+        retries: bool = True,
+        version_max: int | None = None,
     ) -> Answered:
         while True:
             address = self._until_found(find, deadline)
             if deadline.last_error is not None and deadline.is_over:
                 raise self._unreachable(deadline)
-            exchange = self.start(message, address)
+            exchange = self.start(message, address, version_max)
             while exchange.outcome is None and not deadline.is_over:
                 self.pump(deadline.left_ms)
             if isinstance(exchange.outcome, Answered):
@@ -232,11 +241,16 @@ class SyncClient:
                 raise self._unreachable(deadline)
 
     def _until_settled(
-        self, find: Callable[[], Address | None], forget: Callable[[], None], message: Message, deadline: Deadline
+        self,
+        find: Callable[[], Address | None],
+        forget: Callable[[], None],
+        message: Message,
+        deadline: Deadline,
+        version_max: int | None = None,
     ) -> Message:
         failures = 0
         while True:
-            answer: Message = self._until_answered(find, message, deadline).message
+            answer: Message = self._until_answered(find, message, deadline, version_max=version_max).message
             handling = answers.worst_handling(answer)
             if handling not in answers.RETRIED:
                 return answer

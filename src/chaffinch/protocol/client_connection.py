@@ -63,12 +63,14 @@ class ApiVersionTable:
         )
 
     def choose(self, api: Api, version_max: int | None = None) -> int:
-        """The highest version that both sides know, not above `version_max`.
+        """The highest version that both sides know, not above `version_max`: that may name one older than we use of ourselves.
 
         Raises UnsupportedVersionException when there is none.
         """
         first, last = self.ranges.get(api.key, (0, -1))
         used = api.used
+        if version_max is not None and used and version_max < used[0]:
+            used = range(api.request.VERSIONS[0], version_max + 1)
         highest = min(last, used[-1] if used else -1, last if version_max is None else version_max)
         if highest < first or highest not in used:
             raise _unsupported(api, f"versions {first} to {last}" if last >= first else "nothing of it")

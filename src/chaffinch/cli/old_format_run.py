@@ -1,0 +1,123 @@
+"""`chaffinch produce --message-format 0|1`: records as clients before Kafka 0.11 sent them, to brokers that still take them.
+
+For trying out what a broker makes of them. Neither idempotent nor transactional, one message set under way at a time, and the answer
+names no culprits: the rows of a refused set are rejected together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from chaffinch.admin.topics import Topic
+from chaffinch.cli.rejected_rows import RejectedRows
+from chaffinch.cli.row_sources import Piece
+from chaffinch.client import answers
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import InvalidRecordException, KafkaException, UnknownTopicOrPartitionException, UnsupportedVersionException, group_of
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.options import ACKS
+from chaffinch.producer.table_result import REJECTED_SCHEMA
+from chaffinch.producer.table_split import Run, read_table, runs
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from chaffinch.records.compression import from_name
+from chaffinch.records.message_set_encoding import encode_message_set
+from chaffinch.runtime.clock import SystemClock
+from chaffinch.settings import Settings
+
+SET_BYTES: Final = 500_000
+TIMEOUT_MS: Final = 30_000
+# The newest version of Produce that carries each format; a message set in a later one is refused.
+VERSION_MAX: Final = {0: 1, 1: 2}
+
+
+class OldFormatRun:
+    """One input on its way in an old format; `send` is that of a run in the current one."""
+
+    def __init__(
+        self, client: SyncClient, topic: Topic, bad: RejectedRows, show: Callable[[int], None], magic: int, settings: Settings
+    ) -> None:
+        self._client = client
+        self._topic = topic.name
+        self._partition_count = len(topic.partitions)
+        self._bad = bad
+        self._show = show
+        self._magic = magic
+        self._compression = from_name(settings["compression.type"])
+        self._acks = ACKS[settings["acks"]]
+        self._clock = SystemClock()
+        self._piece_count = 0
+
+    def send(self, pieces: Iterator[Piece]) -> int:
+        """Everything there is; how many rows were written."""
+        written = 0
+        for piece in pieces:
+            self._bad.add_broken(piece.broken)
+            if len(piece.table):
+                rejected = self._send(piece)
+                self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
+                written += len(piece.table) - rejected.num_rows
+            self._show(piece.done)
+        return written
+
+    def _send(self, piece: Piece) -> pa.Table:
+        """The rows that were rejected, as `SendTableResult.rejected` has them."""
+        parts = read_table(piece.table, self._clock.wall_ms())
+        partitions = parts.columns.murmur2_partitions(self._partition_count).astype(np.int64)
+        # Without keys each piece goes to the next partition.
+        partitions[partitions < 0] = self._piece_count % self._partition_count
+        self._piece_count += 1
+        if parts.partitions is not None:
+            partitions = np.where(parts.partitions >= 0, parts.partitions, partitions)
+        refused: list[tuple[int, int, KafkaException]] = []
+        bad = self._unfit(parts.columns.header_offsets, partitions, refused)
+        good = np.flatnonzero(~bad)
+        for run in runs(parts.columns.take(good), good, partitions[good], self._partition_count, SET_BYTES):
+            try:
+                self._write(run)
+            except UnsupportedVersionException:
+                text = (
+                    f"format {self._magic} goes with Produce {VERSION_MAX[self._magic]} and older, which this broker does not take any more"
+                )
+                raise UnsupportedVersionException(text, api="Produce") from None
+            except KafkaException as error:
+                refused += [(int(row), run.partition, error) for row in run.rows]
+        return _table(self._topic, refused)
+
+    def _unfit(self, header_offsets: Any, partitions: Any, refused: list[tuple[int, int, KafkaException]]) -> Any:
+        """Marks rows that cannot be sent at all, and notes why."""
+        with_headers, beyond = np.diff(header_offsets) > 0, partitions >= self._partition_count
+        for row in np.flatnonzero(with_headers | beyond):
+            error = (
+                InvalidRecordException(f"format {self._magic} has no headers", api="Produce")
+                if with_headers[row]
+                else UnknownTopicOrPartitionException(f"the topic has partitions 0 to {self._partition_count - 1}", api="Produce")
+            )
+            refused.append((int(row), int(partitions[row]), error))
+        return with_headers | beyond
+
+    def _write(self, run: Run) -> None:
+        data = encode_message_set(run.columns, self._magic, self._compression)
+        topic = TopicProduceData(name=self._topic, partitions=[PartitionProduceData(index=run.partition, records=data)])
+        request = ProduceRequest(acks=self._acks, timeout_ms=TIMEOUT_MS, topics=[topic])
+        answer = self._client.leader_request(TopicPartition(self._topic, run.partition), request, version_max=VERSION_MAX[self._magic])
+        answers.raise_for(answer)
+
+
+def _table(topic: str, refused: list[tuple[int, int, KafkaException]]) -> pa.Table:
+    refused = sorted(refused, key=lambda entry: entry[0])
+    errors = [error for _, _, error in refused]
+    columns: dict[str, list[Any]] = {
+        "row": [row for row, _, _ in refused],
+        "topic": [topic] * len(refused),
+        "partition": [partition for _, partition, _ in refused],
+        "code": [error.code.number for error in errors],
+        "error": [error.name for error in errors],
+        "message": [error.message for error in errors],
+        "group": [group_of(error).value for error in errors],
+        "stored": [error.stored.value for error in errors],
+    }
+    return pa.table(columns, schema=REJECTED_SCHEMA)
