@@ -5,6 +5,8 @@ Rules, codes and culprits are a table of their own: `tests/kips/rule_table.py`.
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from aiokafka.record.legacy_records import _LegacyRecordBatchBuilderPy as AiokafkaBuilder
 from hypothesis import given
@@ -192,6 +194,14 @@ class TestSizeAfterConversion:
         data = wrapper([message(value=bytes(range(256)) * 4, offset=index) for index in range(10)], GZIP)
         assert rejected(data, compression=NONE, batch_bytes_max=5000).code is codes.MESSAGE_TOO_LARGE
         assert accepted(b"".join(noise), compression=GZIP, batch_bytes_max=5000).count == 10
+
+    def test_compressed_and_still_too_large(self):
+        """Messages that alone are small enough, and that nothing makes smaller."""
+        dice = random.Random(3)
+        messages = [message(value=dice.randbytes(1000)) for _ in range(10)]
+        verdict = rejected(b"".join(messages), compression=GZIP, batch_bytes_max=5000)
+        assert verdict.code is codes.MESSAGE_TOO_LARGE
+        assert "converted to format 2, a batch of 10" in verdict.message
 
 
 class TestMessages:
