@@ -215,36 +215,45 @@ def test_a_snapshot_of_an_earlier_version_is_read() -> None:
     assert [entry.first_offset for entry in back.ongoing()] == [4]
 
 
+# (what wanted to begin: (sequence, epoch)...), then (sequence, epoch) that comes, and what it gets
+BEGINNINGS = {
+    "the very one": ([(3, 0)], (3, 0), None),
+    "one behind it": ([(3, 0)], (4, 0), GAP),
+    "one before it": ([(3, 0)], (2, 0), None),
+    "the lowest counts": ([(3, 0), (1, 0), (2, 0)], (2, 0), GAP),
+    "a higher epoch begins anew": ([(1, 0), (5, 1)], (5, 1), None),
+    "a lower epoch changes nothing": ([(5, 1), (0, 0)], (5, 1), None),
+}
+
+
 class TestBeginningsOfTransactions:
     """What Kafka keeps in a VerificationStateEntry."""
 
-    # (what wanted to begin: (sequence, epoch)...), then (sequence, epoch) that comes, and what it gets
-    CASES = {
-        "the very one": ([(3, 0)], (3, 0), None),
-        "one behind it": ([(3, 0)], (4, 0), GAP),
-        "one before it": ([(3, 0)], (2, 0), None),
-        "the lowest counts": ([(3, 0), (1, 0), (2, 0)], (2, 0), GAP),
-        "a higher epoch begins anew": ([(1, 0), (5, 1)], (5, 1), None),
-        "a lower epoch changes nothing": ([(5, 1), (0, 0)], (5, 1), None),
-    }
-
-    @pytest.mark.parametrize(("wanted", "comes", "expected"), CASES.values(), ids=CASES.keys())
+    @pytest.mark.parametrize(("wanted", "comes", "expected"), BEGINNINGS.values(), ids=BEGINNINGS.keys())
     def test_expected(self, wanted: list[tuple[int, int]], comes: tuple[int, int], expected: ErrorCode | None) -> None:
         partition = Partition()
         for sequence, epoch in wanted:
             partition.sequences.expect(header(sequence, epoch=epoch, transactional=True))
         assert partition.send(header(comes[0], epoch=comes[1], transactional=True)) is expected
 
-    def test_forgotten_with_the_batch_the_marker_and_the_idle(self) -> None:
-        for forget in (
-            lambda partition: partition.send(header(3)),
-            lambda partition: partition.mark(epoch=0),
-            lambda partition: partition.sequences.forget_idle(now_ms=1000, idle_ms_max=10),
-        ):
-            partition = Partition()
-            partition.sequences.expect(header(3))
-            forget(partition)
-            assert partition.sequences.check(header(4)) is None
+    def test_forgotten_once_a_batch_is_stored(self) -> None:
+        partition = Partition()
+        partition.sequences.expect(header(3))
+        assert [partition.send(header(sequence)) for sequence in (4, 3, 4)] == [GAP, None, None]
+
+    def test_forgotten_with_the_transaction(self) -> None:
+        partition = Partition()
+        partition.send(header(0, 3))
+        partition.sequences.expect(header(2))
+        assert partition.send(header(3)) is GAP
+        partition.mark()
+        assert partition.send(header(3)) is None
+
+    def test_forgotten_with_the_idle(self) -> None:
+        partition = Partition()
+        partition.sequences.expect(header(3))
+        partition.sequences.forget_idle(now_ms=1000, idle_ms_max=10)
+        assert partition.send(header(4)) is None
 
     def test_an_unknown_producer_of_version_2_begins_at_zero(self) -> None:
         partition = Partition()
