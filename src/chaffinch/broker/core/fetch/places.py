@@ -44,15 +44,14 @@ class FetchPlace:
             return None, codes.INCONSISTENT_TOPIC_ID
         return partition, codes.NONE
 
-    def note(self, told: PartitionData) -> bool:
-        """Take note of an answer; whether it says anything that the client does not know."""
-        is_news = bool(told.records) or told.error_code != 0 or told.diverging_epoch is not None
-        if told.high_watermark != self.high_watermark or told.log_start_offset != self.log_start_offset:
-            is_news = True
-        # After an error the partition is told of again, once it can be read.
+    def knows(self, high_watermark: int, log_start_offset: int) -> bool:
+        """Whether the client was told just this, in its session."""
+        return high_watermark == self.high_watermark and log_start_offset == self.log_start_offset
+
+    def note(self, told: PartitionData) -> None:
+        """Take note of an answer. After an error the partition is told of again, once it can be read."""
         self.high_watermark = -1 if told.error_code else told.high_watermark
         self.log_start_offset = told.log_start_offset
-        return is_news
 
 
 def places_of(request: FetchRequest, version: int, topics: TopicRegistry) -> dict[PlaceKey, FetchPlace]:

@@ -32,9 +32,12 @@ _WITH_LEADER = frozenset({codes.NOT_LEADER_OR_FOLLOWER, codes.FENCED_LEADER_EPOC
 """Errors beside which the new leader is named (KIP-951)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, eq=False, kw_only=True)
 class FetchTerms:
-    """What a request says about all its places. `fault`: the error that a script wants answered, and for which partitions."""
+    """What a request says about all its places. `fault`: the error that a script wants answered, and for which partitions.
+
+    Not frozen, only because building a frozen one takes longer.
+    """
 
     version: int
     node_id: int
@@ -47,9 +50,10 @@ class FetchTerms:
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """What one try gave: `told` for each place in order, and the places that can be waited for, with their partitions."""
+    """What one try gave: `told` for each place in order, None where a session's client knows it all; and the places that can be waited for,
+    with their partitions."""
 
-    told: list[PartitionData] = field(default_factory=list)
+    told: list[PartitionData | None] = field(default_factory=list)
     readable: list[tuple[FetchPlace, Partition]] = field(default_factory=list)
     bytes_read: int = 0
     must_tell: bool = False
@@ -67,19 +71,28 @@ def read(broker: BrokerState, terms: FetchTerms, places: Sequence[FetchPlace]) -
     return reading
 
 
-def count(broker: BrokerState, places: Sequence[FetchPlace], told: Sequence[PartitionData]) -> None:
+def count(broker: BrokerState, places: Sequence[FetchPlace], told: Sequence[PartitionData | None]) -> None:
     """Count what an answer that is really sent carries."""
+    totals: dict[str, list[int]] = {}
     for place, data in zip(places, told, strict=True):
-        if place.topic is None or broker.topics.get(place.topic) is None:
+        if place.topic is None:
             continue
-        broker.counters.add(place.topic, "TotalFetchRequestsPerSec")
-        if data.error_code:
-            broker.counters.add(place.topic, "FailedFetchRequestsPerSec")
-        elif isinstance(data.records, list) and data.records:
-            broker.counters.add(place.topic, "BytesOutPerSec", sum(map(len, data.records)))
+        total = totals.setdefault(place.topic, [0, 0, 0])
+        total[0] += 1
+        if data is not None and data.error_code:
+            total[1] += 1
+        elif data is not None and isinstance(data.records, list):
+            total[2] += sum(map(len, data.records))
+    for topic, (asked, failed, size) in totals.items():
+        if broker.topics.get(topic) is not None:
+            broker.counters.add(topic, "TotalFetchRequestsPerSec", asked)
+            if failed:
+                broker.counters.add(topic, "FailedFetchRequestsPerSec", failed)
+            if size:
+                broker.counters.add(topic, "BytesOutPerSec", size)
 
 
-def _read_place(broker: BrokerState, terms: FetchTerms, place: FetchPlace, reading: Reading) -> PartitionData:
+def _read_place(broker: BrokerState, terms: FetchTerms, place: FetchPlace, reading: Reading) -> PartitionData | None:
     asked = place.asked
     partition, code = place.locate(broker.topics)
     if terms.fault is not None and terms.fault.covers(place.topic, asked.partition):
@@ -111,7 +124,7 @@ def _refusal(terms: FetchTerms, place: FetchPlace, partition: Partition) -> Erro
     return codes.NONE if log.log_start_offset <= asked.fetch_offset <= log.log_end_offset else codes.OFFSET_OUT_OF_RANGE
 
 
-def _records(terms: FetchTerms, place: FetchPlace, partition: Partition, reading: Reading) -> PartitionData:
+def _records(terms: FetchTerms, place: FetchPlace, partition: Partition, reading: Reading) -> PartitionData | None:
     asked, log = place.asked, partition.log
     high_watermark, last_stable_offset = log.high_watermark, log.last_stable_offset
     upper = last_stable_offset if terms.is_committed else high_watermark
@@ -122,6 +135,8 @@ def _records(terms: FetchTerms, place: FetchPlace, partition: Partition, reading
     if asked.fetch_offset < upper and (bytes_max > 0 or may_exceed):
         records = log.read(asked.fetch_offset, bytes_max, upper_bound_offset=upper, at_least_one=may_exceed)
         reading.bytes_read += sum(map(len, records))
+    if not records and place.knows(high_watermark, log.log_start_offset):
+        return None
     return PartitionData(
         partition_index=asked.partition,
         high_watermark=high_watermark,

@@ -6,7 +6,7 @@ them are kept, and PARTITIONS_MAX partitions in all; a client that gets none is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from chaffinch.broker.core.fetch.places import (
@@ -47,13 +47,12 @@ class FetchSession:
     places: dict[PlaceKey, FetchPlace]
     epoch: int = EPOCH_INITIAL + 1
 
-    def serve(self, told: list[tuple[FetchPlace, PartitionData]]) -> list[tuple[FetchPlace, PartitionData]]:
-        """What the client does not know yet. Places that gave records go to the end, so that no other starves behind them."""
-        news = [pair for pair in told if pair[0].note(pair[1])]
-        for place, data in news:
+    def note(self, told: list[tuple[FetchPlace, PartitionData]]) -> None:
+        """Take note of an answer. Places that gave records go to the end, so that no other starves behind them."""
+        for place, data in told:
+            place.note(data)
             if data.records and self.places.pop(place.key, None) is not None:
                 self.places[place.key] = place
-        return news
 
 
 @dataclass(slots=True, eq=False)
@@ -93,11 +92,10 @@ class FetchSessions:
     def begin(self, request: FetchRequest, version: int, topics: TopicRegistry, now_ms: int) -> FetchContext | ErrorCode:
         """What to read for a request; 70, 71 or 106 when it does not fit its session."""
         uses_ids = version >= VERSION_WITH_IDS
-        can_be_kept = all(len(topic.topic) <= NAME_LENGTH_MAX for topic in request.topics)
         if request.session_epoch in (EPOCH_INITIAL, EPOCH_FINAL):
             self._remove(request.session_id)
             places = list(places_of(request, version, topics).values())
-            return FetchContext(places, uses_ids, wants_session=request.session_epoch == EPOCH_INITIAL and can_be_kept)
+            return FetchContext(places, uses_ids, wants_session=request.session_epoch == EPOCH_INITIAL and _can_be_kept(request))
         session = self._sessions.get(request.session_id)
         if session is None:
             return codes.FETCH_SESSION_ID_NOT_FOUND
@@ -109,23 +107,24 @@ class FetchSessions:
         if not session.places:
             self._remove(session.id)
             return FetchContext([], uses_ids)
-        if self._partition_count > PARTITIONS_MAX or not can_be_kept:  # Its client begins anew, and gets no session then.
+        if self._partition_count > PARTITIONS_MAX or not _can_be_kept(request):  # Its client begins anew, and gets no session then.
             self._remove(session.id)
             return codes.FETCH_SESSION_ID_NOT_FOUND
         self._touch(session, now_ms)
         session.epoch = session.epoch + 1 if session.epoch < EPOCH_MAX else EPOCH_INITIAL + 1
         return FetchContext(list(session.places.values()), uses_ids, session, epoch=session.epoch)
 
-    def conclude(self, context: FetchContext, told: list[PartitionData], now_ms: int) -> FetchResponse:
-        """The answer, from what each place gave."""
-        pairs = list(zip(context.places, told, strict=True))
+    def conclude(self, context: FetchContext, told: Sequence[PartitionData | None], now_ms: int) -> FetchResponse:
+        """The answer, from what each place gave; None for places of which the session's client knows everything."""
+        pairs = [(place, data) for place, data in zip(context.places, told, strict=True) if data is not None]
         session = context.session
         if session is None:
             session_id = self._create(context, pairs, now_ms) if context.wants_session else NO_SESSION
             return FetchResponse(session_id=session_id, responses=_grouped(pairs, context.uses_ids))
         if session.epoch != context.epoch:  # Another request used the session while this one waited.
             return FetchResponse(error_code=codes.INVALID_FETCH_SESSION_EPOCH.number, session_id=session.id)
-        return FetchResponse(session_id=session.id, responses=_grouped(session.serve(pairs), context.uses_ids))
+        session.note(pairs)
+        return FetchResponse(session_id=session.id, responses=_grouped(pairs, context.uses_ids))
 
     def _update(self, session: FetchSession, request: FetchRequest, version: int, topics: TopicRegistry) -> None:
         places = session.places
@@ -186,6 +185,11 @@ class FetchSessions:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= len(session.places)
+
+
+def _can_be_kept(request: FetchRequest) -> bool:
+    """Whether the names are not longer than names of topics are: what a session remembers is bounded."""
+    return all(len(topic.topic) <= NAME_LENGTH_MAX for topic in request.topics)
 
 
 def _grouped(pairs: list[tuple[FetchPlace, PartitionData]], uses_ids: bool) -> list[FetchableTopicResponse]:

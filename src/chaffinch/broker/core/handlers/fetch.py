@@ -61,7 +61,7 @@ def _terms(broker: BrokerState, event: RequestReceived, request: FetchRequest, f
 def _answer(broker: BrokerState, context: FetchContext, read: Reading, now_ms: int) -> FetchResponse:
     reading.count(broker, context.places, read.told)
     response = broker.fetch_sessions.conclude(context, read.told, now_ms)
-    leaders = {data.current_leader.leader_id for data in read.told if data.current_leader is not None}
+    leaders = {data.current_leader.leader_id for data in read.told if data is not None and data.current_leader is not None}
     if leaders:
         nodes = (broker.nodes.by_id(leader) for leader in sorted(leaders))
         response.node_endpoints = [NodeEndpoint(node_id=node.id, host=node.host, port=node.port) for node in nodes if node is not None]
