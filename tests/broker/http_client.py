@@ -20,7 +20,7 @@ class Answer(NamedTuple):
 
 
 def exchange(port: int, data: bytes) -> bytes:
-    """Send bytes; what comes back until the other side closes."""
+    """Send bytes; what comes back until the other side sends no more."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_SECONDS) as connection:
         connection.sendall(data)
         received = bytearray()
@@ -30,6 +30,8 @@ def exchange(port: int, data: bytes) -> bytes:
 
 
 def parsed(data: bytes) -> Answer:
+    if not data:
+        raise ValueError("nothing came back")
     head, _, body = data.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}

@@ -7,7 +7,6 @@ the requests of clients. A route is a plain function from a request to a reply.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import socket
@@ -23,8 +22,11 @@ LOG = logging.getLogger("chaffinch.broker")
 HEAD_BYTES_MAX: Final = 8 << 10
 BODY_BYTES_MAX: Final = 64 << 10
 CONNECTIONS_MAX: Final = 32
+"""Further ones are closed at once."""
 SECONDS_MAX: Final = 10.0
 """For a whole exchange: a peer that needs longer is cut off."""
+LINGER_SECONDS: Final = 1.0
+"""For the peer to close first: what it sends behind its request must not destroy the reply on its way."""
 
 JSON: Final = "application/json"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -40,7 +42,6 @@ _PHRASES = {
     413: "Content Too Large",
     415: "Unsupported Media Type",
     500: "Internal Server Error",
-    503: "Service Unavailable",
 }
 
 
@@ -86,7 +87,7 @@ class HttpListener:
         self._socket = listening
         self._route = route
         self._server: asyncio.Server | None = None
-        self._exchanges: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     @classmethod
     async def start(cls, address: Address, route: Route) -> HttpListener:
@@ -103,27 +104,26 @@ class HttpListener:
         """Accept no more, and cut what is not finished."""
         if self._server is not None:
             self._server.close()
-        for exchange in self._exchanges:
-            exchange.cancel()
+        for writer in self._writers:
+            writer.transport.abort()
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._exchanges.add(task)
+        if len(self._writers) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._writers.add(writer)
         try:
             async with asyncio.timeout(SECONDS_MAX):
-                if len(self._exchanges) > CONNECTIONS_MAX:
-                    await _send(writer, Reply(503, b"too many connections\n"))
-                else:
-                    await self._exchange(reader, writer)
-        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+                await self._exchange(reader, writer)
+            async with asyncio.timeout(LINGER_SECONDS):
+                writer.write_eof()
+                while await reader.read(HEAD_BYTES_MAX):
+                    pass
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # Whoever was there is gone, or too slow.
         finally:
-            self._exchanges.discard(task)
-            if writer.transport.get_write_buffer_size():
-                writer.transport.abort()
-            else:
-                writer.close()
+            self._writers.discard(writer)
+            writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method = ""
@@ -133,7 +133,7 @@ class HttpListener:
             reply = await self._route(request)
         except Refused as refused:
             reply = json_reply({"error": refused.message}, refused.status)
-        except (ConnectionError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError):
             raise
         except Exception:
             LOG.exception("the broker failed on an HTTP request")
@@ -177,7 +177,6 @@ async def _send(writer: asyncio.StreamWriter, reply: Reply, *, has_body: bool = 
         f"Content-Length: {len(reply.body)}\r\nConnection: close\r\nCache-Control: no-store\r\n\r\n"
     )
     writer.write(head.encode("latin-1") + (reply.body if has_body else b""))
-    # Until the peer has taken all but the last few bytes: what it never reads is cut off with the exchange's time.
+    # Until the peer has taken all of it: what it never reads is cut off with the exchange's time.
     writer.transport.set_write_buffer_limits(high=0)
-    with contextlib.suppress(ConnectionError):
-        await writer.drain()
+    await writer.drain()

@@ -310,9 +310,10 @@ class BrokerServer:
     async def close(self) -> None:
         """Stop accepting, close connections, leave the data directory in order. Raises StorageError."""
         self._stop_listening()
-        for peer in list(self._peers.values()):
-            peer.close()
-        await asyncio.sleep(0)
+        for end in (Peer.close, Peer.abort):  # What a client does not read at once is not waited for.
+            for peer in list(self._peers.values()):
+                end(peer)
+            await asyncio.sleep(0)
         self._carry_out(self.core.state.refusals.end())
         self.core.close()
 

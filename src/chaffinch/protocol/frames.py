@@ -193,9 +193,14 @@ class FrameAssembler:
         return []
 
     def _reserve(self, count: int) -> None:
-        if self._budget is not None:
+        if self._budget is None:
+            return
+        try:
             self._budget.reserve(count)
-            self._large_reserved += count
+        except ProtocolViolation:
+            self._release()  # At once, so that one connection is refused and not all that come in the same moment.
+            raise
+        self._large_reserved += count
 
     def _begin(self, size: int, frames: list[memoryview]) -> None:
         """An unfinished frame of `size` bytes lies at the end of the received bytes: make sure that its rest has a place."""
