@@ -1,0 +1,102 @@
+"""Static members of classic groups (KIP-345): a restarted instance takes its own place, and fences who used it before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.broker.core.groups.members import REBALANCE_MS, SESSION_MS, ClassicMember, assign, subscription
+from tests.broker.core_client import Cluster
+
+DELAY_MS = 3000
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 4)
+    return cluster
+
+
+@pytest.fixture
+def members(cluster: Cluster) -> list[ClassicMember]:
+    members = [ClassicMember(cluster, "i-0"), ClassicMember(cluster, "i-1")]
+    for member in members:
+        member.send_join()
+    cluster.advance(2 * DELAY_MS)
+    for member in members:
+        member.taken()
+    assign(members)
+    return members
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_restarted_instance_takes_its_place_without_a_rebalance(cluster: Cluster, members: list[ClassicMember], place: int) -> None:
+    other = members[1 - place]
+    again = ClassicMember(cluster, f"i-{place}")
+    answer = again.join()
+    assert (answer.error_code, answer.generation_id) == (0, 1)
+    assert answer.member_id != members[place].id
+    assert (answer.skip_assignment, len(answer.members)) == ((True, 2) if place == 0 else (False, 0))
+    assert again.sync().assignment == b"%d" % place
+    assert (other.heartbeat(), again.heartbeat()) == (0, 0)
+
+
+def test_who_uses_the_old_member_id_is_fenced(cluster: Cluster, members: list[ClassicMember]) -> None:
+    old = members[1]
+    ClassicMember(cluster, "i-1").join()
+    assert (old.heartbeat(), old.sync().error_code, old.commit(), old.leave()) == (82, 82, 82, 82)
+    assert old.join().error_code == 82
+
+
+def test_before_version_9_a_leader_is_told_the_old_leader(cluster: Cluster, members: list[ClassicMember]) -> None:
+    """So that it takes itself for a follower, and fetches the assignment that is."""
+    again = ClassicMember(cluster, "i-0")
+    again.version = 8
+    answer = again.join()
+    assert (answer.leader, answer.members) == (members[0].id, [])
+
+
+def test_other_protocols_mean_a_rebalance_where_another_one_is_selected(cluster: Cluster, members: list[ClassicMember]) -> None:
+    again = ClassicMember(cluster, "i-1", sticky=b"", range=subscription("orders"))
+    assert again.join().generation_id == 1, "the others only know range"
+    assert members[0].leave() == 0
+    assert again.join().protocol_name == "sticky"
+    assign([again])
+    third = ClassicMember(cluster, "i-1", range=subscription("orders"))
+    assert (third.join().protocol_name, third.generation) == ("range", 3)
+    assert ClassicMember(cluster, "i-1", other=b"").join().error_code == 23
+
+
+def test_while_the_assignment_is_waited_for_it_means_a_rebalance(cluster: Cluster, members: list[ClassicMember]) -> None:
+    members[0].send_join()
+    members[1].send_join()
+    assert [member.taken().generation_id for member in members] == [2, 2]
+    members[1].send_sync()
+    again = ClassicMember(cluster, "i-1")
+    assert again.join() is None
+    assert members[1].taken().error_code in (27, 82)
+    assert members[0].heartbeat() == 27
+
+
+def test_it_stays_while_its_session_lasts(cluster: Cluster, members: list[ClassicMember]) -> None:
+    cluster.advance(SESSION_MS - 1)
+    assert members[0].heartbeat() == 0
+    cluster.advance(1)
+    assert members[0].heartbeat() == 27
+    assert members[0].join().generation_id == 2
+
+
+def test_a_static_member_that_does_not_join_again_stays(cluster: Cluster, members: list[ClassicMember]) -> None:
+    members[1].session_ms = 100_000
+    members[1].protocols = {"range": subscription("orders", "more")}
+    members[1].send_join()
+    members[0].send_join()
+    for member in members:
+        member.taken()
+    assign(members)
+    newcomer = ClassicMember(cluster)
+    newcomer.send_join()
+    members[0].send_join()
+    cluster.advance(REBALANCE_MS)
+    answer = members[0].taken()
+    assert {member.group_instance_id for member in answer.members} == {"i-0", "i-1", None}
