@@ -39,7 +39,10 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
     assert "broker" in err.replace("brokr", "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["errors", "87"]])
+LIGHT = [["--help"], ["errors", "87"], ["topics", "--help"], ["groups", "--help"], ["transactions", "--help"]]
+
+
+@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
 def test_nothing_heavy_is_loaded_for_it(arguments):
     code = (
         "import sys; from chaffinch.cli.main import main\n"
