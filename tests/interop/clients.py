@@ -33,7 +33,7 @@ class Client:
     `prepare` installs what is needed and returns the command to which SCENARIO, BOOTSTRAP_SERVERS and NAME are added; it raises NotRun.
     `culprits`: the fates of scenario `culprits` as the client presents them, one per record unless it has another view; the same on
     Apache Kafka, unless `culprits_older` has others for Chaffinch (see OLDER_NOTE). `not_offered`: a scenario, or `scenario.fact`, ->
-    why, with a source. `faults`: a scenario in which the client itself fails on every broker -> what is known of it.
+    why, with a source.
     """
 
     name: str
@@ -41,7 +41,6 @@ class Client:
     culprits: tuple[str, ...]
     culprits_older: tuple[str, ...] = ()
     not_offered: Mapping[str, str] = field(default_factory=dict)
-    faults: Mapping[str, str] = field(default_factory=dict)
 
 
 def _must(command: list[str | Path], what: str, folder: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
@@ -124,6 +123,7 @@ CLIENTS: tuple[Client, ...] = (
             "offsets.committed": f"it commits, and cannot show it: {_KCAT_DOCS}",
             "transactions.offset": f"it produces only inside a transaction: {_KCAT_DOCS}",
             "topics": f"it produces, consumes and lists: {_KCAT_DOCS}",
+            "transactionstates": f"it produces, consumes and lists: {_KCAT_DOCS}",
             "groups": f"it produces, consumes and lists: {_KCAT_DOCS}",
         },
     ),
@@ -137,11 +137,10 @@ CLIENTS: tuple[Client, ...] = (
             "INVALID_RECORD",
             "_INVALID_DIFFERENT_RECORD",
         ),
-    ),
-    Client(
-        name="Java",
-        prepare=_java,
-        culprits=("KafkaException", "InvalidRecordException", "KafkaException", "InvalidRecordException", "KafkaException"),
+        not_offered={
+            "transactionstates": "the admin client has no such method: "
+            "https://docs.confluent.io/platform/current/clients/confluent-kafka-python/html/index.html#adminclient"
+        },
     ),
     Client(
         name="kafka-python",
@@ -157,13 +156,22 @@ CLIENTS: tuple[Client, ...] = (
         not_offered={
             "group-consumer": f"the consumer has no such option: {_AIOKAFKA_DOCS}#consumer-class",
             "groups.deleted": f"the admin client has no such method: {_AIOKAFKA_DOCS}",
+            "transactionstates": f"the admin client has no such method: {_AIOKAFKA_DOCS}",
         },
+    ),
+    Client(
+        name="Java",
+        prepare=_java,
+        culprits=("KafkaException", "InvalidRecordException", "KafkaException", "InvalidRecordException", "KafkaException"),
     ),
     Client(
         name="Apache Kafka's tools",
         prepare=_java_tools,
         culprits=("KafkaException", "InvalidRecordException", "KafkaException", "InvalidRecordException", "KafkaException"),
-        not_offered={"transactions": f"no tool aborts what it has produced itself; the row Java does: {_KAFKA_TOOLS_DOCS}"},
+        not_offered={
+            "transactions": f"no tool aborts what it has produced itself; {_KAFKA_TOOLS_DOCS}",
+            "transactionstates.open": f"the tool that produces in transactions ends them; {_KAFKA_TOOLS_DOCS}",
+        },
     ),
     Client(
         name="franz-go",
@@ -175,11 +183,17 @@ CLIENTS: tuple[Client, ...] = (
         prepare=lambda: _node("kafkajs.js"),
         culprits=("INVALID_RECORD",) * 5,
         culprits_older=("INVALID_REQUEST",) * 5,
-        not_offered={"group-consumer": "the consumer has no such option: https://kafka.js.org/docs/consuming#options"},
+        not_offered={
+            "group-consumer": "the consumer has no such option: https://kafka.js.org/docs/consuming#options",
+            "transactionstates": "the admin client has no such method: https://kafka.js.org/docs/admin",
+        },
     ),
     Client(
         name="@platformatic/kafka",
         prepare=lambda: _node("platformatic_kafka.js"),
         culprits=("UNKNOWN_SERVER_ERROR", "UNKNOWN_SERVER_ERROR", "INVALID_RECORD"),  # Those of the two records, that of the batch.
+        not_offered={
+            "transactionstates": "the admin client has no such method: https://github.com/platformatic/kafka/blob/main/docs/admin.md"
+        },
     ),
 )

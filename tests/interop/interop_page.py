@@ -23,6 +23,7 @@ Chaffinch; where Apache Kafka differs, a note says so.
 | seek, offsets | commit, resume in a new member, seek, offset of a point in time, beginning and end |
 | idempotent | 100 records; the stored batches have a producer id and unbroken sequences |
 | transactions | committed, aborted, committed; read_committed and read_uncommitted; offsets inside the transaction |
+| admin: transactions | describe one that is open and its producer, describe and list it when it has ended |
 | admin: topics | create, refuse to create twice, describe, alter the configuration, add partitions, delete records, delete |
 | admin: groups | list, describe, read offsets, delete |
 | culprits | five records for a compacted topic, two of them without a key: each one's error as the client has it, none stored |

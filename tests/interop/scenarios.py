@@ -114,6 +114,11 @@ SCENARIOS: tuple[Scenario, ...] = (
         stored=_markers,
     ),
     Scenario(
+        name="transactionstates",
+        title="admin: transactions",
+        expected={"open": "ongoing", "producers": 1, "ended": "completecommit", "listed": True},
+    ),
+    Scenario(
         name="topics",
         title="admin: topics",
         expected={

@@ -39,7 +39,7 @@ var (
 	}
 	scenarios = map[string]func(option string){
 		"produce": produce, "headers": headers, "group": group, "offsets": offsets, "idempotent": idempotent,
-		"transactions": transactions, "topics": topics, "groups": groups, "culprits": culprits, "versions": versions,
+		"transactions": transactions, "transactionstates": transactionStates, "topics": topics, "groups": groups, "culprits": culprits, "versions": versions,
 	}
 )
 
@@ -313,6 +313,33 @@ func sendOffset(producer *kgo.Client, offset int64) {
 	committed, err := commit.RequestWith(ctx, producer)
 	must(err)
 	must(kerr.ErrorForCode(committed.Topics[0].Partitions[0].ErrorCode))
+}
+
+func transactionStates(string) {
+	id := name + "-id"
+	producer := client(kgo.TransactionalID(id))
+	admin := kadm.NewClient(client())
+	state := func() string {
+		described, err := admin.DescribeTransactions(ctx, id)
+		must(err)
+		return strings.ToLower(described[id].State)
+	}
+	must(producer.BeginTransaction())
+	send(producer, records(10, "value"))
+	tell(facts{"open": state()})
+	var place kadm.TopicsSet
+	place.Add(name, 0)
+	producers, err := admin.DescribeProducers(ctx, place)
+	must(err)
+	tell(facts{"producers": len(producers[name].Partitions[0].ActiveProducers)})
+	must(producer.EndTransaction(ctx, kgo.TryCommit))
+	for !strings.HasPrefix(state(), "complete") {
+		must(ctx.Err())
+	}
+	listed, err := admin.ListTransactions(ctx, nil, nil)
+	must(err)
+	_, found := listed[id]
+	tell(facts{"ended": state(), "listed": found})
 }
 
 func topics(string) {

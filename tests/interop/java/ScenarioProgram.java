@@ -57,6 +57,7 @@ public class ScenarioProgram {
             case "offsets" -> offsets();
             case "idempotent" -> idempotent();
             case "transactions" -> transactions();
+            case "transactionstates" -> transactionStates();
             case "topics" -> topics();
             case "groups" -> groups();
             case "culprits" -> culprits();
@@ -271,6 +272,30 @@ public class ScenarioProgram {
         tell("committed", committed.size());
         tell("rounds", committed.stream().map(record -> record.value().substring(6, 7)).collect(Collectors.toCollection(TreeSet::new)));
         tell("uncommitted", read("read_uncommitted").size());
+    }
+
+    static void transactionStates() throws Exception {
+        String id = name + "-id";
+        TopicPartition place = new TopicPartition(name, 0);
+        try (Admin admin = Admin.create(properties()); KafkaProducer<String, String> producer = producer("transactional.id", id)) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            send(producer, name, null, 10, "value");
+            tell("open", quoted(transactionState(admin, id)));
+            tell("producers", admin.describeProducers(List.of(place)).all().get(TIMEOUT_S, SECONDS).get(place).activeProducers().size());
+            producer.commitTransaction();
+            until(() -> transactionState(admin, id).startsWith("complete"));
+            tell("ended", quoted(transactionState(admin, id)));
+            tell("listed", admin.listTransactions().all().get(TIMEOUT_S, SECONDS).stream().anyMatch(each -> each.transactionalId().equals(id)));
+        }
+    }
+
+    static String transactionState(Admin admin, String id) {
+        try {
+            return admin.describeTransactions(List.of(id)).all().get(TIMEOUT_S, SECONDS).get(id).state().toString().toLowerCase();
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     static void topics() throws Exception {

@@ -160,6 +160,22 @@ def idempotent(servers: str, name: str, _: str) -> None:
     tell(acknowledged=COUNT - problems.count("Exception"))
 
 
+def transactionstates(servers: str, name: str, _: str) -> None:
+    transactional_id = f"{name}-id"
+    load = ("--topic", name, "--num-records", "10", "--record-size", "10", "--throughput", "-1", "--transactional-id", transactional_id)
+    tool("producer-perf-test", servers, *load)
+
+    def state() -> str:
+        printed = tool("transactions", servers, "describe", "--transactional-id", transactional_id)
+        header, row = (line.split() for line in printed.splitlines()[-2:])
+        return row[header.index("TransactionState")].lower()
+
+    until(lambda: state().startswith("complete"))
+    printed = tool("transactions", servers, "describe-producers", "--topic", name, "--partition", "0")
+    tell(producers=len(printed.splitlines()) - 1, ended=state())
+    tell(listed=transactional_id in tool("transactions", servers, "list").split())
+
+
 def topics(servers: str, name: str, _: str) -> None:
     topic = f"{name}-made"
     entity = ("--entity-type", "topics", "--entity-name", topic)
@@ -217,4 +233,9 @@ def versions(*_: str) -> None:
 
 
 if __name__ == "__main__":
-    main({each.__name__: each for each in (produce, headers, group, offsets, idempotent, topics, groups, culprits, versions)})
+    main(
+        {
+            each.__name__: each
+            for each in (produce, headers, group, offsets, idempotent, transactionstates, topics, groups, culprits, versions)
+        }
+    )

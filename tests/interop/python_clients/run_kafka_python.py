@@ -155,6 +155,27 @@ def transactions(servers: str, name: str, _: str) -> None:
     tell(committed=len(found), rounds=rounds, uncommitted=len(read(servers, name, "read_uncommitted")), offset=offset)
 
 
+def transactionstates(servers: str, name: str, _: str) -> None:
+    transactional_id = f"{name}-id"
+    place = TopicPartition(name, 0)
+    admin = KafkaAdminClient(bootstrap_servers=servers)
+
+    def state() -> str:
+        return admin.describe_transactions([transactional_id])[transactional_id].state.value.lower()
+
+    client = KafkaProducer(bootstrap_servers=servers, transactional_id=transactional_id)
+    client.init_transactions()
+    client.begin_transaction()
+    send(client, name, records(10))
+    tell(open=state(), producers=len(admin.describe_producers([place])[place].active_producers))
+    client.commit_transaction()
+    for _ in attempts():
+        if state().startswith("complete"):
+            break
+    listed = [each.transactional_id for found in admin.list_transactions().values() for each in found]
+    tell(ended=state(), listed=transactional_id in listed)
+
+
 def topics(servers: str, name: str, _: str) -> None:
     admin = KafkaAdminClient(bootstrap_servers=servers)
     topic = f"{name}-made"
@@ -220,4 +241,9 @@ def versions(*_: str) -> None:
 
 
 if __name__ == "__main__":
-    main({each.__name__: each for each in (produce, headers, group, offsets, idempotent, transactions, topics, groups, culprits, versions)})
+    main(
+        {
+            each.__name__: each
+            for each in (produce, headers, group, offsets, idempotent, transactions, transactionstates, topics, groups, culprits, versions)
+        }
+    )
