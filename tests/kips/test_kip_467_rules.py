@@ -9,6 +9,7 @@ import pytest
 from chaffinch.broker.core import counters
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
+from chaffinch.records import findings
 from chaffinch.records.compression import Compression
 from chaffinch.records.message_set import OLD_FORMATS, read_message_set
 from chaffinch.records.message_set_validation import validate_set
@@ -170,6 +171,16 @@ def test_which_versions_take_which_format(record_format: int, version: int) -> N
     is_taken = record_format == 2 or version < 3
     refused = 87 if version >= 8 else 42
     assert (answer.error_code, stored) == ((0, 3) if is_taken else (refused, 0))
+
+
+@pytest.mark.parametrize(("record_format", "codec"), [(1, Compression.GZIP), (2, Compression.ZSTD), (2, Compression.NONE)])
+def test_a_list_of_culprits_has_an_end(record_format: int, codec: Compression, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kilobyte unpacks to millions of records: the first culprits are listed, the message counts all."""
+    monkeypatch.setattr(findings, "CULPRITS_MAX", 4)
+    data = written(record_format, codec, [{"key": None}] * 7, {})
+    answer, moved, _ = send(data, 9 if record_format == 2 else 2, {"cleanup_policy": "compact"}, says="7 of 7 records")
+    assert [error.batch_index for error in answer.record_errors] == ([0, 1, 2, 3] if record_format == 2 else [])
+    assert moved["NoKeyCompactedTopicRecordsPerSec"] == 4
 
 
 def test_two_compressed_messages_and_other_mixtures() -> None:

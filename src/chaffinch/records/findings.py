@@ -15,6 +15,11 @@ CULPRITS_SPELLED_MAX = 1000
 """Culprits with a message of their own, with the value seen. Every further one is listed with its index, its code and the rule's short
 text: a batch can hold 150,000 culprits, and their sentences would be twenty times the batch."""
 
+CULPRITS_MAX = 200_000
+"""Culprits listed of one batch, the first ones: more than a batch of the default `max.message.bytes` can hold, plain. A kilobyte can unpack
+to millions of records, and each listed one costs memory here and in the answer. The others come out when the rest is sent again; the
+counters count those that are listed."""
+
 CULPRITS_IN_SUMMARY_MAX = 3
 """Culprits that the message about the whole batch repeats, as in Kafka."""
 
@@ -31,15 +36,18 @@ def culprits_of(found: Sequence[Finding], count: int, policy: ValidationPolicy, 
     return (*spelled, *(Culprit(index, rule.code, rule.short) for index, rule, _ in found[CULPRITS_SPELLED_MAX:]))
 
 
-def rejected(found: Sequence[Finding], count: int, policy: ValidationPolicy, now_ms: int) -> Rejected:
-    """The refusal of a batch of `count` records in which these (at least one) are at fault. A record rule counts one per culprit."""
+def rejected(found: Sequence[Finding], culprit_count: int, count: int, policy: ValidationPolicy, now_ms: int) -> Rejected:
+    """The refusal of a batch of `count` records of which `culprit_count` are at fault, these (at least one) the first of them.
+
+    A record rule counts one per culprit.
+    """
     culprits = culprits_of(found, count, policy, now_ms)
-    if len(found) == 1:
+    if culprit_count == 1:
         message = culprits[0].message
     else:
         named = [f"record {index}: {rule.text(seen, policy, now_ms)}" for index, rule, seen in found[:CULPRITS_IN_SUMMARY_MAX]]
-        if len(found) > len(named):
-            named.append(f"and {len(found) - len(named)} more")
-        message = f"{len(found)} of {count} records for {policy.topic_partition} rejected: {'; '.join(named)}"
+        if culprit_count > len(named):
+            named.append(f"and {culprit_count - len(named)} more")
+        message = f"{culprit_count} of {count} records for {policy.topic_partition} rejected: {'; '.join(named)}"
     counts = Counter(rule.counter for _, rule, _ in found if rule.counter is not None)
     return Rejected(code=code_of(culprits), message=message, culprits=culprits, counts=tuple(counts.items()))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from chaffinch.errors import codes
-from chaffinch.records import kernels
+from chaffinch.records import findings, kernels
 from chaffinch.records.batch_codec import write_header
 from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, BATCH_BYTES_MAX, HEADER_BYTES, TimestampType
 from chaffinch.records.byte_columns import Bytes, Int64s
@@ -58,7 +58,8 @@ def convert(message_set: MessageSet, policy: ValidationPolicy, now_ms: int) -> A
         corrupt = CorruptBatch(fault, count, position, f"{len(data)} bytes of messages")
         return Rejected(code=code, message=batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
-        return rejected(_find(message_set, data, policy, now_ms, culprit_count), count, policy, now_ms)
+        found = _find(message_set, data, policy, now_ms, min(culprit_count, findings.CULPRITS_MAX))
+        return rejected(found, culprit_count, count, policy, now_ms)
     wrong = _first_broken(CONTENT_RULES, message_set, policy, count) if message_set.is_wrapper else None
     return wrong or _converted(message_set, data, policy, now_ms, summary)
 
@@ -104,7 +105,7 @@ def _walk(
 
 
 def _find(message_set: MessageSet, data: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int) -> list[Finding]:
-    """The culprits themselves, whose number an earlier walk has found."""
+    """The first culprits themselves; an earlier walk has found that there are so many."""
     indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
     reasons = np.empty(culprit_count, np.uint8)
     _walk(message_set, data, policy, now_ms, indices, reasons, seen, np.empty(messages.SUMMARY_LENGTH, np.int64))

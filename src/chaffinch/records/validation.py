@@ -14,7 +14,7 @@ import numpy as np
 
 from chaffinch.errors import codes
 from chaffinch.errors.exceptions import Culprit
-from chaffinch.records import kernels
+from chaffinch.records import findings, kernels
 from chaffinch.records.batch_codec import decompressed_payload, encode
 from chaffinch.records.batch_header import (
     ATTRIBUTE_COMPRESSION,
@@ -104,7 +104,8 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
-        return rejected(_find(view, records, policy, now_ms, culprit_count), header.count, policy, now_ms)
+        found = _find(view, records, policy, now_ms, min(culprit_count, findings.CULPRITS_MAX))
+        return rejected(found, culprit_count, header.count, policy, now_ms)
     return _accepted(view, payload, policy, now_ms, max_timestamp)
 
 
@@ -166,7 +167,7 @@ def _walk(
 
 
 def _find(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int) -> list[Finding]:
-    """The culprits themselves, whose number an earlier walk has found."""
+    """The first culprits themselves; an earlier walk has found that there are so many."""
     indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
     reasons = np.empty(culprit_count, np.uint8)
     _walk(view, records, policy, now_ms, indices, reasons, seen)
