@@ -1,0 +1,56 @@
+"""docs/interop.md as it is printed from cells."""
+
+from __future__ import annotations
+
+from tests.interop.cells import Cell, Row, Verdict
+from tests.interop.clients import CLIENTS, Client
+from tests.interop.interop_page import page
+from tests.interop.scenarios import SCENARIOS, Scenario
+
+SCENARIO_NAMES = {scenario.name for scenario in SCENARIOS}
+FACTS = {f"{scenario.name}.{fact}" for scenario in SCENARIOS for fact in scenario.expected}
+ONE = Scenario(name="one", title="the first", expected={})
+WORKS = Cell(verdict=Verdict.WORKS)
+
+
+def client(name: str) -> Client:
+    return Client(name=name, prepare=list, culprits=())
+
+
+def rows(**cells: Cell) -> list[Row]:
+    return [Row(client=client(name), version="1", cells={"one": cell}) for name, cell in cells.items()]
+
+
+def printed(chaffinch: list[Row], apache_kafka: list[Row]) -> list[str]:
+    """The last table and the notes."""
+    text = page("4.3.1", apache_kafka, chaffinch, [ONE])
+    return text[text.index("|  |") :].splitlines()
+
+
+def test_a_cell_says_what_was_seen_here_and_equal_notes_are_one():
+    source = Cell(verdict=Verdict.NOT_OFFERED, note="see there")
+    found = rows(a=WORKS, b=source, c=source)
+    assert printed(found, found) == [
+        "|  | a | b | c |",
+        "| --- | --- | --- | --- |",
+        "| version | 1 | 1 | 1 |",
+        "| the first | works | not offered [1] | not offered [1] |",
+        "",
+        "1. see there",
+    ]
+
+
+def test_a_difference_from_apache_kafka_is_a_note():
+    broken = Cell(verdict=Verdict.FAILS, note="offset is 3, expected 5")
+    assert printed(rows(a=broken), rows(a=WORKS))[-3:] == [
+        "| the first | fails [1] |",
+        "",
+        "1. offset is 3, expected 5; on Apache Kafka: works",
+    ]
+    assert printed(rows(a=WORKS), rows(a=broken))[-1] == "1. on Apache Kafka: fails (offset is 3, expected 5)"
+
+
+def test_what_is_not_offered_names_scenarios_and_facts_that_exist_and_a_source():
+    for each in CLIENTS:
+        assert each.not_offered.keys() <= SCENARIO_NAMES | FACTS, each.name
+        assert all("https://" in why for why in each.not_offered.values()), each.name

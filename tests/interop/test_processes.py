@@ -1,0 +1,55 @@
+"""The judges' processes: what they leave behind, which is nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.interop.processes import DidNotStart, Server, run
+
+TIMEOUT_S = 20.0
+SAYS_AND_STAYS = "import os, signal; print('ready', os.getpid(), flush=True); signal.pause()"
+FORKS_AND_STAYS = "import os, signal; print(os.fork() or os.getpid(), flush=True); signal.pause()"
+
+
+def python(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+def is_running(pid: int) -> bool:
+    """A process that has ended and is not yet collected by its parent does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_command_that_ends_tells_how():
+    outcome = run(python("import sys; print(input()); sys.exit('no')"), timeout_s=TIMEOUT_S, stdin="a line\n")
+    assert (outcome.exit_status, outcome.output, outcome.errors) == (1, "a line\n", "no\n")
+    assert not outcome.succeeded
+
+
+def test_a_command_that_stays_is_killed_with_its_children():
+    outcome = run(python(FORKS_AND_STAYS), timeout_s=1.0)
+    assert outcome.exit_status is None
+    assert "killed after 1 s" in outcome.errors
+    assert [pid for pid in map(int, outcome.output.split()) if is_running(pid)] == []
+
+
+def test_a_server_is_ready_when_it_says_so_and_is_stopped(tmp_path):
+    with Server(python(SAYS_AND_STAYS), ready_text="ready", log=tmp_path / "log", timeout_s=TIMEOUT_S) as server:
+        assert server.ready_line == f"ready {server.process.pid}"
+        os.kill(server.process.pid, 0)
+    assert server.process.returncode is not None
+    assert (tmp_path / "log").read_text() == f"{server.ready_line}\n"
+
+
+@pytest.mark.parametrize(("text", "timeout_s"), [("print('no such folder')", TIMEOUT_S), ("import signal; signal.pause()", 0.2)])
+def test_a_server_that_is_never_ready_is_an_error_with_its_log(tmp_path, text, timeout_s):
+    with pytest.raises(DidNotStart) as caught:
+        Server(python(text), ready_text="ready", log=tmp_path / "log", timeout_s=timeout_s)
+    assert (tmp_path / "log").read_text().strip() in str(caught.value)
