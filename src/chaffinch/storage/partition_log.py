@@ -127,7 +127,8 @@ class PartitionLog:
         Raises CorruptLog where acknowledged records are damaged, StorageError where the disk fails. What was cut off is in `cuts`.
         """
         config = config or LogConfig()
-        file_system.make_directory(directory)
+        if not file_system.exists(directory):
+            file_system.make_directory(directory)
         return cls(file_system, directory, topic_partition, config, recover(file_system, directory, config, now_ms))
 
     # Appending.

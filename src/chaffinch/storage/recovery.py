@@ -171,7 +171,7 @@ class _Recovery:
             cuts=self._cuts,
             bytes_read=self._bytes_read,
             snapshot_names=self._snapshot_names,
-            durable_snapshot_offset=self._newest_durable(),
+            durable_snapshot_offset=taken.log_end_offset if taken is not None and taken.is_durable else self._newest_durable(),
             state=self._state,
         )
 

@@ -183,8 +183,8 @@ class Segment:
 
     def _save(self, suffix: str, entries: OffsetIndex | AbortedTransactions, entry_bytes: int, saved: tuple[int, int]) -> tuple[int, int]:
         count, crc = saved
-        if len(entries) == count:
-            return saved
+        if len(entries) == count or (suffix == INDEX_SUFFIX and len(entries) == 1):
+            return saved  # An index of the first batch alone says nothing: small logs need no file for it.
         file = self._file_system.open(self.stem + suffix + self._suffix)
         try:
             if file.size != count * entry_bytes:

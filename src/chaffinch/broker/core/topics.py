@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
@@ -174,10 +175,15 @@ class TopicRegistry:
         topic = Topic(name=name, topic_id=topic_id, overrides=overrides, config=config)
         if validate_only:
             return CreatedTopic(topic, len(replicas), len(replicas[0]))
-        self._open_partitions(topic, replicas, now_ms, is_new=True)
-        # The names are on disk before the journal says that they are.
-        sync_directories(self._file_system, topic.directory)
-        self._write(topic)
+        try:
+            self._open_partitions(topic, replicas, now_ms, is_new=True)
+            # The names are on disk before the journal says that they are.
+            sync_directories(self._file_system, topic.directory)
+            self._write(topic)
+        except StorageError:
+            with suppress(StorageError):  # Nobody knows of it: it is a few empty directories.
+                self._file_system.remove_tree(topic.directory)
+            raise
         self._remember(topic)
         return CreatedTopic(topic, len(replicas), len(replicas[0]))
 
@@ -326,12 +332,15 @@ class TopicRegistry:
         self._journal.put({_TOPIC_PREFIX + topic.name.encode(): json.dumps(value).encode()})
 
     def _open_partitions(self, topic: Topic, replicas: Sequence[tuple[int, ...]], now_ms: int, *, is_new: bool) -> None:
+        log_config = self._log_config(topic.config)
         for index, assigned in enumerate(replicas, start=len(topic.partitions)):
             directory = f"{topic.directory}/{index}"
             if not is_new and not self._file_system.exists(directory):
                 raise StorageError(self._file_system.describe(directory), "open", f"the log of {topic.name}-{index} is missing")
             topic_partition = TopicPartition(topic.name, index)
-            log = PartitionLog.open(self._file_system, directory, topic_partition, self._opening_config(topic.config), now_ms)
+            if log_config.verify_bytes_max > self._verify_bytes_left:
+                log_config = replace(log_config, verify_bytes_max=max(0, self._verify_bytes_left))
+            log = PartitionLog.open(self._file_system, directory, topic_partition, log_config, now_ms)
             self._verify_bytes_left -= log.recovery_bytes_read
             log.maintenance_wanted = self.wants_maintenance.append
             if log.files.segments:
@@ -360,10 +369,6 @@ class TopicRegistry:
 
     def _policy(self, topic_partition: TopicPartition, config: TopicConfig) -> ValidationPolicy:
         return validation_policy(topic_partition, config, self._settings["max.decompressed.bytes"])
-
-    def _opening_config(self, config: TopicConfig) -> LogConfig:
-        log_config = self._log_config(config)
-        return replace(log_config, verify_bytes_max=max(0, min(log_config.verify_bytes_max, self._verify_bytes_left)))
 
     def _log_config(self, config: TopicConfig) -> LogConfig:
         return LogConfig(
