@@ -41,7 +41,6 @@ class ConfigEntry:
     value: str | None
     source: str
     default: str | None
-    is_read_only: bool
     is_sensitive: bool
 
     @property
@@ -69,7 +68,6 @@ def _entry(config: DescribeConfigsResourceResult) -> ConfigEntry:
         value=config.value,
         source=SOURCES.get(config.config_source, "unknown"),
         default=default,
-        is_read_only=config.read_only,
         is_sensitive=config.is_sensitive,
     )
 

@@ -102,7 +102,7 @@ class RecordReader:
             return ask_leaders(self._client, partitions, request_for, read)
         except OffsetOutOfRangeException as error:
             place = error.topic_partition
-            text = f"offset {self.positions[place]} is not there" if place is not None else error.message
+            text = f"offset {self.positions[place]} is not there, or not any more" if place is not None else error.message
             raise OffsetOutOfRangeException(text, topic_partition=place, stored=Stored.NO, api="Fetch") from None
 
     def _fetch_topic(self, topic: str, numbers: list[int]) -> FetchTopic:

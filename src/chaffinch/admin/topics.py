@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
@@ -18,7 +18,6 @@ from chaffinch.errors import ApiException, UnknownTopicOrPartitionException, cod
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.create_topics import (
-    CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
@@ -110,18 +109,16 @@ def create_topic(
     partitions: int = BY_BROKER,
     replication_factor: int = BY_BROKER,
     config: Mapping[str, str] | None = None,
-    assignments: Sequence[Sequence[int]] = (),
-    validate_only: bool = False,
 ) -> None:
-    """Create a topic. `assignments`: for each partition the nodes that hold it, the preferred leader first; then both numbers stay -1."""
+    """Create a topic. Raises what the controller refuses it with."""
     topic = CreatableTopic(
         name=name,
         num_partitions=partitions,
         replication_factor=replication_factor,
-        assignments=[CreatableReplicaAssignment(partition_index=index, broker_ids=list(ids)) for index, ids in enumerate(assignments)],
+        assignments=[],
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()],
     )
-    request = CreateTopicsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS, validate_only=validate_only)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS)
     answer: CreateTopicsResponse = client.request(request, "controller")
     answers.raise_for(answer)
 
