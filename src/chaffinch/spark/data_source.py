@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from chaffinch.errors import ConfigException
-from chaffinch.errors.codes import Group
-from chaffinch.spark.marker import Refusal
+from chaffinch.spark.marker import invalid
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -87,8 +86,3 @@ class ChaffinchDataSource(DataSource):
 
 class DefaultSource(ChaffinchDataSource):
     """The name under which Spark looks for a format in a module `pyspark_*`."""
-
-
-def invalid(error: ConfigException) -> Refusal:
-    """The error as its text reaches the user."""
-    return Refusal(Group.INVALID_CONFIGURATION, "CONFIG", str(error))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
+from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 
 
@@ -27,6 +28,11 @@ class Refusal(Exception):
 
     def __str__(self) -> str:
         return f"KAFKA[{self.group.value}] {self.name}: {self.text}"
+
+
+def invalid(error: ConfigException) -> Refusal:
+    """A wrong configuration, as its text reaches the user."""
+    return Refusal(Group.INVALID_CONFIGURATION, "CONFIG", str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

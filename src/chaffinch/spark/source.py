@@ -50,7 +50,7 @@ class TopicReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[TopicRange]:
-        from chaffinch.spark.data_source import invalid
+        from chaffinch.spark.marker import invalid
         from chaffinch.spark.target import client_for, refusal_of
 
         try:
