@@ -1,0 +1,155 @@
+"""A disk without space, or that cannot be written, refuses with a code and leaves nothing half done; it serves again without a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch.errors import codes
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from chaffinch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.incremental_alter_configs import AlterableConfig, AlterConfigsResource, IncrementalAlterConfigsRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
+from chaffinch.storage.file_system import MemoryFileSystem, StorageError
+from tests.broker.batches import batch_of
+from tests.broker.core_client import Cluster
+
+STORAGE = codes.KAFKA_STORAGE_ERROR.number
+COORDINATOR = codes.NOT_COORDINATOR.number
+CHANGING = frozenset({"append", "truncate", "open", "make directory", "remove", "rename"})
+
+REQUESTS: dict[str, tuple[Callable[[], Any], Callable[[Any], int], int]] = {
+    "CreateTopics": (
+        lambda: CreateTopicsRequest(topics=[CreatableTopic(name="new", num_partitions=3, replication_factor=1)], timeout_ms=1),
+        lambda answer: answer.topics[0].error_code,
+        STORAGE,
+    ),
+    "CreatePartitions": (
+        lambda: CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="orders", count=4)], timeout_ms=1),
+        lambda answer: answer.results[0].error_code,
+        STORAGE,
+    ),
+    "IncrementalAlterConfigs": (
+        lambda: IncrementalAlterConfigsRequest(
+            resources=[
+                AlterConfigsResource(
+                    resource_type=2,
+                    resource_name="orders",
+                    configs=[AlterableConfig(name="retention.ms", config_operation=0, value="5")],
+                )
+            ],
+            validate_only=False,
+        ),
+        lambda answer: answer.responses[0].error_code,
+        STORAGE,
+    ),
+    "DeleteTopics": (
+        lambda: DeleteTopicsRequest(topics=[DeleteTopicState(name="doomed")], timeout_ms=1),
+        lambda answer: answer.responses[0].error_code,
+        STORAGE,
+    ),
+    "InitProducerId": (
+        lambda: InitProducerIdRequest(transactional_id="writer", transaction_timeout_ms=1000),
+        lambda answer: answer.error_code,
+        COORDINATOR,
+    ),
+    "OffsetCommit": (
+        lambda: OffsetCommitRequest(
+            group_id="readers",
+            topics=[
+                OffsetCommitRequestTopic(
+                    name="orders", partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=1, committed_metadata="")]
+                )
+            ],
+        ),
+        lambda answer: answer.topics[0].partitions[0].error_code,
+        COORDINATOR,
+    ),
+}
+
+
+def fill(files: MemoryFileSystem) -> None:
+    files.bytes_free = 0
+
+
+def make_read_only(files: MemoryFileSystem) -> None:
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation in CHANGING:
+            raise StorageError(path, operation, "Read-only file system")
+
+    files.hook = hook
+
+
+def relieve(files: MemoryFileSystem) -> None:
+    files.bytes_free = files.hook = None
+
+
+def cluster_with_topics() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders")
+    cluster.topic("doomed")
+    cluster.client().produce("orders", batch_of(b"a", identity=ProducerIdentity(7, 0), sequence=0))
+    return cluster
+
+
+@pytest.mark.parametrize("harm", [fill, make_read_only])
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_change_is_refused_and_works_again(name: str, harm: Callable[[MemoryFileSystem], None]) -> None:
+    make, code_of, expected = REQUESTS[name]
+    cluster = cluster_with_topics()
+    client = cluster.client()
+    before = sorted(cluster.file_system.list("logs"))
+    harm(cluster.file_system)
+    assert code_of(client.ask(make(), 8 if name == "OffsetCommit" else None)) == expected
+    assert {topic.name for topic in cluster.core.topics} == {"orders", "doomed"}
+    assert sorted(cluster.file_system.list("logs")) == before or harm is make_read_only
+    relieve(cluster.file_system)
+    assert code_of(client.ask(make(), 8 if name == "OffsetCommit" else None)) == 0
+    cluster.restart()
+    assert {topic.name for topic in cluster.core.topics} - {"new", "doomed"} == {"orders"}
+
+
+@pytest.mark.parametrize("harm", [fill, make_read_only])
+@pytest.mark.parametrize("policy", ["os", "always"])
+def test_records_are_refused_and_taken_again(policy: str, harm: Callable[[MemoryFileSystem], None]) -> None:
+    cluster = Cluster({"flush.policy": policy})
+    cluster.topic("orders")
+    client = cluster.client()
+    one = ProducerIdentity(7, 0)
+    assert client.produce("orders", batch_of(b"0", identity=one, sequence=0)).error_code == 0
+    harm(cluster.file_system)
+    for _ in range(3):
+        refused = client.produce("orders", batch_of(b"1", identity=one, sequence=1))
+        assert (refused.error_code, refused.base_offset) == (STORAGE, -1)
+        assert "cannot append" in refused.error_message
+    relieve(cluster.file_system)
+    assert client.produce("orders", batch_of(b"1", identity=one, sequence=1)).base_offset == 1
+    assert client.produce("orders", batch_of(b"0", identity=one, sequence=0)).base_offset == 0
+    cluster.restart()
+    assert cluster.client().produce("orders", batch_of(b"2", identity=one, sequence=2)).base_offset == 2
+
+
+@pytest.mark.parametrize("bytes_free", [0, 30, 100, 180])
+def test_a_roll_that_finds_no_space_changes_nothing(bytes_free: int) -> None:
+    cluster = Cluster()
+    cluster.topic("orders", segment_ms="1")
+    client = cluster.client()
+    stamp = cluster.now_ms
+    client.produce("orders", batch_of(b"0" * 100, timestamps=[stamp - 10]))
+    cluster.file_system.bytes_free = bytes_free
+    codes_seen = {client.produce("orders", batch_of(b"1" * 100, timestamps=[stamp])).error_code for _ in range(3)}
+    assert STORAGE in codes_seen
+    cluster.file_system.bytes_free = None
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    end = partition.log.log_end_offset
+    assert client.produce("orders", batch_of(b"2" * 100, timestamps=[stamp])).base_offset == end
+    cluster.restart()
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    assert partition.log.log_end_offset == end + 1
