@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from chaffinch.admin import by_leader, offsets, options
+from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import TimeoutException, TopicAuthorizationException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.list_offsets import (
@@ -16,6 +17,7 @@ from chaffinch.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from chaffinch.runtime.clock import ManualClock
 from tests.client.scripted_server import HANG_UP, ScriptedServer
 
 PLACES = [TopicPartition("orders", number) for number in range(3)]
@@ -81,10 +83,18 @@ def test_what_is_final_is_raised_with_its_partition() -> None:
 
 
 def test_time_is_up_at_some_point() -> None:
-    with server_with(lambda turn, partition: codes.NOT_LEADER_OR_FOLLOWER) as server:
-        limits = {"bootstrap.servers": server.bootstrap_servers, "default.api.timeout.ms": 200}
-        with options.connect(limits) as client, pytest.raises(TimeoutException, match="the last error was NOT_LEADER_OR_FOLLOWER"):
+    """After the third answer, or while it is on its way."""
+    clock = ManualClock()
+
+    def code_of(turn: int, partition: int) -> Any:
+        if partition == 0:
+            clock.advance(400)
+        return codes.NOT_LEADER_OR_FOLLOWER
+
+    with server_with(code_of) as server, SyncClient(server.bootstrap_servers, clock=clock, timeout_ms=1_000) as client:
+        with pytest.raises(TimeoutException, match="ListOffsets request to the leaders of 3 partitions failed after 1200 ms"):
             offsets.latest(client, PLACES)
+        assert asked_of(server) == [[0, 1, 2]] * 3
 
 
 def test_nothing_to_ask() -> None:

@@ -16,6 +16,7 @@ from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchReque
 from chaffinch.protocol.schema import Message
 from chaffinch.records import batch
 from chaffinch.records.columns import RecordColumns
+from chaffinch.runtime.clock import ManualClock
 from tests.client.scripted_server import ScriptedServer
 
 PLACES = [TopicPartition("orders", number) for number in range(3)]
@@ -110,12 +111,14 @@ def test_a_topic_that_is_not_there(client: SyncClient) -> None:
         read(RecordReader(client, {TopicPartition("ordres", 0): 0}, ends=None, settings=SETTINGS))
 
 
-def answering(records: bytes) -> ScriptedServer:
-    """A server whose partition orders-0 holds `records`."""
+def answering(records: bytes, clock: ManualClock | None = None) -> ScriptedServer:
+    """A server whose partition orders-0 holds `records`; each answer takes 400 ms of `clock`."""
 
     def script(server: ScriptedServer, message: Message) -> Message | None:
         if not isinstance(message, FetchRequest):
             return None
+        if clock is not None:
+            clock.advance(400)
         data = PartitionData(partition_index=0, error_code=0, high_watermark=10, records=records)
         return FetchResponse(responses=[FetchableTopicResponse(topic="orders", partitions=[data])])
 
@@ -137,7 +140,10 @@ def test_bytes_that_were_changed_on_the_way_are_told(broker: EmbeddedBroker) -> 
 
 
 def test_a_partition_that_gives_nothing_is_not_waited_for_for_ever() -> None:
-    with answering(b"") as server:
-        limits = {"bootstrap.servers": server.bootstrap_servers, "default.api.timeout.ms": 200}
-        with options.connect(limits) as client, pytest.raises(TimeoutException, match="orders-0 gave nothing at offset 0"):
-            read(RecordReader(client, {PLACES[0]: 0}, ends={PLACES[0]: 10}, settings=SETTINGS))
+    clock = ManualClock()
+    with (
+        answering(b"", clock) as server,
+        SyncClient(server.bootstrap_servers, clock=clock, timeout_ms=1_000) as client,
+        pytest.raises(TimeoutException, match="orders-0 gave nothing at offset 0 for 1200 ms"),
+    ):
+        read(RecordReader(client, {PLACES[0]: 0}, ends={PLACES[0]: 10}, settings=SETTINGS))
