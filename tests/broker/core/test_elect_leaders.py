@@ -64,6 +64,15 @@ def test_a_preferred_replica_that_does_not_run(cluster: Cluster) -> None:
     assert elect(cluster.client(node=1), ("orders", 0)) == {("orders", 0): 80}
 
 
+def test_a_preferred_replica_that_is_not_in_sync(cluster: Cluster) -> None:
+    """It runs, but the last that was in sync is gone: to let it lead would be an unclean election."""
+    cluster.stop_node(0)
+    cluster.stop_node(1)
+    cluster.start_node(0)
+    assert leaders(cluster)[0][0] == -1
+    assert elect(cluster.client(), ("orders", 0)) == {("orders", 0): 80}
+
+
 def test_unclean_elections_find_nobody(cluster: Cluster) -> None:
     client = cluster.client()
     assert elect(client, ("orders", 0), kind=ELECTION_UNCLEAN) == {("orders", 0): 84}

@@ -9,6 +9,7 @@ import pytest
 
 from chaffinch.protocol.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.describe_cluster import DescribeClusterRequest
 from chaffinch.protocol.messages.metadata import OPERATIONS_UNKNOWN, MetadataRequest, MetadataRequestTopic
 from chaffinch.protocol.primitives import ZERO_UUID
 from tests.broker.core_client import Client, Cluster
@@ -88,6 +89,9 @@ class TestAuthorizedOperations:
         answer = ask(client, version=10, include_cluster_authorized_operations=True)
         assert answer.cluster_authorized_operations == 0b1_1111_1010_0000
         assert ask(client, version=10).cluster_authorized_operations == OPERATIONS_UNKNOWN
+        for is_wanted, operations in ((True, 0b1_1111_1010_0000), (False, OPERATIONS_UNKNOWN)):
+            answer = client.ask(DescribeClusterRequest(include_cluster_authorized_operations=is_wanted))
+            assert answer.cluster_authorized_operations == operations
 
 
 def delete(client: Client, *asked: tuple[str | None, UUID], version: int = 6) -> list[tuple[str | None, int]]:

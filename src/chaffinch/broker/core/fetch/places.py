@@ -49,8 +49,8 @@ class FetchPlace:
         return high_watermark == self.high_watermark and log_start_offset == self.log_start_offset
 
     def note(self, told: PartitionData) -> None:
-        """Take note of an answer. After an error the partition is told of again, once it can be read."""
-        self.high_watermark = -1 if told.error_code else told.high_watermark
+        """Take note of an answer. Errors tell -1, so that the partition is told of again once it can be read."""
+        self.high_watermark = told.high_watermark
         self.log_start_offset = told.log_start_offset
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaffinch.broker.core import authorized_operations
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -21,7 +22,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             endpoint_type=request.endpoint_type,
         )
     shown = broker.nodes.nodes if request.include_fenced_brokers else broker.nodes.live
-    return DescribeClusterResponse(
+    response = DescribeClusterResponse(
         cluster_id=broker.cluster_id,
         controller_id=broker.nodes.controller_id,
         brokers=[
@@ -29,3 +30,6 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             for node in shown
         ],
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = authorized_operations.ON_CLUSTER
+    return response
