@@ -42,7 +42,7 @@ simulate: setup ## replay one simulated world: make simulate SEED=17, or many: m
 fuzz: setup ## mutated bytes against every parser, with bounds checks on in the compiled loops
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
 
-interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (15 minutes)
+interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (10 minutes)
 	@$(BIN)/python -m tests.interop
 	@$(BIN)/python -m tests.cli
 

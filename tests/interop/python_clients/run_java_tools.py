@@ -9,12 +9,23 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.interop import apache_kafka
 from tests.interop.apache_kafka import TOOLS, java_command
-from tests.interop.python_clients.scenario_program import COUNT, CULPRIT_KEYS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, tell
+from tests.interop.python_clients.scenario_program import (
+    COUNT,
+    CULPRIT_KEYS,
+    HEADERS,
+    ROUND,
+    TIMEOUT_S,
+    Records,
+    main,
+    records,
+    tell,
+    until,
+)
 
 SILENCE_MS = 3000
 """The console consumer ends after so long without a record."""
@@ -48,13 +59,6 @@ def read(servers: str, topic: str, *arguments: str, **formatter: str) -> list[st
     ends = () if "--max-messages" in arguments else ("--timeout-ms", str(SILENCE_MS))
     starts = () if "--offset" in arguments else ("--from-beginning",)
     return tool("console-consumer", servers, "--topic", topic, *starts, *ends, *shown, *arguments).splitlines()
-
-
-def until(done: Callable[[], bool]) -> None:
-    limit = time.monotonic() + TIMEOUT_S
-    while not done():
-        if time.monotonic() > limit:
-            raise TimeoutError(f"nothing more within {TIMEOUT_S} s")
 
 
 class Member:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import kafka
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, OffsetAndMetadata, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
-from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, tell
+from scenario_program import CULPRIT_KEYS, FIRST_TIMESTAMP_MS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, tell, until
 
 
 def consumer(servers: str, group: str | None, **config: Any) -> KafkaConsumer:
@@ -72,6 +74,39 @@ def headers(servers: str, name: str, _: str) -> None:
     tell(headers=[[key, value.decode()] for key, value in read(servers, name)[0].headers])
 
 
+class Member:
+    """A consumer of a group in a thread of its own: this client may join for ever when nobody polls at the moment the join ends."""
+
+    def __init__(self, servers: str, topic: str, seen: set[bytes]) -> None:
+        self.assigned = 0
+        self._seen = seen
+        self._stopped = threading.Event()
+        self._client = consumer(servers, f"{topic}-group", heartbeat_interval_ms=500)
+        self._client.subscribe([topic])
+        self._thread = threading.Thread(target=self._poll)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def _poll(self) -> None:
+        while not self._stopped.is_set():
+            self._seen.update(each.value for each in polled(self._client, 2000))
+            self.assigned = len(self._client.assignment())
+        self._client.commit()
+        self._client.close()
+
+
+@contextlib.contextmanager
+def joined(servers: str, topic: str, seen: set[bytes]) -> Iterator[Member]:
+    member = Member(servers, topic, seen)
+    try:
+        yield member
+    finally:
+        member.stop()
+
+
 def group(servers: str, name: str, _: str) -> None:
     writer = KafkaProducer(bootstrap_servers=servers)
     seen: set[bytes] = set()
@@ -81,34 +116,20 @@ def group(servers: str, name: str, _: str) -> None:
         for partition in range(4):
             send(writer, name, rows[partition::4], partition=partition)
 
-    def poll(members: list[KafkaConsumer], done: Callable[[], bool]) -> None:
-        for _ in attempts():
-            if done():
-                return
-            for member in members:
-                seen.update(each.value for each in polled(member, 100))
-
-    def sizes(*members: KafkaConsumer) -> list[int]:
-        return [len(member.assignment()) for member in members]
-
     fill("first")
-    one = consumer(servers, f"{name}-group")
-    one.subscribe([name])
-    poll([one], lambda: len(seen) == ROUND)
-    tell(alone=sizes(one)[0])
-    one.commit()
-    two = consumer(servers, f"{name}-group")
-    two.subscribe([name])
-    poll([one, two], lambda: sizes(one, two) == [2, 2])
-    tell(together=sizes(one, two))
-    fill("second")
-    poll([one, two], lambda: len(seen) == 2 * ROUND)
-    two.close()
-    poll([one], lambda: sizes(one) == [4])
-    fill("third")
-    poll([one], lambda: len(seen) == 3 * ROUND)
-    tell(after=sizes(one)[0], records=len(seen))
-    one.close()
+    with joined(servers, name, seen) as one:
+        until(lambda: len(seen) == ROUND)
+        until(lambda: one.assigned == 4)
+        tell(alone=one.assigned)
+        with joined(servers, name, seen) as two:
+            until(lambda: one.assigned == two.assigned == 2)
+            tell(together=[one.assigned, two.assigned])
+            fill("second")
+            until(lambda: len(seen) == 2 * ROUND)
+        until(lambda: one.assigned == 4)
+        fill("third")
+        until(lambda: len(seen) == 3 * ROUND)
+        tell(after=one.assigned, records=len(seen))
 
 
 def offsets(servers: str, name: str, _: str) -> None:
@@ -171,9 +192,7 @@ def transactionstates(servers: str, name: str, _: str) -> None:
     send(client, name, records(10))
     tell(open=state(), producers=len(admin.describe_producers([place])[place].active_producers))
     client.commit_transaction()
-    for _ in attempts():
-        if state().startswith("complete"):
-            break
+    until(lambda: state().startswith("complete"))
     listed = [each.transactional_id for found in admin.list_transactions().values() for each in found]
     tell(ended=state(), listed=transactional_id in listed)
 

@@ -8,9 +8,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from scenario_program import COUNT, CULPRIT_KEYS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, tell
+from scenario_program import COUNT, CULPRIT_KEYS, HEADERS, ROUND, TIMEOUT_S, Records, main, records, tell, until
 
 FORMAT = r"%k\t%s\n"
 UNFINISHED = "x" * 16_384
@@ -37,13 +37,6 @@ def read(servers: str, topic: str, isolation: str = "read_committed") -> list[st
     """Everything that stands in the topic now, as lines."""
     printed = kcat(servers, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", FORMAT, "-X", f"isolation.level={isolation}")
     return printed.splitlines()
-
-
-def until(done: Callable[[], bool]) -> None:
-    limit = time.monotonic() + TIMEOUT_S
-    while not done():
-        if time.monotonic() > limit:
-            raise TimeoutError(f"nothing more within {TIMEOUT_S} s")
 
 
 class Member:

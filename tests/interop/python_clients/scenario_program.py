@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 TIMEOUT_S = 30
+PAUSE_S = 0.02
 COUNT = 100
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
 """Of record 0 of scenario `offsets`; each later one is a second younger."""
@@ -33,6 +36,16 @@ def records(count: int = COUNT, label: str = "value") -> Records:
 
 def tell(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait for what happens elsewhere."""
+    limit = time.monotonic() + TIMEOUT_S
+    pause = threading.Event()
+    while not done():
+        if time.monotonic() > limit:
+            raise TimeoutError(f"nothing more within {TIMEOUT_S} s")
+        pause.wait(PAUSE_S)
 
 
 def main(scenarios: Mapping[str, Callable[[str, str, str], None]]) -> None:
