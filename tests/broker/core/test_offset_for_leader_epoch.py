@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from chaffinch.protocol.messages.offset_for_leader_epoch import (
@@ -11,6 +13,7 @@ from chaffinch.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tests.broker.batches import batch_of
+from tests.broker.core.fetch_requests import fetch, first, offsets
 from tests.broker.core_client import Client, Cluster
 
 
@@ -69,3 +72,29 @@ def test_only_the_leader_answers() -> None:
     cluster.topic("orders")
     leader = cluster.core.topics.partition("orders", 0).replicas.leader
     assert ask(cluster.client(node=1 - leader), 0).error_code == 6
+
+
+DIVERGING = [
+    (-1, 3, 0, None),
+    (0, 3, 0, None),
+    (0, 4, 0, (0, 3)),
+    (1, 2, 0, (0, 3)),
+    (2, 5, 0, None),
+    (2, 6, 0, (2, 5)),
+    (5, 6, 0, None),
+    (7, 6, 0, None),
+    (8, 6, 1, None),
+]
+
+
+@pytest.mark.parametrize(("epoch", "offset", "code", "diverging"), DIVERGING)
+@pytest.mark.parametrize("version", [12, 18])
+def test_readers_that_say_what_they_read_last(client: Client, epoch: int, offset: int, code: int, diverging: Any, version: int) -> None:
+    """KIP-595: they hear at once where the log and they part."""
+    wait_ms = 500 if diverging or code else 0
+    request = fetch(offset, topic_id=client.cluster.core.topics.get("orders").topic_id, wait_ms=wait_ms)
+    request.topics[0].partitions[0].last_fetched_epoch = epoch
+    data = first(client.ask(request, version))
+    found = None if data.diverging_epoch is None else (data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+    assert (data.error_code, found, data.high_watermark) == (code, diverging, -1 if code else 6)
+    assert not (diverging and offsets(data))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import NO_OFFSET
 
 NO_EPOCH = -1
 
@@ -18,3 +19,14 @@ def leadership_fault(partition: Partition | None, node_id: int, client_epoch: in
     if client_epoch == NO_EPOCH or client_epoch == partition.replicas.leader_epoch:
         return codes.NONE
     return codes.FENCED_LEADER_EPOCH if client_epoch < partition.replicas.leader_epoch else codes.UNKNOWN_LEADER_EPOCH
+
+
+def end_of_epoch(partition: Partition, epoch: int) -> tuple[int, int]:
+    """(the largest epoch up to `epoch`, the offset at which a later one begins); -1 and -1 for an epoch that is not, or not yet, one.
+
+    Raises StorageError.
+    """
+    current = partition.replicas.leader_epoch
+    if epoch == current:
+        return current, partition.log.log_end_offset
+    return (NO_EPOCH, NO_OFFSET) if epoch < 0 or epoch > current else partition.log.end_of_epoch(epoch)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.fetch.places import FetchPlace
-from chaffinch.broker.core.leader_epochs import leadership_fault
+from chaffinch.broker.core.leader_epochs import NO_EPOCH, end_of_epoch, leadership_fault
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
-from chaffinch.protocol.messages.fetch import AbortedTransaction, PartitionData
+from chaffinch.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData
 from chaffinch.protocol.messages.produce import LeaderIdAndEpoch
 from chaffinch.records import batch
 from chaffinch.storage.file_system import StorageError
@@ -103,10 +103,12 @@ def _read_place(broker: BrokerState, terms: FetchTerms, place: FetchPlace, readi
         reading.must_tell = reading.must_tell or code not in _UNINTERESTING
         return refused(terms, place, code, partition)
     try:
-        data = _records(terms, place, partition, reading)
+        data = _diverging(terms, place, partition) or _records(terms, place, partition, reading)
     except StorageError:
         reading.must_tell = True
         return refused(terms, place, codes.KAFKA_STORAGE_ERROR, partition)
+    if data is not None and (data.diverging_epoch is not None or data.error_code):
+        reading.must_tell = True
     reading.readable.append((place, partition))
     return data
 
@@ -122,6 +124,26 @@ def _refusal(terms: FetchTerms, place: FetchPlace, partition: Partition) -> Erro
         return codes.UNSUPPORTED_COMPRESSION_TYPE
     log = partition.log
     return codes.NONE if log.log_start_offset <= asked.fetch_offset <= log.log_end_offset else codes.OFFSET_OUT_OF_RANGE
+
+
+def _diverging(terms: FetchTerms, place: FetchPlace, partition: Partition) -> PartitionData | None:
+    """Where log and reader part, for readers that say under which leader they read last (KIP-595); None if they do not."""
+    asked, log = place.asked, partition.log
+    if asked.last_fetched_epoch < 0:
+        return None
+    epoch, end_offset = end_of_epoch(partition, asked.last_fetched_epoch)
+    if epoch == asked.last_fetched_epoch and end_offset >= asked.fetch_offset:
+        return None
+    if epoch == NO_EPOCH:
+        return refused(terms, place, codes.OFFSET_OUT_OF_RANGE)
+    return PartitionData(
+        partition_index=asked.partition,
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        diverging_epoch=EpochEndOffset(epoch=epoch, end_offset=end_offset),
+        records=[],
+    )
 
 
 def _records(terms: FetchTerms, place: FetchPlace, partition: Partition, reading: Reading) -> PartitionData | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.leader_epochs import leadership_fault
-from chaffinch.broker.core.topics import Partition
+from chaffinch.broker.core.leader_epochs import end_of_epoch, leadership_fault
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -16,8 +15,6 @@ from chaffinch.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from chaffinch.storage.file_system import StorageError
-
-_UNKNOWN = (-1, -1)
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
@@ -39,14 +36,7 @@ def _answer(broker: BrokerState, node_id: int, topic: str, asked: OffsetForLeade
     if partition is None or code is not codes.NONE:
         return EpochEndOffset(partition=asked.partition, error_code=code.number)
     try:
-        epoch, end_offset = _end(partition, asked.leader_epoch)
+        epoch, end_offset = end_of_epoch(partition, asked.leader_epoch)
     except StorageError:
         return EpochEndOffset(partition=asked.partition, error_code=codes.KAFKA_STORAGE_ERROR.number)
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
-
-
-def _end(partition: Partition, epoch: int) -> tuple[int, int]:
-    current = partition.replicas.leader_epoch
-    if epoch == current:
-        return current, partition.log.log_end_offset
-    return _UNKNOWN if epoch < 0 or epoch > current else partition.log.end_of_epoch(epoch)
