@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.records.batch import decode, encode, views
@@ -99,28 +98,28 @@ def busy_log(files: MemoryFileSystem, seed: int, *, count: int = 60, **config: i
     return log
 
 
-def committed(log: PartitionLog) -> Rows:
-    """What a reader of committed records sees, by the index of aborted transactions."""
+def committed(log: PartitionLog, until: int | None = None) -> Rows:
+    """What a reader of committed records sees below `until` (default: the end), by the index of aborted transactions, as Kafka's consumer.
+
+    Only producer 2 has transactions."""
+    until = log.log_end_offset if until is None else until
+    starts = sorted(first for _, first in log.aborted_transactions(log.log_start_offset, until))
     found: Rows = []
-    aborted = log.aborted_transactions(0, log.log_end_offset)
-    views_ = all_batches(log)
-    for view in views_:
+    is_aborted = False
+    for view in all_batches(log):
         header = view.header
-        if header.is_control or not header.count:
-            continue
-        if header.is_transactional:
-            end = next((v.header.base_offset for v in views_ if v.header.is_control and v.header.base_offset > header.base_offset), None)
-            assert end is not None, "its marker is gone"
-            if any(first <= header.base_offset and all(not header.base_offset > e for e in _ends(views_, first)) for _, first in aborted):
-                continue
-        columns = decode(view)
-        assert columns.offsets is not None
-        found += [(int(columns.offsets[i]), columns.key(i), columns.value(i)) for i in range(columns.count)]
+        if max(header.base_offset, log.log_start_offset) >= until:
+            break
+        if starts and starts[0] <= header.last_offset and header.is_transactional:
+            is_aborted = True
+            starts = [first for first in starts if first > header.last_offset]
+        if header.is_control:
+            is_aborted = False
+        elif not (is_aborted and header.is_transactional):
+            columns = decode(view)
+            assert columns.offsets is not None
+            found += [(int(columns.offsets[i]), columns.key(i), columns.value(i)) for i in range(columns.count)]
     return found
-
-
-def _ends(batches: Sequence[BatchView], first: int) -> list[int]:
-    return [view.header.base_offset for view in batches if view.header.is_control and view.header.base_offset > first][:1]
 
 
 def last_values(found: Rows) -> dict[bytes | None, bytes | None]:

@@ -62,6 +62,7 @@ class Ending:
 def steps_of_a_compaction() -> int:
     files = MemoryFileSystem()
     log = busy_log(files, 5, count=24)
+    log.sync()
     counter = Ending(10**9)
     files.hook = counter
     compact(log, 10_000)

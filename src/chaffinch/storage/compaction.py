@@ -82,6 +82,7 @@ class Compaction:
 
     def _run(self) -> Generator[None, None, None]:
         self._files.settle()
+        self._log.sync()  # A marker that decided about a record must not be lost once older records went for it.
         yield from self._read_new_keys()
         groups = self._groups()
         for number, group in enumerate(groups, 1):

@@ -107,7 +107,9 @@ class PartitionLog:
         self._producers = recovered.producers
         self.maintenance_wanted: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
-        is_durable = recovered.durable_snapshot_offset == recovered.log_end_offset and not recovered.cuts
+        # A last segment without records may have begun after the snapshot: nobody has synced its name.
+        has_known_files = not recovered.segments or recovered.segments[-1].size > 0
+        is_durable = recovered.durable_snapshot_offset == recovered.log_end_offset and not recovered.cuts and has_known_files
         self._has_unsynced_names = not is_durable
         self._has_unsynced_bytes = bool(recovered.segments) and not is_durable
         self._high_watermark: int | None = None
@@ -391,6 +393,7 @@ class PartitionLog:
 
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:
+            self._sync_names()
             self._files.start_at(offset)
             self.log_start_offset = offset
 
@@ -406,6 +409,9 @@ class PartitionLog:
         if self._has_unsynced_bytes:
             self._segments[-1].log.sync()
             self._has_unsynced_bytes = False
+        self._sync_names()
+
+    def _sync_names(self) -> None:
         if self._has_unsynced_names:
             sync_directories(self._file_system, self.directory)
             self._has_unsynced_names = False

@@ -47,7 +47,7 @@ def corrected(snapshot: Snapshot, state: LogState) -> Snapshot | None:
     None when it ends inside that one: it cannot say where to read on.
     """
     swap = state.swap
-    if swap is None and state.log_start_offset <= snapshot.log_start_offset:
+    if swap is None and state.log_start_offset == 0:
         return snapshot
     marks = [mark for mark in snapshot.segments if mark.end_offset > state.log_start_offset]
     if swap is not None and snapshot.log_end_offset > swap.base_offset and swap.end_offset > state.log_start_offset:
