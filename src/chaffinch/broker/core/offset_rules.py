@@ -42,9 +42,7 @@ def commit(
     for topic, name in zip(topics, names, strict=True):
         results.append([])
         for asked in topic.partitions:
-            code = whole
-            if code is codes.NONE:
-                code = _partition_fault(broker, name, asked.partition_index, asked.committed_metadata)
+            code = _fault(broker, name, asked.partition_index, asked.committed_metadata, whole)
             if code is codes.NONE:
                 offsets[TopicPartition(name or "", asked.partition_index)] = CommittedOffset(
                     offset=asked.committed_offset,
@@ -70,12 +68,12 @@ def _store(broker: BrokerState, offsets: Offsets, store: Callable[[Offsets], Non
     return codes.NONE
 
 
-def _partition_fault(broker: BrokerState, name: str | None, index: int, metadata: str | None) -> ErrorCode:
-    """What refuses one offset: 100, 3, 12."""
+def _fault(broker: BrokerState, name: str | None, index: int, metadata: str | None, whole: ErrorCode) -> ErrorCode:
+    """What refuses one offset: 100, 3, then what refuses all, then 12; as in Kafka, where partitions are looked up before the group is."""
     if name is None:
         return codes.UNKNOWN_TOPIC_ID
     if broker.topics.partition(name, index) is None:
         return codes.UNKNOWN_TOPIC_OR_PARTITION
-    if metadata is not None and len(metadata.encode()) > broker.settings["offset.metadata.max.bytes"]:
+    if whole is codes.NONE and metadata is not None and len(metadata.encode()) > broker.settings["offset.metadata.max.bytes"]:
         return codes.OFFSET_METADATA_TOO_LARGE
-    return codes.NONE
+    return whole
