@@ -105,9 +105,26 @@ def test_web_pages_cannot(controlled: BROKER_AND_PORT) -> None:
     """What a browser sends without asking first is refused, and so is a name that was pointed here."""
     _, port = controlled
     assert ask(port, "POST", "/faults", {}, content_type="text/plain").status == 415
-    assert ask(port, "POST", "/nodes/1/stop", {}, host="evil.example").status == 403
+    for host in (
+        "evil.example",
+        "evil.example:80",
+        "",
+        "[evil",
+        "[evil]",
+        "localhost@evil.example",
+        "evil.example:80@localhost",
+        "127.0.0.1.nip.io",
+    ):
+        assert ask(port, "POST", "/nodes/1/stop", {}, host=host).status == 403, host
     for host in ("localhost", f"localhost:{port}", "[::1]:80", "10.0.0.7"):
         assert ask(port, "GET", "/nodes", host=host).status == 200
+
+
+def test_the_name_of_the_control_port_is_compared_as_names_are(controlled: BROKER_AND_PORT) -> None:
+    broker, _ = controlled
+    listener = broker._thread.run(HttpListener.start(Address(host="127.0.0.1", port=0), Control(broker._running, "Build-Host")))
+    assert ask(listener.port, "GET", "/nodes", host="build-host:9099").status == 200
+    broker._thread.call(listener.close)
 
 
 def test_a_port_that_was_taken_meanwhile(controlled: BROKER_AND_PORT, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ import inspect
 import ipaddress
 import json
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from chaffinch.broker.core.fault_script import FaultScript
 from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, json_reply
@@ -35,7 +34,7 @@ class Control:
 
     def __init__(self, server: BrokerServer, host: str) -> None:
         self._server = server
-        self._host = host
+        self._host = host.lower()
 
     async def __call__(self, request: Request) -> Reply:
         """Raises Refused."""
@@ -99,9 +98,16 @@ class Control:
         return json_reply([fault.as_object() for fault in faults.list()])
 
     def _check_origin(self, request: Request) -> None:
-        host = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        host = _host_of(request.headers.get("host", ""))
         if host not in ("localhost", self._host) and not _is_address(host):
             raise Refused(403, f"Host {host!r} is neither an address nor localhost")
+
+
+def _host_of(header: str) -> str:
+    """`HOST`, `HOST:PORT`, `[V6]` or `[V6]:PORT` without its port, in lower case."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0].lower()
 
 
 def _is_address(host: str) -> bool:

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from chaffinch.broker.listeners import Address, listening_socket
 
@@ -154,10 +154,10 @@ async def _received(reader: asyncio.StreamReader) -> Request:
     headers: dict[str, str] = {}
     for line in lines[1:]:
         name, separator, value = line.partition(":")
-        if not separator or not name.strip() or name.strip().lower() in headers:
+        if not separator or not name or name != name.strip() or name.lower() in headers:
             raise Refused(400, "a header is malformed or there twice")
-        headers[name.strip().lower()] = value.strip()
-    return Request(words[0], unquote(urlsplit(words[1]).path), headers, await _body(reader, headers))
+        headers[name.lower()] = value.strip()
+    return Request(words[0], unquote(words[1].partition("?")[0]), headers, await _body(reader, headers))
 
 
 async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> bytes:
