@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import textwrap
 from collections.abc import Sequence
 
 from tests.interop.cells import Cell, Row
 from tests.interop.scenarios import Scenario
 
+NOTE_LINE_MAX = 140
 _HEAD = """# Other clients
 
 Printed by `make interop`, which runs every cell twice: against Apache Kafka {version} and against `chaffinch broker`, each a process
@@ -41,7 +44,7 @@ def page(version: str, apache_kafka: Sequence[Row], chaffinch: Sequence[Row], sc
             _text(here.cells[scenario.name], there.cells[scenario.name], notes) for here, there in zip(chaffinch, apache_kafka, strict=True)
         ]
         lines.append(_line([scenario.title, *cells]))
-    lines += ["", *(f"{number}. {note}" for number, note in enumerate(notes, 1))]
+    lines += ["", *itertools.chain.from_iterable(_listed(number, note) for number, note in enumerate(notes, 1))]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -55,6 +58,12 @@ def _text(here: Cell, there: Cell, notes: list[str]) -> str:
     if said not in notes:
         notes.append(said)
     return f"{here.verdict.value} [{notes.index(said) + 1}]"
+
+
+def _listed(number: int, note: str) -> list[str]:
+    """An item of a numbered list, in lines of a readable length; addresses stay whole."""
+    mark = f"{number}. "
+    return textwrap.wrap(mark + note, NOTE_LINE_MAX, subsequent_indent=" " * len(mark), break_long_words=False, break_on_hyphens=False)
 
 
 def _line(cells: Sequence[str]) -> str:

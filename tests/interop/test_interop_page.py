@@ -50,6 +50,13 @@ def test_a_difference_from_apache_kafka_is_a_note():
     assert printed(rows(a=WORKS), rows(a=broken))[-1] == "1. on Apache Kafka: fails (offset is 3, expected 5)"
 
 
+def test_a_long_note_goes_on_below_its_begin():
+    long = Cell(verdict=Verdict.WORKS, note="word " * 40)
+    first, second = printed(rows(a=long), rows(a=long))[-2:]
+    assert first.startswith("1. word word")
+    assert second.startswith("   word")
+
+
 def test_what_is_not_offered_names_scenarios_and_facts_that_exist_and_a_source():
     for each in CLIENTS:
         assert each.not_offered.keys() <= SCENARIO_NAMES | FACTS, each.name
