@@ -225,6 +225,20 @@ class TestTransactions:
         assert log.find_duplicate(read_header(records(("x", "1"), identity=TWO, base_sequence=0))) is not None
         assert log.ongoing_transactions() == []
 
+    def test_five_batches_of_a_durable_snapshot_survive_a_loss_of_power(self) -> None:
+        """Snapshots that are corrected for a swap are as durable as they were."""
+        files = MemoryFileSystem()
+        log = opened(files)
+        for sequence in range(8):
+            log.append(records(("a", str(sequence)), identity=ONE, base_sequence=sequence), now_ms=0)
+        log.roll(0)
+        log.sync()
+        compact(log)
+        files.crash(lambda _path, _unsynced: 0)
+        log = opened(files)
+        sent = [records(("a", "x"), identity=ONE, base_sequence=sequence) for sequence in range(3, 8)]
+        assert [log.find_duplicate(read_header(batch)) is not None for batch in sent] == [True] * 5
+
     def test_an_epoch_that_only_a_marker_tells_survives(self) -> None:
         files = MemoryFileSystem()
         log = opened(files, delete_retention_ms=0)
