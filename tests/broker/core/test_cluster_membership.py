@@ -21,6 +21,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from tests.broker.batches import batch_of
+from tests.broker.core.groups.members import GROUP, SESSION_MS, ClassicMember
 from tests.broker.core_client import Client, Cluster, produce_request
 
 LAG_MS = 30_000
@@ -345,6 +346,28 @@ class TestCoordinators:
         assert [state.is_coordinator(node, "a") for node in (0, 1)] == [False, True]
         cluster.stop_node(1)
         assert [state.is_coordinator(node, "a") for node in (0, 1)] == [True, False]
+
+    @pytest.mark.parametrize("asks", ["join", "sync"])
+    def test_a_member_that_waits_hears_that_its_group_has_moved(self, asks: str) -> None:
+        """A started node takes its groups back; what waits at the one that had them must not wait for the end of a rebalance there."""
+        cluster = Cluster(nodes=2)
+        state: BrokerState = cluster.core.state
+        home = next(node for node in (0, 1) if state.is_coordinator(node, GROUP))
+        cluster.stop_node(home)
+        members = [ClassicMember(cluster) for _ in range(2)]
+        for member in members:
+            member.client = cluster.client(node=1 - home)
+            member.send_join()
+        if asks == "sync":
+            cluster.advance(SESSION_MS - 1)
+            waiting = [member for member in members if member.taken().leader != member.id]
+            waiting[0].send_sync()
+        else:
+            waiting = members
+        assert not any(member.client.answers for member in waiting)
+        cluster.start_node(home)
+        assert [member.taken().error_code for member in waiting] == [16] * len(waiting)
+        assert not cluster.core._waits
 
 
 class TestTransactionsAndOffsets:

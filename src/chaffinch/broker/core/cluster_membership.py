@@ -14,6 +14,7 @@ most one with each change of the nodes, so the number of changes, kept in the jo
 from __future__ import annotations
 
 from collections.abc import Container, Hashable
+from typing import Final
 
 from chaffinch.broker.core.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
@@ -21,6 +22,9 @@ from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.errors import ConfigException
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
+
+COORDINATORS: Final = "coordinators"
+"""What waits at a coordinator waits for this key too: a group's coordinator may be another node after each start and stop of one."""
 
 _CHANGES_KEY = b"node.changes"
 
@@ -36,7 +40,7 @@ def first_epoch(journal: Journal) -> int:
 
 class ClusterMembership:
     """See the module. A chore: nodes that lag for too long leave the in-sync sets, leaderships return. `changed_keys` gets the partitions
-    whose leader or high watermark moved."""
+    whose leader or high watermark moved, and COORDINATORS."""
 
     def __init__(
         self, nodes: DeclaredNodes, topics: TopicRegistry, settings: DynamicSettings, journal: Journal, changed_keys: list[Hashable]
@@ -127,7 +131,8 @@ class ClusterMembership:
         self._journal.put({_CHANGES_KEY: b"%d" % (changes + 1)})
 
     def _follow(self) -> None:
-        """Adjust every partition to the nodes as they are now."""
+        """Adjust everything to the nodes as they are now."""
+        self._changed_keys.append(COORDINATORS)
         live = self._nodes.live_ids
         for partition in self._topics.partitions():
             before = partition.replicas.leader

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from chaffinch.broker.core.broker_state import BrokerState, Waiting
+from chaffinch.broker.core.cluster_membership import COORDINATORS
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import Client
 from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.schema import Message
 
 WAIT_MS_MAX: Final = (1 << 31) - 1
@@ -21,17 +24,27 @@ def client_of(event: RequestReceived) -> Client:
     return Client(client_id=event.request.client_id or "", host=event.client_host)
 
 
-def when_answered(ticket: Ticket[Answer], finished: Callable[[Answer], Message], interrupted: Message, now_ms: int) -> Message | Waiting:
-    """The ticket's answer, at once or when it is there; `interrupted` if somebody insists on one before."""
+def when_answered(
+    broker: BrokerState,
+    event: RequestReceived,
+    ticket: Ticket[Answer],
+    finished: Callable[[Answer], Message],
+    interrupted: Callable[[ErrorCode], Message],
+    now_ms: int,
+) -> Message | Waiting:
+    """The ticket's answer, at once or when it is there; `interrupted` when the group moves to another coordinator before, or time is up."""
     if ticket.answer is not None:
         return finished(ticket.answer)
+    group_id: str = event.request.message.group_id  # type: ignore[attr-defined]
 
     def answer(_now_ms: int, is_last: bool) -> Message | None:
         if ticket.answer is not None:
             return finished(ticket.answer)
-        return interrupted if is_last else None
+        if not broker.is_coordinator(event.node_id, group_id):
+            return interrupted(codes.NOT_COORDINATOR)
+        return interrupted(codes.REBALANCE_IN_PROGRESS) if is_last else None
 
-    return Waiting(deadline_ms=now_ms + WAIT_MS_MAX, keys=(ticket,), answer=answer)
+    return Waiting(deadline_ms=now_ms + WAIT_MS_MAX, keys=(ticket, COORDINATORS), answer=answer)
 
 
 def say_lines(broker: BrokerState) -> None:

@@ -28,8 +28,14 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     result = refusal(request, code) if code is not codes.NONE else _join(broker, event, request, now_ms)
     say_lines(broker)
     if isinstance(result, Ticket):
-        interrupted = refusal(request, codes.REBALANCE_IN_PROGRESS)
-        return when_answered(result, lambda answer: _in_version(answer, event), interrupted, now_ms)
+        return when_answered(
+            broker,
+            event,
+            result,
+            lambda answer: _in_version(answer, event),
+            lambda code: _in_version(refusal(request, code), event),
+            now_ms,
+        )
     if result.error_code not in _EXPECTED:
         answered = codes.by_number(result.error_code)
         refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=answered, reason=_reason(request, answered))

@@ -22,4 +22,4 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     say_lines(broker)
     if not isinstance(result, Ticket):
         return result
-    return when_answered(result, lambda answer: answer, SyncGroupResponse(error_code=codes.REBALANCE_IN_PROGRESS.number), now_ms)
+    return when_answered(broker, event, result, lambda answer: answer, lambda code: SyncGroupResponse(error_code=code.number), now_ms)
