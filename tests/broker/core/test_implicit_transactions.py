@@ -13,15 +13,15 @@ from chaffinch.protocol.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.test_transactions import add, commit_offset, committed, end, identity_of, write
+from tests.broker.core.transactional_ends import finish
 from tests.broker.core_client import Client, Cluster
 
-PRODUCE, OFFSETS, END = 12, 5, 5
+PRODUCE, OFFSETS = 12, 5
 """The first versions that speak of transactions in this way."""
 
 
@@ -30,12 +30,6 @@ def cluster() -> Cluster:
     cluster = Cluster()
     cluster.topic("orders", 2)
     return cluster
-
-
-def finish(client: Client, identity: ProducerIdentity, commit: bool) -> tuple[int, ProducerIdentity]:
-    request = EndTxnRequest(transactional_id="t", producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=commit)
-    answer = client.ask(request, END)
-    return answer.error_code, ProducerIdentity(answer.producer_id, answer.producer_epoch)
 
 
 def fetch_committed(client: Client, offset: int = 0) -> Any:

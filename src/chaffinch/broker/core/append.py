@@ -226,7 +226,7 @@ def _verification_refusal(
 ) -> Refusal | None:
     """The first batch of a transaction in this partition: does the coordinator know about it (KIP-890, `AddPartitionsToTxnManager`)?
 
-    From version 12 on it is told here.
+    From version 12 on it is told here. Raises StorageError.
     """
     adds = terms.version >= VERSION_WITH_IMPLICIT_ADD
     if adds:
@@ -237,6 +237,7 @@ def _verification_refusal(
     else:
         return None
     if code is codes.NONE:
+        broker.transactions.sync()
         return None
     producer = f"producer {header.producer_id} epoch {header.producer_epoch}"
     if code is codes.PRODUCER_FENCED:

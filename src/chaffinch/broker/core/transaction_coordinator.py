@@ -197,8 +197,8 @@ class TransactionCoordinator:
         grown = replace(
             metadata,
             state=TransactionState.ONGOING,
-            partitions=(metadata.partitions if is_open else frozenset()) | partitions,
-            groups=(metadata.groups if is_open else frozenset()) | groups,
+            partitions=metadata.partitions | partitions,
+            groups=metadata.groups | groups,
             started_ms=metadata.started_ms if is_open else now_ms,
             updated_ms=now_ms,
         )
@@ -282,7 +282,13 @@ class TransactionCoordinator:
         return len(decided)
 
     def sync(self) -> None:
-        self._journal.sync()
+        """Under `flush.policy=always`: return once all that was added survives a loss of power. Else nothing. Raises StorageError.
+
+        Before the first batch or offset of a part is stored: were they kept and the journal not, nobody would ever end them, and the
+        repetition of a batch would be acknowledged although its partition has left the transaction.
+        """
+        if self._sync_decisions:
+            self._journal.sync()
 
     # Moves --------------------------------------------------------------------------------------------------------------------------
 
@@ -316,8 +322,7 @@ class TransactionCoordinator:
         return transaction_epochs.completed(decided, now_ms).identity
 
     def _complete(self, metadata: TransactionMetadata, now_ms: int) -> None:
-        if self._sync_decisions:
-            self._journal.sync()
+        self.sync()
         is_commit = metadata.state is TransactionState.PREPARE_COMMIT
         for group in sorted(metadata.groups):
             self._participants.complete_offsets(group, metadata.producer_id, is_commit)

@@ -30,6 +30,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     whole = _whole_fault(broker, event, request, now_ms)
 
     def store(offsets: Offsets) -> None:
+        broker.transactions.sync()
         broker.offsets.commit_pending(request.group_id, request.producer_id, offsets)
         broker.groups.committed(request.group_id, now_ms)
 

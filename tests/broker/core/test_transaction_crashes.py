@@ -1,0 +1,180 @@
+"""A transaction of either version, cut at each of its disk operations by a kill and by a loss of power: all or nothing, nothing twice.
+
+A producer that repeats what was not answered, as clients do, has committed in the end, whatever happened in between. One that is gone too
+leaves nothing behind that a newer one could commit.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import pytest
+
+from chaffinch.broker import committed_records
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.storage.file_system import Interrupted
+from tests.broker.batches import batch_of
+from tests.broker.core.test_transactions import add, add_group, commit_offset, committed, init
+from tests.broker.core.transactional_ends import finish
+from tests.broker.core_client import Client, Cluster
+
+PARTITIONS = 2
+CHANGING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory"})
+Loss = Callable[[str, int], int]
+LOSSES: dict[str, Loss | None] = {
+    "killed": None,
+    "power, nothing is kept": lambda path, unsynced: 0,
+    "power, logs are kept": lambda path, unsynced: unsynced if path.startswith("logs") else 0,
+    "power, journals are kept": lambda path, unsynced: unsynced if path.startswith("journals") else 0,
+    "power, offsets are kept": lambda path, unsynced: unsynced if path.startswith("journals/offsets") else 0,
+}
+
+
+class Gone(Exception):
+    """The producer's process has ended with the broker's."""
+
+
+class Writer:
+    """A producer whose requests are repeated until they are answered: one transaction with two batches and an offset, then another."""
+
+    def __init__(self, version: int, loss: Loss | None, operations: int, *, insists: bool = True) -> None:
+        self.version = version
+        self.insists = insists
+        self.loss = loss
+        self.cluster = Cluster({"flush.policy": "os" if loss is None else "always"})
+        self.cluster.topic("orders", PARTITIONS)
+        self.cluster.topic("lines")
+        self.client = self.cluster.client()
+        self.is_cut = False
+        self.identity = self.started()
+        self._left = operations
+        self.cluster.file_system.hook = self._hook
+
+    def _hook(self, operation: str, path: str, size: int) -> None:
+        if operation in CHANGING:
+            self._left -= 1
+            if self._left < 0:
+                self.is_cut = True
+                raise Interrupted(size // 2)
+
+    def insist(self, ask: Callable[[Client], Any]) -> Any:
+        """The answer, after a new start of the broker where it died."""
+        while True:
+            try:
+                return ask(self.client)
+            except Interrupted:
+                files = self.cluster.file_system
+                files.hook = None
+                if self.loss is not None:
+                    files.crash(self.loss)
+                self.cluster.restart()
+                self.client = self.cluster.client()
+                if not self.insists:
+                    raise Gone from None
+
+    def started(self) -> ProducerIdentity:
+        answer = self.insist(init)
+        if answer.error_code == 51:
+            answer = self.insist(init)
+        assert answer.error_code == 0
+        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+    def write(self, partition: int, value: bytes, sequence: int) -> None:
+        if self.version == 1:
+            assert self.insist(lambda client: add(client, self.identity, partition, version=3)) == [0]
+        records = bytes(batch_of(value, identity=self.identity, sequence=sequence, transactional=True))
+        version = 12 if self.version == 2 else 11
+        answer = self.insist(lambda client: client.produce("orders", records, partition=partition, txn="t", version=version))
+        assert answer.error_code == 0, answer
+
+    def send_offset(self, offset: int, topic: str = "orders") -> None:
+        if self.version == 1:
+            assert self.insist(lambda client: add_group(client, self.identity)) == 0
+        version = 5 if self.version == 2 else 4
+        assert self.insist(lambda client: commit_offset(client, self.identity, offset, topic=topic, version=version)) == 0
+
+    def end(self, commit: bool) -> None:
+        version = 5 if self.version == 2 else 4
+        code, identity = self.insist(lambda client: finish(client, self.identity, commit, version))
+        assert code == 0
+        self.identity = identity if self.version == 2 else self.identity
+
+
+def live(writer: Writer) -> None:
+    """Two transactions in all partitions and a group: the first commits, the second aborts."""
+    for number, commit in enumerate((True, False)):
+        sequence = number if writer.version == 1 else 0
+        for partition in range(PARTITIONS):
+            writer.write(partition, b"%d-%d" % (number, partition), sequence)
+        writer.send_offset(number)
+        writer.end(commit)
+
+
+def visible(cluster: Cluster) -> list[bytes]:
+    table = committed_records.to_table(committed_records.collect(cluster.core, "orders", is_committed=True))
+    return sorted(table["value"].to_pylist())
+
+
+def check(writer: Writer) -> None:
+    cluster = writer.cluster
+    cluster.file_system.hook = None
+    assert visible(cluster) == [b"0-0", b"0-1"]
+    assert committed(cluster.client(), stable=True) == (0, "m", 0)
+    for partition in range(PARTITIONS):
+        log = cluster.core.topics.partition("orders", partition).log
+        assert (log.ongoing_transactions(), log.last_stable_offset) == ([], log.log_end_offset)
+        if writer.version == 2:
+            assert log.log_end_offset == 4, "two batches, two markers"
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_operation_may_be_the_last(version: int, loss: Loss | None) -> None:
+    for operations in count():
+        writer = Writer(version, loss, operations)
+        live(writer)
+        check(writer)
+        if not writer.is_cut:
+            assert operations > 20
+            return
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+@pytest.mark.parametrize("version", [1, 2])
+def test_who_comes_after_commits_nothing_but_its_own(version: int, loss: Loss | None) -> None:
+    """The records and the offset of the one that is gone are there together or not at all."""
+    for operations in count():
+        writer = Writer(version, loss, operations, insists=False)
+        cluster = writer.cluster
+        with suppress(Gone):
+            for partition in range(PARTITIONS):
+                writer.write(partition, b"first", 0)
+            writer.send_offset(7)
+            writer.end(commit=True)
+        cluster.file_system.hook = None
+        writer.identity = writer.started()
+        writer.write(0, b"second", 0)
+        writer.send_offset(8, topic="lines")
+        writer.end(commit=True)
+        firsts = visible(cluster).count(b"first")
+        assert (firsts, committed(cluster.client(), stable=True)) in ((0, (-1, "", 0)), (PARTITIONS, (7, "m", 0)))
+        for partition in range(PARTITIONS):
+            log = cluster.core.topics.partition("orders", partition).log
+            assert (log.ongoing_transactions(), log.last_stable_offset) == ([], log.log_end_offset)
+        if not writer.is_cut:
+            assert firsts == PARTITIONS
+            return
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("seed", range(40))
+def test_any_loss_at_any_operation(version: int, seed: int) -> None:
+    """Torn at any byte, file by file."""
+    dice = random.Random(seed)
+    writer = Writer(version, lambda path, unsynced: dice.choice((0, unsynced, dice.randint(0, unsynced))), dice.randrange(60))
+    live(writer)
+    check(writer)
