@@ -20,10 +20,12 @@ from tests.soak.verdict import verdict
 from tests.soak.writers import (
     PLAIN_PARTITIONS,
     PLAIN_TOPIC,
+    TRANSACTIONAL_WRITERS,
     TRANSACTIONS_PARTITIONS,
     TRANSACTIONS_TOPIC,
     PlainWriter,
     TransactionalWriter,
+    all_outcomes,
 )
 
 TOPICS = [
@@ -39,9 +41,12 @@ def soaked(folder: Path, flush_policy: str, rounds: int, dice: random.Random) ->
     starts: list[float] = []
     with KilledBroker(folder / flush_policy, flush_policy=flush_policy, topics=TOPICS) as broker:
         plain = PlainWriter(broker.bootstrap_servers)
-        transactional = TransactionalWriter(broker.bootstrap_servers, f"soak-{flush_policy}")
-        plain.start()
-        transactional.start()
+        transactional = [
+            TransactionalWriter(broker.bootstrap_servers, f"soak-{flush_policy}", index) for index in range(TRANSACTIONAL_WRITERS)
+        ]
+        writers = [plain, *transactional]
+        for writer in writers:
+            writer.start()
         for number in range(rounds):
             threading.Event().wait(dice.uniform(*LIFE_SECONDS))
             broker.kill()
@@ -51,12 +56,13 @@ def soaked(folder: Path, flush_policy: str, rounds: int, dice: random.Random) ->
                 print(
                     f"  {flush_policy}: {number + 1} kills, {_counts(plain, transactional)}, slowest start {max(starts):.2f} s", flush=True
                 )
-        plain.stop()
-        transactional.stop()
-        faults = verdict(broker.bootstrap_servers, plain, transactional)
+        for writer in writers:
+            writer.stop()
+        outcomes = all_outcomes(transactional)
+        faults = verdict(broker.bootstrap_servers, plain, outcomes)
         broker.kill()
         broker.start()
-        faults += [f"after one more kill: {fault}" for fault in verdict(broker.bootstrap_servers, plain, transactional)]
+        faults += [f"after one more kill: {fault}" for fault in verdict(broker.bootstrap_servers, plain, outcomes)]
         if "Traceback" in broker.log_text:
             faults.append("the broker's log has a traceback")
             print(broker.log_text[broker.log_text.index("Traceback") - 500 :][:3000])
@@ -64,8 +70,8 @@ def soaked(folder: Path, flush_policy: str, rounds: int, dice: random.Random) ->
     return [f"{flush_policy}: {fault}" for fault in faults]
 
 
-def _counts(plain: PlainWriter, transactional: TransactionalWriter) -> str:
-    ends = transactional.outcomes
+def _counts(plain: PlainWriter, transactional: list[TransactionalWriter]) -> str:
+    ends = all_outcomes(transactional)
     return (
         f"{len(plain.acknowledged)} records acknowledged, {len(ends.committed)} transactions committed, {len(ends.aborted)} aborted, "
         f"{len(ends.unknown)} unknown"

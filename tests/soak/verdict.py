@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import confluent_kafka
 
-from tests.soak.writers import ABORT_EVERY, PLAIN_TOPIC, TRANSACTIONS_TOPIC, Outcomes, PlainWriter, TransactionalWriter
+from tests.soak.writers import ABORT_EVERY, PLAIN_TOPIC, TRANSACTIONS_TOPIC, Outcomes, PlainWriter
 
 SECONDS_WITHOUT_RECORDS_MAX = 30.0
 CONSUME_BATCH = 5000
@@ -79,10 +79,10 @@ def faults_of_transactions(values: dict[int, list[bytes]], outcomes: Outcomes) -
         yield f"{TRANSACTIONS_TOPIC}: records of transactions that nobody ended: {sorted(found)[:5]}"
 
 
-def verdict(bootstrap_servers: str, plain: PlainWriter, transactional: TransactionalWriter) -> list[str]:
+def verdict(bootstrap_servers: str, plain: PlainWriter, outcomes: Outcomes) -> list[str]:
     """Everything that is wrong; empty when nothing is."""
     faults = list(faults_of_plain(read_all(bootstrap_servers, PLAIN_TOPIC), plain))
-    faults += faults_of_transactions(read_all(bootstrap_servers, TRANSACTIONS_TOPIC), transactional.outcomes)
-    if not plain.acknowledged or len(transactional.outcomes.committed) < ABORT_EVERY:
+    faults += faults_of_transactions(read_all(bootstrap_servers, TRANSACTIONS_TOPIC), outcomes)
+    if not plain.acknowledged or len(outcomes.committed) < ABORT_EVERY:
         faults.append("the writers got nothing done: this run proves nothing")
     return faults

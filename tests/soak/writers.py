@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import confluent_kafka
@@ -19,6 +19,8 @@ IN_FLIGHT_RECORDS_MAX = 400
 TIMEOUT_SECONDS = 120.0
 TRANSACTION_RECORDS_MAX = 20
 ABORT_EVERY = 4
+TRANSACTIONAL_WRITERS = 4
+"""Several, because after each kill this client takes its time to find the coordinator again."""
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
@@ -111,24 +113,28 @@ class Outcomes:
 
 
 class TransactionalWriter(Writer):
-    """confluent-kafka: transaction n holds the records `n:0`, `n:1`, ... over all partitions; every fourth is aborted."""
+    """confluent-kafka: transaction n holds the records `n:0`, `n:1`, ... over all partitions; every fourth is aborted.
 
-    def __init__(self, bootstrap_servers: str, transactional_id: str) -> None:
+    Writer `index` of TRANSACTIONAL_WRITERS has every such transaction from `index` on, under a transactional id of its own.
+    """
+
+    def __init__(self, bootstrap_servers: str, transactional_id: str, index: int) -> None:
         super().__init__(bootstrap_servers)
-        self._transactional_id = transactional_id
+        self._transactional_id = f"{transactional_id}-{index}"
+        self._index = index
         self.outcomes = Outcomes()
         self.restarts = 0
 
     def run(self) -> None:
         producer = self._new_producer()
-        number = 0
+        number = self._index
         while not self._stopping.is_set():
             count = 1 + number % TRANSACTION_RECORDS_MAX
             book, is_usable = self._transaction(producer, number, count)
             book[number] = count
             if not is_usable:
                 producer = self._new_producer()
-            number += 1
+            number += TRANSACTIONAL_WRITERS
 
     def _transaction(self, producer: confluent_kafka.Producer, number: int, count: int) -> tuple[dict[int, int], bool]:
         """One transaction; (where its outcome belongs, whether the producer goes on)."""
@@ -139,7 +145,7 @@ class TransactionalWriter(Writer):
                 value = b"%d:%d" % (number, index)
                 producer.produce(TRANSACTIONS_TOPIC, value, partition=(number + index) % TRANSACTIONS_PARTITIONS)
                 producer.poll(0)
-            if number % ABORT_EVERY == ABORT_EVERY - 1:
+            if number // TRANSACTIONAL_WRITERS % ABORT_EVERY == ABORT_EVERY - 1:
                 _until_done(producer.abort_transaction)
                 return outcomes.aborted, True
             asked_to_commit = True
@@ -171,6 +177,16 @@ class TransactionalWriter(Writer):
         )
         _until_done(producer.init_transactions)
         return producer
+
+
+def all_outcomes(writers: Sequence[TransactionalWriter]) -> Outcomes:
+    """Those of all writers: their transactions have different numbers."""
+    merged = Outcomes()
+    for outcomes in [writer.outcomes for writer in writers]:
+        merged.committed.update(outcomes.committed)
+        merged.aborted.update(outcomes.aborted)
+        merged.unknown.update(outcomes.unknown)
+    return merged
 
 
 def _until_done(call: Callable[[float], None]) -> None:
