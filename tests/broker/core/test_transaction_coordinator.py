@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from chaffinch.broker.core import transaction_moves
-from chaffinch.broker.core.transaction_coordinator import MARKER_RETRY_MS
+from chaffinch.broker.core.transaction_coordinator import EXPIRED_PER_CALL, MARKER_RETRY_MS
 from chaffinch.broker.core.transaction_metadata import TransactionMetadata, from_bytes, to_bytes
 from chaffinch.broker.core.transaction_moves import Ending, TransactionState
 from chaffinch.errors import codes
@@ -108,6 +108,21 @@ class TestInitProducerId:
     def test_arguments(self, transactional_id: str, timeout_ms: int, code: ErrorCode) -> None:
         assert World().coordinator.init_producer_id(transactional_id, timeout_ms, T0).code is code
 
+    def test_each_start_has_a_time_limit_of_its_own(self) -> None:
+        world = World()
+        world.init()
+        identity = world.coordinator.init_producer_id("t", 10, T0).identity
+        world.coordinator.add_partitions("t", identity, [ORDERS], T0)
+        assert world.coordinator.expire(T0 + 9) == []
+        assert len(world.coordinator.expire(T0 + 10)) == 1
+
+    def test_who_names_an_identity_after_the_id_was_forgotten_begins_anew(self) -> None:
+        world = World()
+        old = world.init()
+        world.coordinator.expire(T0 + EXPIRATION_MS)
+        fresh = world.init(T0 + EXPIRATION_MS, old)
+        assert (fresh.epoch, fresh.producer_id != old.producer_id) == (0, True)
+
     def test_each_start_raises_the_epoch_and_keeps_the_id(self) -> None:
         world = World()
         first, second = world.init(), world.init()
@@ -181,9 +196,11 @@ class TestTransactions:
         world = World()
         identity = world.init()
         world.coordinator.add_partitions("t", identity, [OTHER, ORDERS], T0)
+        world.coordinator.add_group("t", identity, "h", T0)
         world.coordinator.add_group("t", identity, "g", T0)
         assert world.end(identity, True) is codes.NONE
-        assert world.recorder.calls == [("g", True, identity.producer_id), (ORDERS, True, identity), (OTHER, True, identity)]
+        groups = [("g", True, identity.producer_id), ("h", True, identity.producer_id)]
+        assert world.recorder.calls == [*groups, (ORDERS, True, identity), (OTHER, True, identity)]
 
     def test_the_next_transaction_begins_empty(self) -> None:
         world = World()
@@ -280,13 +297,24 @@ class TestTimeouts:
         world.coordinator.add_partitions("t", identity, [OTHER], late + TIMEOUT_MS - 1)
         assert len(world.coordinator.expire(late + TIMEOUT_MS)) == 1
 
-    def test_many_transactions_leave_one_deadline(self) -> None:
+    def test_what_is_due_at_once_is_cut_into_slices(self) -> None:
         world = World()
-        identity = world.init()
-        for _ in range(100):
-            world.coordinator.add_partitions("t", identity, [ORDERS], T0)
-            world.end(identity, True)
-        assert len(world.coordinator._deadlines) <= 2
+        for number in range(EXPIRED_PER_CALL + 1):
+            name = f"t{number}"
+            identity = world.coordinator.init_producer_id(name, TIMEOUT_MS, T0).identity
+            world.coordinator.add_partitions(name, identity, [ORDERS], T0)
+        due_ms = T0 + TIMEOUT_MS
+        assert len(world.coordinator.expire(due_ms)) == EXPIRED_PER_CALL
+        assert world.coordinator.next_deadline_ms == due_ms, "the rest at once, after what clients want"
+        assert len(world.coordinator.expire(due_ms)) == 1
+        assert world.coordinator.expire(due_ms) == []
+
+    def test_an_end_puts_the_deadline_off(self) -> None:
+        world = World()
+        identity = world.in_state(S.ONGOING)
+        world.end(identity, True)
+        assert world.coordinator.expire(T0 + TIMEOUT_MS) == []
+        assert world.coordinator.next_deadline_ms == T0 + EXPIRATION_MS
 
     def test_an_unused_id_is_forgotten(self) -> None:
         world = World()

@@ -12,13 +12,13 @@ not the current one is refused as fenced instead of aborting somebody else's tra
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from chaffinch.broker.core import transaction_epochs, transaction_metadata, transaction_moves
 from chaffinch.broker.core.producer_ids import ProducerIds
+from chaffinch.broker.core.timers import Timers
 from chaffinch.broker.core.transaction_metadata import TransactionMetadata
 from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP, Ending, Move, Refused, TransactionState
 from chaffinch.errors import codes
@@ -32,6 +32,9 @@ COORDINATOR_EPOCH = 0
 
 MARKER_RETRY_MS = 1000
 """How long a transaction whose markers could not be written (full disk) waits for the next try."""
+
+EXPIRED_PER_CALL = 100
+"""A chore's slice: the broker answers requests between two of them."""
 
 NOT_WRITTEN = codes.NOT_COORDINATOR
 """Answer when the journal cannot be written: clients look the coordinator up and try again (Kafka maps KAFKA_STORAGE_ERROR so)."""
@@ -84,9 +87,7 @@ class TransactionCoordinator:
         self._sync_decisions = sync_decisions
         self._transaction_version = transaction_version
         self._transactions: dict[str, TransactionMetadata] = {}
-        # One live entry per id: `_scheduled` says which one it is, so that a busy id does not fill the heap with its past.
-        self._deadlines: list[tuple[int, str]] = []
-        self._scheduled: dict[str, int] = {}
+        self._deadlines: Timers[str] = Timers()
         for key, value in journal.items().items():
             if key.startswith(_KEY_PREFIX):
                 transactional_id = key[len(_KEY_PREFIX) :].decode()
@@ -240,25 +241,19 @@ class TransactionCoordinator:
     @property
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do, or None. May be early: a transaction that ended leaves its deadline behind."""
-        return self._deadlines[0][0] if self._deadlines else None
+        return self._deadlines.next_deadline_ms
 
     def expire(self, now_ms: int) -> list[str]:
-        """Abort and fence what is open beyond its timeout, complete what is decided, forget unused ids. Returns a line of text for each."""
-        lines = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            deadline_ms, transactional_id = heapq.heappop(self._deadlines)
-            metadata = self._transactions.get(transactional_id)
-            if metadata is None or self._scheduled.get(transactional_id) != deadline_ms:
-                continue
-            del self._scheduled[transactional_id]
-            due_ms = self._due_ms(metadata)
-            if due_ms > now_ms:
-                self._schedule(transactional_id, due_ms)
-                continue
+        """Abort and fence what is open beyond its timeout, complete what is decided, forget unused ids; a slice of them per call.
+
+        Returns a line of text for each.
+        """
+        lines: list[str] = []
+        while len(lines) < EXPIRED_PER_CALL and (transactional_id := self._deadlines.due(now_ms)) is not None:
             try:
-                lines.append(self._expire_one(metadata, now_ms))
+                lines.append(self._expire_one(self._transactions[transactional_id], now_ms))
             except StorageError as error:
-                self._schedule(transactional_id, now_ms + MARKER_RETRY_MS)
+                self._deadlines.schedule(transactional_id, now_ms + MARKER_RETRY_MS)
                 lines.append(f"transaction of {transactional_id!r} could not be ended and is tried again in {MARKER_RETRY_MS} ms: {error}")
         return lines
 
@@ -318,7 +313,7 @@ class TransactionCoordinator:
         try:
             self._complete(decided, now_ms)
         except StorageError:
-            self._schedule(decided.transactional_id, now_ms + MARKER_RETRY_MS)
+            self._deadlines.schedule(decided.transactional_id, now_ms + MARKER_RETRY_MS)
         return transaction_epochs.completed(decided, now_ms).identity
 
     def _complete(self, metadata: TransactionMetadata, now_ms: int) -> None:
@@ -343,20 +338,11 @@ class TransactionCoordinator:
     def _remember(self, metadata: TransactionMetadata) -> None:
         self._transactions[metadata.transactional_id] = metadata
         if not metadata.is_decided:  # Those are completed at once, or scheduled by whoever failed to.
-            self._schedule(metadata.transactional_id, self._due_ms(metadata))
-
-    def _schedule(self, transactional_id: str, due_ms: int) -> None:
-        """Make sure `expire` looks at the id at `due_ms` or before; when it looks too early it schedules again."""
-        scheduled_ms = self._scheduled.get(transactional_id)
-        if scheduled_ms is None or due_ms < scheduled_ms:
-            self._scheduled[transactional_id] = due_ms
-            heapq.heappush(self._deadlines, (due_ms, transactional_id))
+            self._deadlines.schedule(metadata.transactional_id, self._due_ms(metadata))
 
     def _due_ms(self, metadata: TransactionMetadata) -> int:
         if metadata.state is TransactionState.ONGOING:
             return metadata.started_ms + metadata.timeout_ms
-        if metadata.is_decided:
-            return metadata.updated_ms
         return metadata.updated_ms + self._expiration_ms
 
     # Identities ---------------------------------------------------------------------------------------------------------------------

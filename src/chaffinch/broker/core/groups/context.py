@@ -8,7 +8,8 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from chaffinch.broker.core.groups.tickets import Answer, Ticket
-from chaffinch.broker.core.groups.timers import Timers
+from chaffinch.broker.core.groups.timers import TimerKey
+from chaffinch.broker.core.timers import Timers
 
 MEMBERS_BYTES_MAX: Final = 256 << 20
 """What all members of all groups may take together; a member beyond it is told that the group is full."""
@@ -45,7 +46,7 @@ class GroupContext:
     settings: Mapping[str, Any]
     dice: Dice
     changed: list[Hashable]
-    timers: Timers = field(default_factory=Timers)
+    timers: Timers[TimerKey] = field(default_factory=Timers)
     memory: MembersMemory = field(default_factory=lambda: MembersMemory(MEMBERS_BYTES_MAX))
     lines: list[str] = field(default_factory=list)
 

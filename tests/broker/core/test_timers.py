@@ -1,18 +1,19 @@
-"""Deadlines of groups: put off again and again, early at most."""
+"""Deadlines that are put off again and again: early at most, and never many."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.broker.core.groups.timers import TimerKey, TimerKind, Timers
+from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
+from chaffinch.broker.core.timers import Timers
 
 KEYS = [TimerKey("g", TimerKind.SESSION, name) for name in "abc"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["schedule", "cancel", "due"]), st.sampled_from(KEYS), st.integers(0, 30)), max_size=60))
 def test_as_a_table_of_deadlines(steps: list[tuple[str, TimerKey, int]]) -> None:
-    timers, model = Timers(), dict[TimerKey, int]()
+    timers, model = Timers[TimerKey](), dict[TimerKey, int]()
     now_ms = 0
     for action, key, number in steps:
         if action == "schedule":
@@ -34,15 +35,27 @@ def test_as_a_table_of_deadlines(steps: list[tuple[str, TimerKey, int]]) -> None
 
 
 def test_a_deadline_that_is_put_off_costs_one_entry() -> None:
-    timers = Timers()
+    timers = Timers[TimerKey]()
     for number in range(10_000):
         timers.schedule(KEYS[0], number)
     assert len(timers._heap) == 1
 
 
 def test_cancelled_deadlines_do_not_pile_up() -> None:
-    timers = Timers()
+    timers = Timers[TimerKey]()
     for number in range(10_000):
         timers.schedule(TimerKey(str(number), TimerKind.JOIN), 5)
         timers.cancel(TimerKey(str(number), TimerKind.JOIN))
     assert len(timers._heap) < 100
+
+
+def test_deadlines_far_and_near_in_turn_do_not_pile_up() -> None:
+    """As of a transactional id: near while a transaction is open, days away between two."""
+    timers = Timers[TimerKey]()
+    for now_ms in range(10_000):
+        timers.schedule(KEYS[0], now_ms + 1)
+        timers.schedule(KEYS[0], now_ms + 1_000_000)
+        assert timers.due(now_ms + 1) is None
+    assert len(timers._heap) < 100
+    assert timers.due(9_999 + 999_999) is None
+    assert timers.due(9_999 + 1_000_000) == KEYS[0]

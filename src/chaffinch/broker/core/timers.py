@@ -1,0 +1,75 @@
+"""Deadlines by key, without a clock: the time is handed in.
+
+Most deadlines are put off again and again (each heartbeat puts off its member's, each end its transactional id's). So the heap has one
+live entry per key, which may be too early; it is put right when it comes up. Entries that an earlier one has replaced go when they are the
+larger part: the heap is never much larger than the number of keys.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Hashable
+from typing import Any, Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+STALE_MAX = 64
+
+
+class Timers(Generic[Key]):
+    """At most one deadline per key (ms since 1970). Keys of the same deadline come in their own order."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[Key, int] = {}
+        self._queued: dict[Key, int] = {}  # The live entry of the heap for each key.
+        self._heap: list[tuple[int, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self._deadlines)
+
+    def get(self, key: Key) -> int | None:
+        return self._deadlines.get(key)
+
+    def schedule(self, key: Key, deadline_ms: int) -> None:
+        """In place of the key's earlier deadline."""
+        self._deadlines[key] = deadline_ms
+        queued_ms = self._queued.get(key)
+        if queued_ms is None or deadline_ms < queued_ms:
+            self._push(key, deadline_ms)
+            self._tidy()
+
+    def cancel(self, key: Key) -> None:
+        """Nothing happens if there is none."""
+        self._deadlines.pop(key, None)
+        self._tidy()
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """May be early, never late."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> Key | None:
+        """A key whose deadline has come, the earliest first; its deadline is forgotten. None when there is none."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            queued_ms, key = heapq.heappop(self._heap)
+            if self._queued.get(key) != queued_ms:
+                continue  # An earlier one was put in after it.
+            del self._queued[key]
+            deadline_ms = self._deadlines.get(key)
+            if deadline_ms is None:
+                continue
+            if deadline_ms <= now_ms:
+                del self._deadlines[key]
+                found: Key = key
+                return found
+            self._push(key, deadline_ms)
+        return None
+
+    def _push(self, key: Key, deadline_ms: int) -> None:
+        self._queued[key] = deadline_ms
+        heapq.heappush(self._heap, (deadline_ms, key))
+
+    def _tidy(self) -> None:
+        if len(self._heap) > STALE_MAX + 2 * len(self._deadlines):
+            self._heap = [(deadline_ms, key) for key, deadline_ms in self._deadlines.items()]
+            heapq.heapify(self._heap)
+            self._queued = dict(self._deadlines)
