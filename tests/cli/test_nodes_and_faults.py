@@ -103,7 +103,7 @@ def test_faults(shell: Shell) -> None:
         (("nodes", "stop", "7"), "nodes 0 to 2"),
         (("nodes", "stop", "x"), "a node has a number, not 'x'"),
         (("nodes", "start", "1?"), "a node has a number, not '1?'"),
-        (("faults", "add", "--api", "Produse"), "did you mean Produce?"),
+        (("faults", "add", "--api", "Produze"), "did you mean Produce?"),
         (("faults", "add", "--action", "explode"), "drop_after"),
         (("faults", "add", "--error", "INVALIDRECORD"), "INVALID_RECORD"),
         (("faults", "add", "--count", "0"), "count"),

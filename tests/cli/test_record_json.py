@@ -61,7 +61,7 @@ def test_lines_say_what_is_there(records):
         ("[" * 100_000, "nested too deeply|no JSON"),
         ("7", "7: expected an object"),
         ("{}", "no field 'value'"),
-        ('{"vlue":1}', "unknown field 'vlue': the nearest is 'value'"),
+        ('{"valuee":1}', "unknown field 'valuee': the nearest is 'value'"),
         ('{"value":1,"colour":2}', "unknown field 'colour': there are key, value"),
         ('{"value":"x","value_encoding":"hex"}', "value_encoding \"hex\": expected 'base64'"),
         ('{"value":1,"value_encoding":"base64"}', "expected 'base64' beside a string"),

@@ -166,7 +166,7 @@ class TestFaults:
         ("changes", "says"),
         [
             ({"api": "Producing"}, "Produce"),
-            ({"api": "Produse"}, "did you mean Produce"),
+            ({"api": "Produze"}, "did you mean Produce"),
             ({"action": "explode"}, "drop_after"),
             ({"action": "drop-after"}, "did you mean drop_after"),
             ({"action": "slow_down", "direction": "up"}, "answers, requests, both"),

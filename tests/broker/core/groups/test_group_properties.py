@@ -196,9 +196,9 @@ def check_classic(world: World, actors: list[ClassicActor]) -> None:
         max_size=60,
     ),
 )
-def test_classic(statics: list[bool], steps: list[tuple[str, int, int]]) -> None:
+def test_classic(static_members: list[bool], steps: list[tuple[str, int, int]]) -> None:
     world = World()
-    actors = [ClassicActor(world, f"i-{place}" if is_static else None) for place, is_static in enumerate(statics)]
+    actors = [ClassicActor(world, f"i-{place}" if is_static else None) for place, is_static in enumerate(static_members)]
     for action, place, by_ms in steps:
         actor = actors[place % len(actors)]
         if action == "advance":

@@ -67,7 +67,7 @@ class ClassicGroup:
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, ClassicMember] = field(default_factory=dict)
-    statics: dict[str, str] = field(default_factory=dict)  # Instance id -> member id.
+    static_members: dict[str, str] = field(default_factory=dict)  # Instance id -> member id.
     pending: dict[str, None] = field(default_factory=dict)  # Were given an id and have to come again with it (KIP-394).
     joins: dict[str, Ticket[JoinGroupResponse]] = field(default_factory=dict)
     syncs: dict[str, Ticket[SyncGroupResponse]] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class ClassicGroup:
     def member_fault(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """25: no such member; 82: the instance is somebody else by now."""
         if instance_id is not None:
-            current = self.statics.get(instance_id)
+            current = self.static_members.get(instance_id)
             if current is not None and current != member_id:
                 return codes.FENCED_INSTANCE_ID
             if current is None:
@@ -150,7 +150,7 @@ class ClassicGroup:
             self.leader = member.member_id
         self.members[member.member_id] = member
         if member.instance_id is not None:
-            self.statics[member.instance_id] = member.member_id
+            self.static_members[member.instance_id] = member.member_id
         self.pending.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
@@ -161,7 +161,7 @@ class ClassicGroup:
         if member is None:
             return
         if member.instance_id is not None:
-            self.statics.pop(member.instance_id, None)
+            self.static_members.pop(member.instance_id, None)
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
@@ -170,7 +170,7 @@ class ClassicGroup:
         assert member.instance_id is not None
         self.members = {(member.member_id if key == old_id else key): value for key, value in self.members.items()}
         self.members[member.member_id] = member
-        self.statics[member.instance_id] = member.member_id
+        self.static_members[member.instance_id] = member.member_id
         if self.leader == old_id:
             self.leader = member.member_id
         if old_id in self.unsynced:

@@ -47,7 +47,7 @@ class ClassicJoins:
         if request.member_id:
             return self._join_again(group, request, protocols, client, now_ms)
         member_id = f"{request.group_instance_id or client.client_id}-{self._context.new_id()}"
-        if request.group_instance_id is not None and request.group_instance_id in group.statics:
+        if request.group_instance_id is not None and request.group_instance_id in group.static_members:
             return self._join_in_place(group, request, protocols, member_id, version, now_ms)
         if request.group_instance_id is None and version >= VERSION_WITH_MEMBER_ID:
             group.pending[member_id] = None
@@ -124,7 +124,7 @@ class ClassicJoins:
         self, group: ClassicGroup, request: JoinGroupRequest, protocols: Protocols, member_id: str, version: int, now_ms: int
     ) -> JoinResult:
         """The instance was restarted: it takes its place under a new member id, and who still uses the old one is fenced."""
-        old_id = group.statics[request.group_instance_id or ""]
+        old_id = group.static_members[request.group_instance_id or ""]
         old, old_leader = group.members[old_id], group.leader
         new = replace(old, member_id=member_id)
         _update(new, request, protocols)

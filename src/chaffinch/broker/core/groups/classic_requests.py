@@ -76,7 +76,7 @@ class ClassicRequests:
         """A static member may be sent away by its instance id alone."""
         member_id, instance_id = identity.member_id, identity.group_instance_id
         if not member_id and instance_id is not None:
-            member_id = group.statics.get(instance_id, "")
+            member_id = group.static_members.get(instance_id, "")
         if member_id not in group.pending:
             code = group.member_fault(member_id, instance_id)
             if code is not codes.NONE:

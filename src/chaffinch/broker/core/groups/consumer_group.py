@@ -107,7 +107,7 @@ class ConsumerGroup:
     topics_version: int = NEVER_LOOKED
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
-    statics: dict[str, str] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
     owners: dict[TopicIdPartition, str] = field(default_factory=dict)
     size_bytes: int = 0  # About what the members take in memory.
 
@@ -162,8 +162,8 @@ class ConsumerGroup:
         for partition in (*member.assigned, *member.revoking):
             if self.owners.get(partition) == member_id:
                 del self.owners[partition]
-        if member.instance_id is not None and self.statics.get(member.instance_id) == member_id:
-            del self.statics[member.instance_id]
+        if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
+            del self.static_members[member.instance_id]
         del self.members[member_id]
         self.size_bytes -= member.size_bytes
 
@@ -171,6 +171,6 @@ class ConsumerGroup:
         self.members[member.member_id] = member
         self.size_bytes += member.size_bytes
         if member.instance_id is not None:
-            self.statics[member.instance_id] = member.member_id
+            self.static_members[member.instance_id] = member.member_id
         for partition in (*member.assigned, *member.revoking):
             self.owners[partition] = member.member_id

@@ -88,7 +88,7 @@ class ConsumerRules:
 
     def _check_room(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> None:
         """81: the group is full, or what members of groups may take in memory is used up."""
-        is_known = request.member_id in group.members or request.instance_id in group.statics
+        is_known = request.member_id in group.members or request.instance_id in group.static_members
         names = request.subscribed_topic_names or ()
         if not is_known and len(group.members) >= self._context.settings["group.consumer.max.size"]:
             raise RequestRefused(codes.GROUP_MAX_SIZE_REACHED, f"the group has {len(group.members)} members already")
@@ -105,7 +105,7 @@ class ConsumerRules:
         change: Change,
     ) -> ConsumerMember:
         instance_id = request.instance_id or ""
-        current = group.statics.get(instance_id)
+        current = group.static_members.get(instance_id)
         if request.member_epoch != EPOCH_JOIN:
             member = static_member(group, instance_id, member_id)
             _check_epoch(member, request.member_epoch, owned)
@@ -249,7 +249,7 @@ def _subscribed(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, 
 
 def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember:
     """The member that is this instance. 25: nobody is; 82: somebody else is."""
-    current = group.statics.get(instance_id)
+    current = group.static_members.get(instance_id)
     if current is None:
         raise RequestRefused(codes.UNKNOWN_MEMBER_ID, f"group {group.group_id!r} has no instance {instance_id!r}")
     if current != member_id:
