@@ -259,6 +259,18 @@ class TestTools:
         assert self.mark(client, identity, **change) == code
         assert self.mark(client, ProducerIdentity(identity.producer_id, identity.epoch - 1)) == 47
 
+    def test_a_tool_that_makes_up_a_coordinator_epoch_does_not_fence_the_coordinator(self, cluster: Cluster) -> None:
+        """There is one coordinator: were its markers refused as old ones, the next transaction would never end here."""
+        client = cluster.client()
+        identity = identity_of(client)
+        add(client, identity, 0)
+        write(client, identity)
+        assert self.mark(client, identity, coordinator_epoch=7) == 0
+        assert write(client, identity, 1) == 0
+        assert end(client, identity, True) == 0
+        log = cluster.core.topics.partition("orders", 0).log
+        assert (log.ongoing_transactions(), log.last_stable_offset, log.aborted_transactions(0, 9)) == ([], 4, [(identity.producer_id, 0)])
+
     def test_a_marker_of_version_2_again(self, cluster: Cluster) -> None:
         """Where nothing is open the same marker is written once more, as in Kafka; where a transaction is open it needs a higher epoch."""
         client = cluster.client()

@@ -288,6 +288,18 @@ class TestTimeouts:
         assert world.end(identity, True) is codes.PRODUCER_FENCED
         assert world.coordinator.add_partitions("t", identity, [ORDERS], T0) is codes.PRODUCER_FENCED
 
+    def test_nobody_is_told_the_epoch_of_the_fence(self) -> None:
+        world = World()
+        first = world.init()
+        second = world.init(expected=first)
+        world.coordinator.add_partitions("t", second, [ORDERS], T0 + 5)
+        assert len(world.coordinator.expire(T0 + 5 + TIMEOUT_MS)) == 1
+        for late in (first, second):
+            assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, late).code is codes.PRODUCER_FENCED
+        metadata = world.coordinator.describe("t")
+        assert metadata is not None
+        assert metadata.started_ms == T0 + 5, "when it began, and not when it was aborted"
+
     def test_time_counts_from_the_first_partition_of_each_transaction(self) -> None:
         world = World()
         identity = world.in_state(S.COMPLETE_COMMIT)

@@ -166,6 +166,24 @@ class TestUsedUpEpochs:
         assert world.coordinator.add_partitions("t", answer.identity, [ORDERS], T0) is OK
         assert world.end(identity, commit) is _90
 
+    def test_the_new_id_is_kept_and_the_old_one_is_nobody(self) -> None:
+        """Epochs begin at 0 again: those of the old id must not pass for those of the new one."""
+        world = World(version=2)
+        old = exhausted(world)
+        rotated = world.end_answer(old, True).identity
+        first = ProducerIdentity(old.producer_id, rotated.epoch)
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, first).code is _90
+        assert world.coordinator.add_partitions("t", rotated, [ORDERS], T0) is OK
+        following = world.end_answer(rotated, True).identity
+        assert following == ProducerIdentity(rotated.producer_id, 1)
+        assert world.end(first, True) is _49
+
+    def test_a_fresh_start_at_the_last_epoch_is_not_told_to_the_old_producer(self) -> None:
+        world = World(version=2)
+        old = exhausted(world, S.COMPLETE_COMMIT)
+        assert world.init().producer_id != old.producer_id
+        assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, old).code is _90
+
     def test_a_restart_between_decision_and_markers_keeps_the_promised_id(self) -> None:
         world = World(version=2)
         identity = exhausted(world)

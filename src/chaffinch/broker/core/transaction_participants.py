@@ -8,6 +8,7 @@ from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import COORDINATOR_EPOCH
 from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP
+from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 
 
@@ -25,9 +26,9 @@ class TransactionParticipants:
         partition = self._topics.partition(*topic_partition)
         if partition is None:
             return
-        # A refused marker is of an earlier epoch than the partition knows: whoever raised it has ended the transaction (47, 52 in Kafka).
-        if partition.log.check_marker(identity, COORDINATOR_EPOCH) is not None:
-            return
+        refused = partition.log.check_marker(identity, COORDINATOR_EPOCH)
+        if refused is not None and refused.code is codes.INVALID_PRODUCER_EPOCH:
+            return  # Whoever raised the epoch here has ended the transaction. A later coordinator's epoch is one that a tool made up.
         if transaction_version >= VERSION_WITH_EPOCH_BUMP and partition.log.producers.has_marker(identity):
             return  # Written before a crash: in version 2 each marker has an epoch of its own.
         partition.log.append_marker(is_commit, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)
