@@ -10,19 +10,21 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+from chaffinch.protocol import produce_path
 from chaffinch.protocol.apis import APIS, Api
 from chaffinch.protocol.frames import FRAME_BYTES_MAX, BufferPool, FrameAssembler, FrameBudget
 from chaffinch.protocol.headers import API_VERSIONS_KEY, finish_frame, read_client_id, read_request_prefix, response_head
 from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from chaffinch.protocol.messages.produce import ProduceRequest
+from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation
 
 UNSUPPORTED_VERSION: Final = 35
+_PRODUCE: Final = APIS[produce_path.KEY]
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ReceivedRequest:
     """A request with what its response needs. Not frozen, only because building a frozen one takes four times as long; do not change it.
 
@@ -104,17 +106,17 @@ class ServerConnection:
         Empty while an earlier request has no response yet; then this response leaves together with that one.
         """
         api, version = request.api, request.version
+        if api is _PRODUCE and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION and isinstance(message, ProduceResponse):
+            frame = produce_path.write_response(message, request.correlation_id)
+            if frame is not None:
+                return self._in_order(request, [frame])
         if isinstance(message, ApiVersionsResponse):
             if request.unsupported_version is not None:
                 message = message.replace(error_code=UNSUPPORTED_VERSION)
             if message.error_code == UNSUPPORTED_VERSION:
                 version = 0  # Whatever was asked: all that a client of another version can read.
         head = response_head(api.key, request.correlation_id, version >= api.flexible_since)
-        parts = finish_frame(message.encode_after(head, version))
-        if self._open and self._open[0] is request and not self._held:
-            self._open.popleft()
-            return parts
-        return self._in_order(request, parts)
+        return self._in_order(request, finish_frame(message.encode_after(head, version)))
 
     def skip_response(self, request: ReceivedRequest) -> list[Buffer]:
         """Say that `request` will never be answered; returns the responses that waited for it."""
@@ -127,6 +129,9 @@ class ServerConnection:
         self._held.clear()
 
     def _in_order(self, request: ReceivedRequest, parts: list[Buffer]) -> list[Buffer]:
+        if self._open and self._open[0] is request and not self._held:
+            self._open.popleft()
+            return parts
         if not any(known is request for known in self._open):
             return parts
         self._held[id(request)] = parts
@@ -137,6 +142,14 @@ class ServerConnection:
 
     def _request(self, frame: memoryview) -> ReceivedRequest:
         key, version, correlation_id = read_request_prefix(frame)
+        if key == produce_path.KEY and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION:
+            plain = produce_path.read_request(frame)
+            if plain is not None:
+                expects_response = plain[1].acks != 0
+                request = ReceivedRequest(_PRODUCE, version, correlation_id, *plain, None, expects_response)
+                if expects_response:
+                    self._open.append(request)
+                return request
         api = APIS.get(key)
         if api is None or not api.served:
             raise ProtocolViolation(f"API key {key} is not served (version {version}, correlation id {correlation_id})")

@@ -1,0 +1,125 @@
+"""The hand-written path of Produce does what the compiled codec does, or leaves it to that."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chaffinch.protocol import produce_path
+from chaffinch.protocol.client_connection import ClientConnection
+from chaffinch.protocol.headers import finish_frame, read_client_id, response_head
+from chaffinch.protocol.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
+
+VERSIONS = st.integers(produce_path.FIRST_VERSION, produce_path.LAST_VERSION)
+NAMES = st.one_of(st.text(max_size=8), st.integers(120, 130).map("n".__mul__))
+INT16, INT32, INT64 = (st.integers(-(1 << bits), (1 << bits) - 1) for bits in (15, 31, 63))
+RECORDS = st.one_of(st.none(), st.sampled_from([0, 1, 61, 125, 126, 127, 128, 16382, 16383, 16384, 70000, (1 << 21) - 1]).map(bytes))
+
+
+def often(usual: st.SearchStrategy[object]) -> st.SearchStrategy[list[object]]:
+    return st.one_of(usual.map(lambda one: [one]), usual.map(lambda one: [one]), st.lists(usual, max_size=2))
+
+
+REQUESTS = st.builds(
+    ProduceRequest,
+    transactional_id=st.one_of(st.none(), st.none(), st.just(""), st.just("me")),
+    acks=INT16,
+    timeout_ms=INT32,
+    topics=often(st.builds(TopicProduceData, name=NAMES, partitions=often(st.builds(PartitionProduceData, index=INT32, records=RECORDS)))),
+)
+ANSWERS = st.builds(
+    PartitionProduceResponse,
+    index=INT32,
+    error_code=INT16,
+    base_offset=INT64,
+    log_append_time_ms=INT64,
+    log_start_offset=INT64,
+    record_errors=st.sampled_from([[], [], [], [BatchIndexAndErrorMessage(batch_index=3)]]),
+    error_message=st.sampled_from([None, None, None, "", "wrong"]),
+    current_leader=st.sampled_from([None, None, None, LeaderIdAndEpoch(leader_id=2)]),
+)
+RESPONSES = st.builds(
+    ProduceResponse,
+    responses=often(st.builds(TopicProduceResponse, name=NAMES, partition_responses=often(ANSWERS))),
+    throttle_time_ms=INT32,
+    node_endpoints=st.sampled_from([[], [], [], [NodeEndpoint(node_id=1, host="h", port=9)]]),
+)
+
+
+def frame_of(request: ProduceRequest, version: int, client_id: str | None = "me") -> bytes:
+    return b"".join(ClientConnection(client_id).encode_request(request, version)[1])[4:]
+
+
+def compiled(frame: bytes, version: int) -> tuple[str | None, ProduceRequest]:
+    view = memoryview(frame)
+    client_id, position = read_client_id(view, True)
+    return client_id, ProduceRequest.decode_from(view, position, version)[0]
+
+
+@settings(max_examples=300, deadline=None)
+@given(REQUESTS, VERSIONS, st.one_of(st.none(), NAMES))
+def test_requests_are_read_as_the_compiled_decoder_reads_them(request: ProduceRequest, version: int, client_id: str | None) -> None:
+    frame = frame_of(request, version, client_id)
+    plain = produce_path.read_request(memoryview(frame))
+    assert plain is None or plain == compiled(frame, version)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), VERSIONS, st.integers(0, 6))
+def test_damaged_requests_are_read_alike_or_left_to_the_compiled_decoder(data: st.DataObject, version: int, damage_count: int) -> None:
+    request = ProduceRequest(
+        topics=[TopicProduceData(name="orders", partitions=[PartitionProduceData(records=bytes(data.draw(st.integers(0, 300))))])]
+    )
+    frame = bytearray(frame_of(request, version))
+    for _ in range(damage_count):
+        position = data.draw(st.integers(8, len(frame) - 1))
+        frame[position] = data.draw(st.one_of(st.integers(0, 4), st.integers(124, 132), st.integers(0, 255)))
+    frame = frame[: data.draw(st.sampled_from([len(frame), len(frame) - 1, len(frame) // 2]))] + bytes(data.draw(st.integers(0, 2)))
+    plain = produce_path.read_request(memoryview(frame))
+    try:
+        right = compiled(bytes(frame), version)
+    except ProtocolViolation:
+        assert plain is None
+    else:
+        assert plain is None or plain == right
+
+
+@pytest.mark.parametrize("size", [1, 126, 127, 128, 16382, 16383, 16384, (1 << 21) - 2])
+def test_usual_requests_are_read_here(size: int) -> None:
+    request = ProduceRequest(acks=-1, topics=[TopicProduceData(name="orders", partitions=[PartitionProduceData(records=bytes(size))])])
+    assert produce_path.read_request(memoryview(frame_of(request, 11))) == ("me", request)
+
+
+@settings(max_examples=300, deadline=None)
+@given(RESPONSES, VERSIONS, INT32)
+def test_answers_are_written_as_the_compiled_encoder_writes_them(response: ProduceResponse, version: int, correlation_id: int) -> None:
+    plain = produce_path.write_response(response, correlation_id)
+    assert plain is None or plain == b"".join(finish_frame(response.encode_after(response_head(0, correlation_id, True), version)))
+
+
+def test_usual_answers_are_written_here() -> None:
+    response = ProduceResponse(
+        responses=[TopicProduceResponse(name="orders", partition_responses=[PartitionProduceResponse(index=1, base_offset=7)])]
+    )
+    assert produce_path.write_response(response, 5) is not None
+
+
+@pytest.mark.parametrize("wrong", [{"index": 1 << 31}, {"base_offset": None}, {"error_code": 1.5}])
+def test_what_does_not_fit_is_left_to_the_compiled_encoder(wrong: dict[str, object]) -> None:
+    answer = PartitionProduceResponse(index=1).replace(**wrong)
+    response = ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[answer])])
+    assert produce_path.write_response(response, 5) is None
+    with pytest.raises(UnencodableMessage):
+        response.encode(11)
