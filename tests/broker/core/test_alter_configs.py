@@ -179,6 +179,29 @@ class TestLayers:
         assert shown["segment.bytes"] == ("5000000", SOURCE_DYNAMIC_BROKER)
         assert cluster.core.topics.get("orders").config.segment_bytes == 5_000_000
 
+    @pytest.mark.parametrize(
+        ("own", "default", "shown"),
+        [
+            ({"max.compaction.lag.ms": "1000"}, {"log_cleaner_min_compaction_lag_ms": "5000"}, "min.compaction.lag.ms"),
+            ({}, {"log_cleanup_policy": ""}, "cleanup.policy"),
+        ],
+    )
+    def test_a_default_that_contradicts_a_topic_breaks_nothing(self, own: dict[str, str], default: dict[str, str], shown: str) -> None:
+        """As in Apache Kafka; the broker must start again with it, and only new contradictions are refused."""
+        cluster = Cluster()
+        cluster.topic("other", **own)
+        assert alter(cluster.client(), change("", RESOURCE_BROKER, **default)) == [0]
+        cluster.restart()
+        client = cluster.client()
+        assert values(client, "other")[shown] == (*default.values(), SOURCE_DYNAMIC_DEFAULT_BROKER)
+        assert alter(client, change("other", retention_ms="1")) == ([40] if own else [0])
+
+    def test_without_policy_a_topic_keeps_everything(self, cluster: Cluster) -> None:
+        """KIP-1161."""
+        assert alter(cluster.client(), change("orders", cleanup_policy="")) == [0]
+        config = cluster.core.topics.get("orders").config
+        assert (config.is_deleted, config.is_compacted) == (False, False)
+
 
 class TestDescribe:
     @pytest.mark.parametrize(

@@ -159,6 +159,7 @@ class TestIds:
         client.ask(CreateTopicsRequest(topics=[CreatableTopic(name="orders", num_partitions=1, replication_factor=1)]))
         answer = client.ask(fetch(partitions=(), session=(session_id, 2)), 13)
         assert (first(answer).error_code, answer.responses[0].topic_id) == (103, old)
+        assert first(answer).aborted_transactions is None
 
     def test_an_id_may_become_known(self, cluster: Cluster) -> None:
         client = cluster.client()

@@ -30,7 +30,7 @@ MIN_INSYNC_REPLICAS_DOCUMENTATION = (
 
 _OPTIONS = (
     Option(
-        "cleanup.policy", "list", ("delete",), "Old records: delete by age and size, compact by key, or both.", choices=CLEANUP_POLICIES
+        "cleanup.policy", "list", ("delete",), "Old records: delete by age and size, compact by key, both, none.", choices=CLEANUP_POLICIES
     ),
     Option("compression.gzip.level", "int", -1, "Level when the broker compresses with gzip; -1 is the codec's own.", maximum=9),
     Option("compression.lz4.level", "int", 9, "Level when the broker compresses with lz4.", minimum=1, maximum=17),
@@ -188,13 +188,12 @@ class TopicConfig:
 
 
 def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
-    """A topic's own options over the broker's. Raises ConfigException for an unknown name (naming the nearest) or an illegal value."""
+    """A topic's own options over the broker's. Raises ConfigException for an unknown name (naming the nearest) or an illegal value.
+
+    How the options of a topic go together is not looked at: they were set at different times, here and at the broker. See `check`.
+    """
     settings = TOPIC_OPTIONS.parse({**topic_defaults(defaults), **overrides})
     policies = settings["cleanup.policy"]
-    if not policies:
-        raise ConfigException("option cleanup.policy cannot be empty: it must be compact, delete or compact,delete")
-    if settings["min.compaction.lag.ms"] > settings["max.compaction.lag.ms"]:
-        raise ConfigException("option min.compaction.lag.ms is larger than max.compaction.lag.ms")
     # None is the codec's own default: in Kafka -1 means it for gzip, and 9 for lz4.
     levels = {
         "gzip": _unless(settings["compression.gzip.level"], -1),
@@ -223,6 +222,14 @@ def resolve(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicC
         in_sync_min=settings["min.insync.replicas"],
         takes_idempotent_batches=_format_at_least_0_11(settings["message.format.version"]),
     )
+
+
+def check(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicConfig:
+    """As `resolve`, for options that somebody wants to set: raises ConfigException for those that contradict each other too."""
+    config = resolve(overrides, defaults)
+    if config.compaction_lag_min_ms > config.compaction_lag_max_ms:
+        raise ConfigException("option min.compaction.lag.ms is larger than max.compaction.lag.ms")
+    return config
 
 
 def topic_defaults(broker_settings: Mapping[str, Any]) -> dict[str, Any]:

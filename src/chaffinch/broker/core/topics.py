@@ -17,7 +17,7 @@ from uuid import UUID
 from chaffinch.broker.core import topic_names
 from chaffinch.broker.core.declared_replicas import DeclaredNodes, Replicas
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.core.topic_options import TopicConfig, resolve
+from chaffinch.broker.core.topic_options import TopicConfig, check, resolve
 from chaffinch.errors import ConfigException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records import compression
@@ -214,6 +214,7 @@ class TopicRegistry:
         self._journal.put({_TOPIC_PREFIX + name.encode(): None, _DELETING_PREFIX + topic.directory.encode(): b""})
         self.version += 1
         del self._topics[name], self._by_id[topic.topic_id], self._collisions[topic_names.collision_key(name)]
+        self._journal.sync()  # A loss of power must not give the topic back without its directories: no start would get past that.
         for partition in topic.partitions:
             partition.log.delete()
         self._finish_deletions()
@@ -221,7 +222,7 @@ class TopicRegistry:
     def check_config(self, overrides: Mapping[str, str]) -> TopicConfig:
         """Resolve a topic's options. Raises InvalidConfiguration (40) naming the option and, for an unknown name, the nearest one."""
         try:
-            return resolve(overrides, self._settings)
+            return check(overrides, self._settings)
         except ConfigException as error:
             raise RequestRefused(codes.INVALID_CONFIG, str(error)) from None
 
@@ -394,7 +395,10 @@ class TopicRegistry:
         self._collisions[topic_names.collision_key(topic.name)] = topic.name
 
     def _finish_deletions(self) -> None:
-        for key in [key for key in self._journal.items() if key.startswith(_DELETING_PREFIX)]:
+        deleting = [key for key in self._journal.items() if key.startswith(_DELETING_PREFIX)]
+        if deleting:
+            self._journal.sync()  # It may have been written by a process that was killed.
+        for key in deleting:
             self._file_system.remove_tree(key[len(_DELETING_PREFIX) :].decode())
             self._journal.put({key: None})
 

@@ -40,6 +40,7 @@ class ClassicMember:
         self.protocol_type = "consumer"
         self.id = ""
         self.generation = -1
+        self.protocol: str | None = next(iter(self.protocols))
         self.version: int | None = None
         self.session_ms = SESSION_MS
         self.rebalance_ms = REBALANCE_MS
@@ -68,7 +69,7 @@ class ClassicMember:
             return None
         answer = self.client.answers.pop(0)
         if hasattr(answer, "generation_id") and answer.error_code == 0:
-            self.id, self.generation = answer.member_id, answer.generation_id
+            self.id, self.generation, self.protocol = answer.member_id, answer.generation_id, answer.protocol_name
         return answer
 
     def join(self) -> Any:
@@ -83,6 +84,8 @@ class ClassicMember:
                 generation_id=self.generation,
                 member_id=self.id,
                 group_instance_id=self.instance,
+                protocol_type=self.protocol_type,
+                protocol_name=self.protocol,
                 assignments=[SyncGroupRequestAssignment(member_id=name, assignment=data) for name, data in assignments.items()],
             ),
             self.version and min(self.version, 5),

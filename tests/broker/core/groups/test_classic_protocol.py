@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
+from chaffinch.protocol.messages.sync_group import SyncGroupRequest
 from tests.broker.core.groups.members import (
     GROUP,
     REBALANCE_MS,
@@ -154,6 +155,12 @@ class TestGenerations:
         assert state_of(cluster) == "Stable"
         assert [member.heartbeat() for member in members] == [0, 0, 0]
         assert members[1].sync().assignment == b"1"
+
+    @pytest.mark.parametrize(("version", "code"), [(4, 0), (5, 23)])
+    def test_from_version_5_on_the_protocol_must_be_named(self, cluster: Cluster, version: int, code: int) -> None:
+        (member,) = stable_group(cluster, 1)
+        request = SyncGroupRequest(group_id=GROUP, generation_id=member.generation, member_id=member.id)
+        assert member.client.ask(request, version).error_code == code
 
     def test_a_member_that_comes_makes_all_join_again(self, cluster: Cluster) -> None:
         members = stable_group(cluster, 2)

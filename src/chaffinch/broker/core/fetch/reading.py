@@ -177,7 +177,7 @@ def refused(terms: FetchTerms, place: FetchPlace, code: ErrorCode, partition: Pa
         partition_index=place.asked.partition,
         error_code=code.number,
         high_watermark=-1,
-        aborted_transactions=[] if partition is None else None,
+        aborted_transactions=[] if code in _UNINTERESTING else None,
         records=[],
     )
     if partition is not None and code in _WITH_LEADER and terms.version >= VERSION_WITH_LEADERS:

@@ -10,6 +10,9 @@ from chaffinch.broker.core.handlers.group_answers import say_lines, when_answere
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
+VERSION_WITH_PROTOCOL = 5
+"""From here on both names of the protocol must be there, though they may be null on the wire."""
+
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
@@ -18,6 +21,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         return SyncGroupResponse(error_code=codes.INVALID_GROUP_ID.number)
     if not broker.is_coordinator(event.node_id, request.group_id):
         return SyncGroupResponse(error_code=codes.NOT_COORDINATOR.number)
+    if event.request.version >= VERSION_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
+        return SyncGroupResponse(error_code=codes.INCONSISTENT_GROUP_PROTOCOL.number)
     result = broker.groups.sync(request, now_ms)
     say_lines(broker)
     if not isinstance(result, Ticket):
