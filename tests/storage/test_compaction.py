@@ -347,6 +347,24 @@ def test_what_is_deleted_meanwhile_ends_it() -> None:
     assert {name.partition(".")[2] for name in files.list(DIRECTORY)} == {"snapshot", "start"}
 
 
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_deletion_of_old_segments_before_any_step_ends_it(is_changed: bool) -> None:
+    steps = 0
+    is_done = False
+    while not is_done:
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=3 << 20, retention_ms=0)
+        for number in range(4):
+            log.append(records(("k" if is_changed else f"k{number}", "x" * (2 << 20))), now_ms=0)
+        job = Compaction(log, 3, 0, map_bytes_max=1 << 30)
+        is_done = any(job.step() for _ in range(steps))
+        log.expire(10**9)
+        assert is_done or job.step()
+        assert not [name for name in files.list(DIRECTORY) if name.endswith(".cleaned")]
+        steps += 1
+    assert steps > 8
+
+
 def test_work_comes_in_slices() -> None:
     log = opened(MemoryFileSystem())
     for number in range(64):

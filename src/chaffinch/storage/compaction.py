@@ -59,6 +59,9 @@ class Compaction:
     def step(self) -> bool:
         """Work on for one slice; True when all is done. Raises StorageError or RecordsError: it is over then, and the log as it was, or
         compacted in part."""
+        if not self._files.segments or self._files.segments[0] is not self._oldest:
+            self.abandon()  # Old segments were deleted since the last slice, perhaps those that are being read.
+            return True
         try:
             next(self._work)
         except StopIteration:
@@ -66,9 +69,6 @@ class Compaction:
         except BaseException:
             self.abandon()
             raise
-        if not self._files.segments or self._files.segments[0] is not self._oldest:
-            self.abandon()  # Old segments were deleted meanwhile, perhaps those that are being read.
-            return True
         return False
 
     def abandon(self) -> None:
