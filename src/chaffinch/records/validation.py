@@ -62,8 +62,9 @@ __all__ = [
     "validate_columns",
 ]
 
-_NO_INT64S = np.empty(0, np.int64)
-_NO_BYTES = np.empty(0, np.uint8)
+_INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
+_NO_INT64S = np.empty(0, _INT64)
+_NO_BYTES = np.empty(0, _UINT8)
 
 
 def validate(
@@ -94,10 +95,11 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     if origin is Origin.REPLICATION:
         return Accepted(batch=view.data, max_timestamp=header.max_timestamp, count=header.count)
     try:
-        payload = decompressed_payload(view, policy.decompressed_bytes_max) if header.compression_id else view.payload
+        is_compressed = header.attributes & ATTRIBUTE_COMPRESSION
+        payload = decompressed_payload(view, policy.decompressed_bytes_max) if is_compressed else view.data[HEADER_BYTES:]
     except CompressionError as error:
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
-    records = np.frombuffer(payload, np.uint8)
+    records = np.frombuffer(payload, _UINT8)
     fault, record_index, position, culprit_count, max_timestamp = _walk(view, records, policy, now_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S)
     if fault:
         detail = f"{header.count} records announced, {len(records)} bytes of them"
@@ -142,16 +144,17 @@ def _walk(
 ) -> tuple[int, int, int, int, int]:
     """(fault, record index, position, culprits, largest timestamp): what `kernels_reference/walk.py` says of its summary."""
     header = view.header
-    if _claims_append_time(view):
+    count = header.count
+    if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         timestamp_min, timestamp_max, may_lack_timestamp = 1, 0, False  # An empty range: every record is a culprit.
     else:
         timestamp_min, timestamp_max = policy.timestamp_bounds(now_ms)
         may_lack_timestamp = True
-    summary = np.empty(walk.SUMMARY_LENGTH, np.int64)
+    summary = np.empty(walk.SUMMARY_LENGTH, _INT64)
     # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
-    fault = kernels.choose(min(header.count, len(records) // walk.RECORD_BYTES_MIN)).walk(
+    fault = kernels.choose(min(count, len(records) // walk.RECORD_BYTES_MIN)).walk(
         records,
-        header.count,
+        count,
         header.base_timestamp,
         timestamp_min,
         timestamp_max,
@@ -171,13 +174,10 @@ def _find(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int
     indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
     reasons = np.empty(culprit_count, np.uint8)
     _walk(view, records, policy, now_ms, indices, reasons, seen)
-    rules = {**RULE_BY_REASON, walk.TIMESTAMP_WRONG: TIMESTAMP_TYPE_RULE} if _claims_append_time(view) else RULE_BY_REASON
+    claims_append_time = view.header.attributes & ATTRIBUTE_LOG_APPEND_TIME
+    rules = {**RULE_BY_REASON, walk.TIMESTAMP_WRONG: TIMESTAMP_TYPE_RULE} if claims_append_time else RULE_BY_REASON
     found = zip(indices.tolist(), reasons.tolist(), seen.tolist(), strict=True)
     return [(index, rules[reason], value) for index, reason, value in found]
-
-
-def _claims_append_time(view: BatchView) -> bool:
-    return bool(view.header.attributes & ATTRIBUTE_LOG_APPEND_TIME)
 
 
 def _size_alone(record: RecordColumns, compression: Compression, level: int | None) -> int:
@@ -204,7 +204,7 @@ def _accepted(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms
         attributes |= ATTRIBUTE_LOG_APPEND_TIME
         max_timestamp = now_ms
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
-        return Accepted(batch=view.data, max_timestamp=max_timestamp, count=header.count)
+        return Accepted(view.data, max_timestamp, header.count)
     out = bytearray(HEADER_BYTES)
     if target is None or target == header.compression_id:
         out += view.payload

@@ -46,4 +46,5 @@ class ValidationPolicy:
         """The least and the largest timestamp that a record may have now, both allowed and both 64-bit numbers."""
         if self.timestamp_type is TimestampType.LOG_APPEND_TIME:
             return INT64_MIN, INT64_MAX
-        return max(now_ms - self.timestamp_before_max_ms, INT64_MIN), min(now_ms + self.timestamp_after_max_ms, INT64_MAX)
+        first, last = now_ms - self.timestamp_before_max_ms, now_ms + self.timestamp_after_max_ms
+        return first if first > INT64_MIN else INT64_MIN, last if last < INT64_MAX else INT64_MAX

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
-from chaffinch.records.batch import BatchHeader, BatchView, TimestampType, decode, patch_offset, read_header
+from chaffinch.records.batch import BatchHeader, BatchView, decode, patch_offset, read_header
+from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.validation_policy import Origin
 from chaffinch.storage import leader_epochs, retention
@@ -167,14 +168,14 @@ class PartitionLog:
             data, header = batch.data, batch.header
         else:
             data, header = memoryview(batch), read_header(batch)
-        if header.is_control:
+        if header.attributes & ATTRIBUTE_CONTROL:
             raise ValueError(f"a control batch from {origin.value} for {self.topic_partition}: markers go through append_marker")
         base_offset = self.log_end_offset
         self._store(data, header, base_offset, leader_epoch, now_ms)
         if header.producer_id >= 0:
             self._producers.append(header, base_offset, now_ms)
         self._checkpoint_if_due(len(data))
-        log_append_time_ms = header.max_timestamp if header.timestamp_type is TimestampType.LOG_APPEND_TIME else NO_TIMESTAMP
+        log_append_time_ms = header.max_timestamp if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else NO_TIMESTAMP
         return AppendResult(base_offset, self.log_end_offset - 1, log_append_time_ms, self.log_start_offset)
 
     def append_marker(
@@ -198,10 +199,11 @@ class PartitionLog:
             data = memoryview(bytearray(data))
         patch_offset(data, 0, base_offset, leader_epoch)
         segment = self._segments[-1] if self._segments else self._new_segment(now_ms)
-        if segment.size and (
-            segment.size + len(data) > self.config.segment_bytes
+        size, config = segment.size, self.config
+        if size and (
+            size + len(data) > config.segment_bytes
             or base_offset + header.last_offset_delta - segment.base_offset > SPAN_MAX
-            or retention.is_time_to_roll(segment, self.config, header.max_timestamp, now_ms)
+            or retention.is_time_to_roll(segment, config, header.max_timestamp, now_ms)
         ):
             segment = self._roll(now_ms)
         self._has_unsynced_bytes = True

@@ -17,6 +17,8 @@ def is_time_to_roll(segment: Segment, config: LogConfig, timestamp: int, now_ms:
         return False
     first = segment.first_timestamp
     waited_ms = timestamp - first if first >= 0 else now_ms - segment.created_ms
+    if waited_ms <= config.roll_ms - config.segment_jitter_ms:
+        return False  # Whatever the jitter; so asks nearly every append.
     return waited_ms > config.roll_ms - _jitter_ms(segment, config)
 
 
