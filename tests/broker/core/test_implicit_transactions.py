@@ -15,6 +15,7 @@ from chaffinch.protocol.messages.add_partitions_to_txn import (
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.test_transactions import add, commit_offset, committed, end, identity_of, write
@@ -32,13 +33,15 @@ def cluster() -> Cluster:
     return cluster
 
 
+def committed_fetch(offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:
+    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    topics = [FetchTopic(topic="orders", partitions=[partition])]
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, isolation_level=1, topics=topics)
+
+
 def fetch_committed(client: Client, offset: int = 0) -> Any:
     """What a reader of committed records gets of orders-0."""
-    partition = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
-    request = FetchRequest(
-        max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, isolation_level=1, topics=[FetchTopic(topic="orders", partitions=[partition])]
-    )
-    return client.ask(request, 12).responses[0].partitions[0]
+    return client.ask(committed_fetch(offset), 12).responses[0].partitions[0]
 
 
 def test_a_transaction_without_a_word_about_its_parts(cluster: Cluster) -> None:
@@ -68,6 +71,21 @@ def test_the_partitions_of_a_request_are_added_with_one_write(cluster: Cluster) 
     assert [row.error_code for row in answer.responses[0].partition_responses] == [0, 0, 3]
     assert sum(path.startswith("journals/transactions") for path in writes) == 1
     assert cluster.core.state.transactions.describe("t").partitions == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+
+
+def test_partitions_that_others_lead_are_not_added() -> None:
+    cluster = Cluster(nodes=2)
+    cluster.topic("orders", 2)
+    leaders = [partition.replicas.leader for partition in cluster.core.topics.get("orders").partitions]
+    assert sorted(leaders) == [0, 1]
+    identity = identity_of(cluster.client(node=cluster.core.state.nodes.coordinator_of("t").id))
+    batch = batch_of(b"a", identity=identity, sequence=0, transactional=True)
+    data = [PartitionProduceData(index=index, records=bytes(batch)) for index in (0, 1)]
+    request = ProduceRequest(transactional_id="t", acks=-1, timeout_ms=0, topics=[TopicProduceData(name="orders", partitions=data)])
+    answer = cluster.client(node=0).ask(request, PRODUCE)
+    led = leaders.index(0)
+    assert answer.responses[0].partition_responses[led].error_code == 0
+    assert cluster.core.state.transactions.describe("t").partitions == {TopicPartition("orders", led)}
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -235,6 +253,22 @@ class TestBrokersRequests:
 
 
 class TestReaders:
+    @pytest.mark.parametrize("by_tool", [False, True])
+    def test_who_waits_is_woken_by_the_marker(self, cluster: Cluster, by_tool: bool) -> None:
+        client, reader = cluster.client(), cluster.client()
+        identity = identity_of(client)
+        write(client, identity, version=PRODUCE)
+        reader.send(committed_fetch(max_wait_ms=500), 12)
+        assert reader.answers == []
+        if by_tool:
+            topics = [WritableTxnMarkerTopic(name="orders", partition_indexes=[0])]
+            marker = WritableTxnMarker(producer_id=identity.producer_id, producer_epoch=0, transaction_result=True, topics=topics)
+            client.ask(WriteTxnMarkersRequest(markers=[marker]))
+        else:
+            finish(client, identity, True)
+        (answer,) = reader.answers
+        assert answer.responses[0].partitions[0].last_stable_offset == 2
+
     def test_several_aborted_transactions_of_one_producer_in_one_fetch(self, cluster: Cluster) -> None:
         """Markers have a higher epoch than the records they end; the list names each transaction by its first offset."""
         client = cluster.client()

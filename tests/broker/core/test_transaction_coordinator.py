@@ -5,6 +5,7 @@ Transaction version 1; version 2 is in `test_transaction_version_2.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from chaffinch.broker.core import transaction_moves
 from chaffinch.broker.core.transaction_coordinator import EXPIRED_PER_CALL, MARKER_RETRY_MS
 from chaffinch.broker.core.transaction_metadata import TransactionMetadata, from_bytes, to_bytes
-from chaffinch.broker.core.transaction_moves import Ending, TransactionState
+from chaffinch.broker.core.transaction_moves import Answer, Ending, Move, TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity
@@ -82,6 +83,31 @@ def test_the_tables_know_every_state_that_is_stored() -> None:
     assert {frozenset(row) for row in transaction_moves.END_VERSION_1.values()} == {frozenset({Ending.COMMIT, Ending.ABORT})}
     assert {frozenset(row) for row in transaction_moves.END_VERSION_2.values()} == {frozenset(Ending)}
     assert set(transaction_moves.LEGAL_PREDECESSORS) == set(TransactionState)
+
+
+def test_the_legal_moves_are_those_that_a_request_can_ask_for() -> None:
+    """No more of them: an illegal one is caught where it is made."""
+    moves = transaction_moves
+    ends = (moves.END_VERSION_1, moves.END_VERSION_2)
+
+    def deciding(ending: Ending) -> frozenset[TransactionState]:
+        return frozenset(state for table in ends for state, row in table.items() if row[ending] is Move.DECIDE)
+
+    def asking(table: Mapping[TransactionState, Answer], move: Move) -> frozenset[TransactionState]:
+        return frozenset(state for state, answer in table.items() if answer is move)
+
+    at_rest = asking(moves.INIT_PRODUCER_ID, Move.NEW_EPOCH)
+    expected = {
+        S.EMPTY: at_rest,
+        S.ONGOING: asking(moves.ADD_PARTITIONS, Move.ADD),
+        S.PREPARE_COMMIT: deciding(Ending.COMMIT),
+        S.PREPARE_ABORT: deciding(Ending.ABORT) | {S.PREPARE_EPOCH_FENCE},
+        S.PREPARE_EPOCH_FENCE: asking(moves.INIT_PRODUCER_ID, Move.FENCE),
+        S.COMPLETE_COMMIT: {S.PREPARE_COMMIT},
+        S.COMPLETE_ABORT: {S.PREPARE_ABORT},
+        S.DEAD: at_rest,
+    }
+    assert dict(moves.LEGAL_PREDECESSORS) == expected
 
 
 class TestInitProducerId:
