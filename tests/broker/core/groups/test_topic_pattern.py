@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaffinch.broker.core.groups import topic_pattern
 from chaffinch.broker.core.groups.topic_pattern import InvalidPattern, TopicPattern
 
 ATOMS = st.sampled_from(["a", "b", "1", ".", "[ab]", "[^a]", "[a-c1]", "\\d", "\\w", "\\.", "\\-", "^", "$", "x{", "[]a]"])
@@ -29,6 +32,33 @@ PATTERNS = st.recursive(
 def test_as_the_standard_library_has_it(text: str, names: list[str]) -> None:
     pattern, judge = TopicPattern(text), re.compile(text, re.ASCII)
     assert [pattern.matches(name) for name in names] == [judge.fullmatch(name) is not None for name in names]
+
+
+@given(PATTERNS, st.lists(st.text("ab1.-x{é", max_size=6), min_size=1, max_size=10))
+def test_what_is_remembered_changes_nothing(text: str, names: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(topic_pattern, "REMEMBERED_MAX", 3)
+        forgetful = TopicPattern(text)
+        found = [forgetful.matches(name) for name in names]
+        assert forgetful._remembered <= 3 + 1 + len(forgetful._states)
+    assert found == [TopicPattern(text).matches(name) for name in names]
+
+
+def test_many_names_cost_little_more_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that subscribes by pattern must not hold a broker with 100,000 topics."""
+    pattern = TopicPattern("shop[.]orders.*(eu|us)")
+    closures: list[object] = []
+    monkeypatch.setattr(TopicPattern, "_closure", _counting(TopicPattern._closure, closures))
+    assert sum(pattern.matches(f"shop.orders-{number}.{'eu' if number % 2 else 'jp'}") for number in range(10_000)) == 5_000
+    assert len(closures) < 300
+
+
+def _counting(function: Callable[..., Any], calls: list[object]) -> Callable[..., Any]:
+    def counted(*arguments: Any, **keywords: Any) -> Any:
+        calls.append(arguments)
+        return function(*arguments, **keywords)
+
+    return counted
 
 
 @pytest.mark.parametrize("text", ["(a*)*b", "(a|a)*b", "(a+)+b", "(.*)*(.*)*(.*)*b", "(a?){100}a{100}b"])

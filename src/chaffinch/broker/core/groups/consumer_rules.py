@@ -146,10 +146,8 @@ class ConsumerRules:
         assign = ASSIGNORS[group.preferred_assignor(step.members, names[0])]
         previous = {name: _target(group, step.change, name) for name in step.members}
         counts = {topic.topic_id: topic.partition_count for topic in step.change.topics.values()}
-        subscriptions = {
-            member.member_id: self._topics.ids_of(member, step.change.topics)
-            for member in sorted(step.members.values(), key=lambda member: member.instance_id or member.member_id)
-        }
+        in_order = sorted(step.members.values(), key=lambda member: member.instance_id or member.member_id)
+        subscriptions = self._topics.ids_of(in_order, step.change.topics)
         for member_id, target in assign(subscriptions, counts, previous).items():
             if group.targets.get(member_id) != target:
                 step.change.targets[member_id] = target

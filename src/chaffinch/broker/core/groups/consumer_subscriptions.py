@@ -11,8 +11,10 @@ from chaffinch.broker.core.groups.topic_pattern import InvalidPattern, TopicPatt
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 
-PATTERNS_MAX = 1000
+PATTERNS_MAX = 200
 """Compiled expressions and what they match that are kept; beyond it they are worked out again."""
+NAMES_MAX = 1_000_000
+"""Names that all kept expressions may match together: about 100 MB."""
 
 
 class Topics(Protocol):
@@ -26,7 +28,7 @@ class Topics(Protocol):
 
 
 class SubscribedTopics:
-    """Subscriptions against the topics there are. What a pattern matches is worked out once per version of the topics."""
+    """Subscriptions against the topics there are. What a pattern matches is worked out once; from then on only new topics are looked at."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -47,35 +49,59 @@ class SubscribedTopics:
             except InvalidPattern as error:
                 raise RequestRefused(codes.INVALID_REGULAR_EXPRESSION, f"subscribed topic regex {pattern[:200]!r}: {error}") from None
             if len(self._patterns) >= PATTERNS_MAX:
-                self._patterns.clear()
-                self._matched.clear()
+                self._forget(next(iter(self._patterns)))
             self._patterns[pattern] = compiled
 
     def of(self, members: Iterable[ConsumerMember]) -> dict[str, TopicInfo]:
         """The topics that exist of those that anybody subscribes to."""
         names: set[str] = set()
+        patterns: set[str] = set()
         for member in members:
-            names |= member.topics | self._matching(member.pattern)
+            names |= member.topics
+            patterns.add(member.pattern)
+        for pattern in patterns:
+            names |= self._matching(pattern)
         known = self._all()
         return {name: known[name] for name in sorted(names) if name in known}
 
-    def ids_of(self, member: ConsumerMember, topics: Mapping[str, TopicInfo]) -> frozenset[UUID]:
-        """Of those topics, the ones this member subscribes to."""
-        names = member.topics | self._matching(member.pattern)
-        return frozenset(topics[name].topic_id for name in names if name in topics)
+    def ids_of(self, members: Iterable[ConsumerMember], topics: Mapping[str, TopicInfo]) -> dict[str, frozenset[UUID]]:
+        """Of those topics, the ones each member subscribes to, by member id. Members that subscribe to the same share one set."""
+        kinds: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
+        result = {}
+        for member in members:
+            kind = member.topics, member.pattern
+            if kind not in kinds:
+                names = member.topics | self._matching(member.pattern)
+                kinds[kind] = frozenset(topics[name].topic_id for name in names if name in topics)
+            result[member.member_id] = kinds[kind]
+        return result
 
     def _matching(self, pattern: str) -> frozenset[str]:
         if not pattern:
             return frozenset()
         known = self._all()
-        if pattern not in self._matched:
+        matched = self._matched.get(pattern)
+        if matched is None:
             self.check_pattern(pattern)
             compiled = self._patterns[pattern]
-            self._matched[pattern] = frozenset(name for name in known if compiled.matches(name))
-        return self._matched[pattern]
+            matched = frozenset(name for name in known if compiled.matches(name))
+            self._keep(pattern, matched)
+        return matched
+
+    def _keep(self, pattern: str, matched: frozenset[str]) -> None:
+        if sum(map(len, self._matched.values())) + len(matched) > NAMES_MAX:
+            self._matched.clear()
+        self._matched[pattern] = matched
+
+    def _forget(self, pattern: str) -> None:
+        del self._patterns[pattern]
+        self._matched.pop(pattern, None)
 
     def _all(self) -> Mapping[str, TopicInfo]:
         if self._known_version != self._topics.version:
-            self._known, self._known_version = self._topics.all(), self._topics.version
-            self._matched.clear()
+            before, self._known, self._known_version = self._known, self._topics.all(), self._topics.version
+            come, gone = self._known.keys() - before.keys(), before.keys() - self._known.keys()
+            for pattern, matched in self._matched.items() if come or gone else ():
+                compiled = self._patterns[pattern]
+                self._matched[pattern] = (matched - gone) | {name for name in come if compiled.matches(name)}
         return self._known

@@ -5,7 +5,8 @@ Kafka's brokers use RE2. This is the part of RE2's syntax that makes sense for t
 `{n,}`, `{n,m}` (also lazy: which match is found makes no difference here), `^` and `$`. The whole name has to match. References to groups
 and looking around do not exist, as in RE2.
 
-A pattern becomes a non-deterministic automaton (Thompson's construction), which is followed in all its states at once.
+A pattern becomes a non-deterministic automaton (Thompson's construction), which is followed in all its states at once. Sets of states that
+were met are remembered, and what each character led to, so that most characters of most names cost one look-up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ STATES_MAX: Final = 5000
 REPEAT_MAX: Final = 1000
 """RE2's own limit."""
 DEPTH_MAX: Final = 50
+REMEMBERED_MAX: Final = 20_000
+"""States and ways that are remembered of one pattern: about 2 MB. Beyond it everything is found anew."""
 
 _OTHER: Final = "\0"
 """Stands for every character beyond ASCII, which transactional ids may have, in classes that do not name it."""
@@ -49,6 +52,15 @@ _Fragment = tuple[int, int]
 """(first state, last state); the last has no way on yet."""
 
 
+@dataclass(slots=True, eq=False)
+class _Met:
+    """States that were reached together. `is_match`: whether a name may end here. `ways`: character -> what it leads to."""
+
+    states: frozenset[int]
+    is_match: bool
+    ways: dict[str, _Met] = field(default_factory=dict)
+
+
 class TopicPattern:
     """One compiled expression. Raises InvalidPattern."""
 
@@ -56,22 +68,44 @@ class TopicPattern:
         if len(text) > PATTERN_LENGTH_MAX:
             raise InvalidPattern(f"{len(text)} characters, limit {PATTERN_LENGTH_MAX}")
         parser = _Parser(text)
-        self._first, self._last = parser.parse()
+        first, self._last = parser.parse()
         self._states = parser.states
+        self._met: dict[frozenset[int], _Met] = {}
+        self._remembered = 0
+        at_start = frozenset({first})
+        self._start = _Met(self._closure(at_start, at_start=True, at_end=False), self._is_last(at_start, at_start=True))
 
     def matches(self, name: str) -> bool:
         """Whether the whole name matches."""
-        current = self._closure({self._first}, at_start=True, at_end=not name)
-        for index, character in enumerate(name):
-            sought = (character,) if character in _ALPHABET else (character, _OTHER)
-            states = (self._states[number] for number in current)
-            following = {state.next[0] for state in states if state.accepts and not state.accepts.isdisjoint(sought)}
-            current = self._closure(following, at_start=False, at_end=index + 1 == len(name))
-            if not current:
+        met = self._start
+        for character in name:
+            met = met.ways.get(character) or self._follow(met, character)
+            if not met.states:
                 return False
-        return self._last in current
+        return met.is_match
 
-    def _closure(self, states: set[int], *, at_start: bool, at_end: bool) -> set[int]:
+    def _follow(self, met: _Met, character: str) -> _Met:
+        """What a character leads to, where nobody has gone yet."""
+        if self._remembered > REMEMBERED_MAX:
+            self._met.clear()
+            self._start.ways.clear()
+            self._remembered = 0
+        sought = (character,) if character in _ALPHABET else (character, _OTHER)
+        among = (self._states[number] for number in met.states)
+        taking = frozenset(state.next[0] for state in among if state.accepts and not state.accepts.isdisjoint(sought))
+        states = self._closure(taking, at_start=False, at_end=False)
+        following = self._met.get(states)
+        if following is None:
+            following = self._met[states] = _Met(states, self._is_last(states, at_start=False))
+            self._remembered += len(states)
+        met.ways[character] = following
+        self._remembered += 1
+        return following
+
+    def _is_last(self, states: frozenset[int], *, at_start: bool) -> bool:
+        return self._last in self._closure(states, at_start=at_start, at_end=True)
+
+    def _closure(self, states: frozenset[int], *, at_start: bool, at_end: bool) -> frozenset[int]:
         """The states that are reached without a character."""
         found, pending = set(states), list(states)
         while pending:
@@ -81,7 +115,7 @@ class TopicPattern:
             fresh = [number for number in state.next if number not in found]
             found.update(fresh)
             pending += fresh
-        return found
+        return frozenset(found)
 
 
 class _Parser:
