@@ -33,7 +33,7 @@ def _quiet() -> Any:
 def query_world(seed: int, *cuts: Cut, **knobs: Any) -> Report:
     """One query in a calm world but for the cuts."""
     calm: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "query_count": 1, "faults": CALM, "deeds": Deeds(), "node_count": 1}
-    calm |= {"query_rows": 40, "query_has_checkpoint": True, "bad_share": 0.1, "validation_first_share": 0.0}
+    calm |= {"version_2_count": 0, "query_rows": 40, "query_has_checkpoint": True, "bad_share": 0.1, "validation_first_share": 0.0}
     return run(seed, cuts=cuts, **{**calm, **knobs})
 
 

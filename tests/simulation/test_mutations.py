@@ -35,6 +35,7 @@ from chaffinch.storage.compaction_rules import LatestOffsets, Rules
 from chaffinch.storage.files import StorageError
 from chaffinch.storage.memory_files import MemoryFile
 from chaffinch.storage.partition_log import PartitionLog
+from chaffinch.storage.producer_sequences import ProducerSequences
 
 Patch = pytest.MonkeyPatch
 
@@ -42,8 +43,10 @@ ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_sh
 SLOW = Faults(latency_max_ms=20, slow_share=0.08)
 KILLS = Deeds(broker_death_ms=500)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
-PLAIN: dict[str, Any] = {"plain_count": 2, "transactional_count": 0, "query_count": 0, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
+NOBODY: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "version_2_count": 0, "query_count": 0}
+PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
 TRANSACTIONAL: dict[str, Any] = {**PLAIN, "plain_count": 0, "transactional_count": 2}
+VERSION_2: dict[str, Any] = {**NOBODY, "version_2_count": 2, "transactional_count": 1, "flush_policy": "always", "deeds": POWER}
 QUERY: dict[str, Any] = {**PLAIN, "plain_count": 0, "query_count": 1, "deeds": Deeds(broker_death_ms=500, client_death_ms=100)}
 
 
@@ -144,6 +147,19 @@ def recovered_logs_are_not_synced(patch: Patch) -> None:
     patch.setattr(PartitionLog, "open", classmethod(open_as_synced))
 
 
+def parts_are_not_synced(patch: Patch) -> None:
+    """What adds itself to a transaction is stored before it is certain that the coordinator remembers it. Decisions are still synced."""
+    complete = TransactionCoordinator._complete
+
+    def completes(self: TransactionCoordinator, metadata: Any, now_ms: int) -> None:
+        if self._sync_decisions:
+            self._journal.sync()
+        complete(self, metadata, now_ms)
+
+    patch.setattr(TransactionCoordinator, "sync", lambda self: None)
+    patch.setattr(TransactionCoordinator, "_complete", completes)
+
+
 BROKER = [
     Mutation(name="duplicates are not recognised", breaks=returns(PartitionLog, "find_duplicate", None), knobs=PLAIN),
     Mutation(
@@ -162,6 +178,13 @@ BROKER = [
         says=("is not there", "differs", "raised"),
         seeds=60,
     ),
+    Mutation(
+        name="once real: a part of a transaction is not synced before its bytes",
+        breaks=parts_are_not_synced,
+        knobs=VERSION_2,
+        says=("undecided", "visible", "is not there"),
+    ),
+    Mutation(name="every marker is taken for one that is there", breaks=returns(ProducerSequences, "has_marker", True), knobs=VERSION_2),
     Mutation(
         name="once real: markers are not synced before the completion",
         breaks=returns(TransactionParticipants, "sync", None),

@@ -22,9 +22,11 @@ from chaffinch.simulation.scenario import Report, run
 CHUNKS, CHUNK = 8, 20
 ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
-PLAIN: dict[str, Any] = {"plain_count": 2, "transactional_count": 0, "query_count": 0, "faults": ROUGH, "bad_share": 0.1}
-TRANSACTIONAL: dict[str, Any] = {"plain_count": 0, "transactional_count": 2, "query_count": 0, "bad_share": 0.03}
-QUERY: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "query_count": 1, "bad_share": 0.3}
+NOBODY: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "version_2_count": 0, "query_count": 0}
+PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "bad_share": 0.1}
+TRANSACTIONAL: dict[str, Any] = {**NOBODY, "transactional_count": 2, "bad_share": 0.03}
+QUERY: dict[str, Any] = {**NOBODY, "query_count": 1, "bad_share": 0.3}
+VERSION_2: dict[str, Any] = {**NOBODY, "version_2_count": 2, "bad_share": 0.03}
 
 SLOW = Faults(latency_max_ms=20, slow_share=0.08)
 LOSSY = Faults(latency_max_ms=30, lost_answer_share=0.1)
@@ -36,12 +38,17 @@ KEPT: list[tuple[str, int, dict[str, Any]]] = [
     ("markers are synced before the completion", 60, {}),
     ("offsets are synced before the completion", 109, {}),
     ("what a killed broker left is synced", 12, {**PLAIN, **ALWAYS, "deeds": Deeds(broker_death_ms=300, power_loss_share=0.5)}),
-    ("what a killed broker left is synced", 99, {}),
-    ("a null key is told as such when the topic cannot be asked about", 11, {}),
+    ("what a killed broker left is synced", 99, {"version_2_count": 0}),
+    ("a null key is told as such when the topic cannot be asked about", 11, {"version_2_count": 0}),
     ("no record is blamed for the size of its batch", 110, {}),
     ("late requests are not taken for those of the next transaction", 2, {**TRANSACTIONAL, "faults": SLOW, "deeds": Deeds()}),
     ("late requests are not taken for those of the next transaction", 1537, {}),
     ("late requests are not taken for those of the next transaction", 1793, {}),
+    (
+        "a part of a transaction is known before its first bytes are stored",
+        0,
+        {**VERSION_2, **ALWAYS, "transactional_count": 1, "deeds": POWER},
+    ),
     ("the sender sleeps while all brokers have to wait", 0, {**PLAIN, "deeds": Deeds(broker_death_ms=500)}),
 ]
 """Behaviour, seed, knobs: worlds that failed once. They change with the simulation; `test_mutations.py` has the causes."""
@@ -66,6 +73,19 @@ def test_every_promise_is_kept(chunk: int) -> None:
     assert records_of_totals(totals) >= 100 * CHUNK
     assert sum(totals[name] for name in ("broker killed", "broker power lost")) >= CHUNK
     assert totals["answers lost"] >= CHUNK
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_writers_of_both_versions(chunk: int) -> None:
+    """Beside each other, with brokers that die in the middle of an end."""
+    totals: Counter[str] = Counter()
+    for seed in range(chunk * 10, (chunk + 1) * 10):
+        report = run(seed, **{**VERSION_2, "transactional_count": 1})
+        assert report.violations == (), seed
+        totals.update(report.counters)
+    assert totals["transactions committed"] >= 50
+    assert totals["transactions aborted"] >= 20
+    assert totals["armed ends"] >= 10
 
 
 def records_of(report: Report) -> int:

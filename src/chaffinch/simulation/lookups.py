@@ -11,7 +11,7 @@ from typing import Any
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.cluster import ClusterState
-from chaffinch.client.connections import Answered, ConnectionEvent, Failed
+from chaffinch.client.connections import Answered, BrokerConnection, ConnectionEvent, Failed
 from chaffinch.client.coordinators import CoordinatorKind, Coordinators, find_request, read_answer
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
@@ -30,14 +30,28 @@ class Lookups:
     """See the module. Each client asks a bootstrap address chosen by the dice when it knows no better."""
 
     def __init__(
-        self, world: World, network: Network, who: str, bootstrap: Sequence[Address], *, request_timeout_ms: int, connect_timeout_ms: int
+        self,
+        world: World,
+        network: Network,
+        who: str,
+        bootstrap: Sequence[Address],
+        *,
+        request_timeout_ms: int,
+        connect_timeout_ms: int,
+        connection: type[BrokerConnection] = BrokerConnection,
     ) -> None:
         self.cluster = ClusterState()
         self.coordinators = Coordinators()
         self._world = world
         self._bootstrap = list(bootstrap)
         self._transport = Transport(
-            world, network, who, self._told, request_timeout_ms=request_timeout_ms, connect_timeout_ms=connect_timeout_ms
+            world,
+            network,
+            who,
+            self._told,
+            request_timeout_ms=request_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            connection=connection,
         )
 
     def request(self, address: Address, message: Message, done: Done) -> None:

@@ -8,7 +8,7 @@ death, a restart that the program asks for, or beside the old one, which is then
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,7 @@ from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.network import Network
+from chaffinch.simulation.program_process import ProgramProcess
 from chaffinch.simulation.programs import (
     GROUP_PARTITION,
     Burst,
@@ -40,11 +41,9 @@ from chaffinch.simulation.programs import (
     Ledger,
     PlannedTransaction,
     Program,
-    Restart,
     Send,
     Sleep,
     Told,
-    Transaction,
     Verb,
     Wanted,
     plain_program,
@@ -64,8 +63,14 @@ WAKES_PER_S_MAX: Final = 300
 WAKES_FREE: Final = 300
 
 
+MakeProcess: TypeAlias = "Callable[[ProducerUser, str, Program], ProgramProcess]"
+
+
 class ProducerUser:
-    """See the module. `work` is consumed by the incarnations: what one has begun, the next does not repeat."""
+    """See the module. `work` is consumed by the incarnations: what one has begun, the next does not repeat.
+
+    `process`: what an incarnation is; by default our own producer.
+    """
 
     def __init__(
         self,
@@ -76,6 +81,7 @@ class ProducerUser:
         options: Mapping[str, Any],
         work: Iterator[Burst] | Iterator[PlannedTransaction],
         in_flight_max: int = IN_FLIGHT_BATCHES_MAX,
+        process: MakeProcess | None = None,
     ) -> None:
         self.ledger = Ledger(name=name)
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
@@ -84,8 +90,9 @@ class ProducerUser:
         self.world = world
         self.network = network
         self._work: Any = work
+        self._process = process or ProducerProcess
         self._incarnations = 0
-        self._newest: ProducerProcess | None = None
+        self._newest: ProgramProcess | None = None
         self._live_count = 0
         self._is_finished = False
         self._is_starting = False
@@ -106,7 +113,7 @@ class ProducerUser:
         assert self._incarnations <= INCARNATIONS_MAX, f"{self.ledger.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
         program = transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work)
         self._live_count += 1
-        self._newest = ProducerProcess(self, f"{self.ledger.name}.{self._incarnations}", program)
+        self._newest = self._process(self, f"{self.ledger.name}.{self._incarnations}", program)
         self._newest.go_on()
 
     def kill(self) -> None:
@@ -122,7 +129,7 @@ class ProducerUser:
             self.world.count("producers made zombies")
             self.start()
 
-    def finished(self, process: ProducerProcess) -> None:
+    def finished(self, process: ProgramProcess) -> None:
         """The program came to its end. An older process that does is only a zombie: the newest has the work that is left."""
         if process is self._newest:
             self._is_finished = True
@@ -131,7 +138,7 @@ class ProducerUser:
         """A process is gone, in whatever way."""
         self._live_count -= 1
 
-    def wants_restart(self, process: ProducerProcess) -> None:
+    def wants_restart(self, process: ProgramProcess) -> None:
         """The program cannot go on with this producer. A zombie simply ends: it was fenced."""
         self.world.count("producers restarted")
         process.die("its program asks for a new producer")
@@ -144,13 +151,11 @@ class ProducerUser:
             self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
 
 
-class ProducerProcess:
+class ProducerProcess(ProgramProcess):
     """One incarnation: a core, its connections, and a program somewhere in the middle."""
 
     def __init__(self, user: ProducerUser, who: str, program: Program) -> None:
-        self.who = who
-        self._user = user
-        self._world = user.world
+        super().__init__(user, who, program)
         settings = parse_options(user.options)
         self._core = ProducerCore(settings, self._world.new_dice(), in_flight_max=user.in_flight_max)
         self._transport = Transport(
@@ -161,38 +166,14 @@ class ProducerProcess:
             request_timeout_ms=settings["request.timeout.ms"],
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
         )
-        self._program = program
         self._blocked: Callable[[], bool] | None = None
         self._awaited: Call | None = None
-        self._transaction: Transaction | None = None
-        self._serial = 0
         self._batch_bytes: int = settings["batch.size"]
         self._timer_ms: int | None = None
-        self._is_dead = False
         self._began_ms = self._world.now_ms
         self._wakes = 0
-        self._world.tell(who, "starts")
 
     # The program -----------------------------------------------------------------------------------------------------------------------
-
-    def go_on(self, outcome: Any = None) -> None:
-        """The program runs until it blocks again."""
-        if self._is_dead:
-            return
-        try:
-            wanted = self._program.send(outcome)
-        except StopIteration:
-            self._world.tell(self.who, "is done")
-            self._end()
-            self._user.finished(self)
-        except Restart as restart:
-            self._world.tell(self.who, f"is given up: {restart.__cause__}")
-            self._user.wants_restart(self)
-        else:
-            self._begin(wanted)
-
-    def _go_on_soon(self, outcome: Any = None) -> None:
-        self._world.after(0, lambda: self.go_on(outcome))
 
     def _begin(self, wanted: Wanted) -> None:
         match wanted:
@@ -204,20 +185,8 @@ class ProducerProcess:
             case Call():
                 self._call(wanted)
 
-    def die(self, reason: str) -> None:
-        """The process is gone: what it had not told nobody will ever be told."""
-        if self._is_dead:
-            return
-        self._world.tell(self.who, reason)
-        self._end()
-        for told in self._user.ledger.told.values():
-            if told.sender == self.who and not told.offsets and not told.errors:
-                told.is_orphan = True
-
-    def _end(self) -> None:
-        self._is_dead = True
+    def _close(self) -> None:
         self._transport.close()
-        self._user.ended()
 
     # Sending, as `Producer.send` and `send_table` do -------------------------------------------------------------------------------------
 
@@ -307,14 +276,6 @@ class ProducerProcess:
     def _has_memory(self, size: int) -> bool:
         self._core.callers_waiting_for_memory = int(not self._core.accumulator.has_room_for(size))
         return not self._core.callers_waiting_for_memory
-
-    def _note(self, record: Record) -> Told:
-        self._serial += 1
-        ledger = self._user.ledger
-        told = Told(record=record, sender=self.who, serial=self._serial, transaction=self._transaction)
-        assert record.number not in ledger.told, f"record {record.number} is sent twice by the program"
-        ledger.told[record.number] = told
-        return told
 
     # Calls -----------------------------------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,14 +21,20 @@ from chaffinch.simulation.cluster import BrokerProcess
 from chaffinch.simulation.disk import Death
 from chaffinch.simulation.nemesis import Deeds, Nemesis
 from chaffinch.simulation.network import CALM, Faults, Network
-from chaffinch.simulation.producers import ProducerUser, group_of_producer
+from chaffinch.simulation.producers import MakeProcess, ProducerUser, group_of_producer
 from chaffinch.simulation.programs import GROUP_PARTITION
 from chaffinch.simulation.queries import Cut, CutKind, Supervisor
 from chaffinch.simulation.reading import CommittedReader, read_logs
+from chaffinch.simulation.version_2_producer import Version2Process
 from chaffinch.simulation.workload import TOPICS, Workload
 from chaffinch.simulation.world import Stuck, World
 
 ARMED_BY_CUT_MAX: Final = 4
+VERSION_2_EVERY: Final = 4
+"""One world of so many has a producer of transaction version 2. By the seed and not by the dice: the others stay what they are."""
+ARMED_BY_END_MAX: Final = 12
+"""Disk operations of an end and what follows it: the broker dies in one of them."""
+ARMED_ENDS_SHARE: Final = 0.15
 STARTS_WITHIN_MS: Final = 10_000
 READ_WITHIN_MS: Final = 60_000
 
@@ -44,6 +51,8 @@ class Knobs:
     plain_count: int = 0
     """Idempotent producers."""
     transactional_count: int = 0
+    version_2_count: int = 0
+    """Producers of transaction version 2."""
     producer_records: int = 100
     in_flight_batches_max: int = IN_FLIGHT_BATCHES_MAX
     """Batches of one partition under way. The core's rules hold for any number up to the five that brokers remember."""
@@ -74,6 +83,7 @@ class Knobs:
             flush_policy=flush_policy,
             plain_count=dice.choice((1, 1, 2)),
             transactional_count=dice.choice((0, 1, 1, 2)),
+            version_2_count=int(world.seed % VERSION_2_EVERY == VERSION_2_EVERY - 1),
             producer_records=dice.randint(60, 120),
             in_flight_batches_max=dice.choice((IN_FLIGHT_BATCHES_MAX, BROKER_REMEMBERED_BATCHES)),
             query_count=dice.choice((0, 0, 1)),
@@ -143,6 +153,8 @@ class _Scene:
     def __init__(self, world: World, knobs: Knobs) -> None:
         self.world = world
         self.knobs = knobs
+        self.is_quiet = False
+        """Nothing goes wrong any more."""
         self.network = Network(world, knobs.faults)
         self.broker = BrokerProcess(
             world,
@@ -165,22 +177,41 @@ class _Scene:
         ]
         self.producers = [self._plain(number) for number in range(knobs.plain_count)]
         self.producers += [self._transactional(number) for number in range(knobs.transactional_count)]
+        self.producers += [self._version_2(number) for number in range(knobs.version_2_count)]
         self.actors: list[ProducerUser | Supervisor] = [*self.producers, *self.supervisors]
 
     def _plain(self, number: int) -> ProducerUser:
         work = iter(self.workload.bursts(self.knobs.producer_records))
         return self._user(f"plain-{number}", self._options(), work)
 
-    def _transactional(self, number: int) -> ProducerUser:
-        name = f"transactional-{number}"
+    def _transactional(self, number: int, name: str = "transactional", process: MakeProcess | None = None) -> ProducerUser:
+        name = f"{name}-{number}"
         options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
         work = iter(self.workload.transactions(self.knobs.producer_records))
-        return self._user(name, options, work)
+        return self._user(name, options, work, process)
 
-    def _user(self, name: str, options: Mapping[str, Any], work: Iterator[Any]) -> ProducerUser:
+    def _version_2(self, number: int) -> ProducerUser:
+        make = partial(Version2Process, bootstrap=self.broker.addresses, before_end=self._before_end)
+        return self._transactional(number, "version-2", make)
+
+    def _user(self, name: str, options: Mapping[str, Any], work: Iterator[Any], process: MakeProcess | None = None) -> ProducerUser:
         return ProducerUser(
-            self.world, self.network, self.broker.addresses, name, options, work, in_flight_max=self.knobs.in_flight_batches_max
+            self.world,
+            self.network,
+            self.broker.addresses,
+            name,
+            options,
+            work,
+            in_flight_max=self.knobs.in_flight_batches_max,
+            process=process,
         )
+
+    def _before_end(self) -> None:
+        """The broker may die at the decision, before the markers, between two of them, or before the completion."""
+        if self.knobs.deeds.broker_death_ms and not self.is_quiet and self.world.chance(ARMED_ENDS_SHARE):
+            self.world.count("armed ends")
+            death = Death.POWER_LOST if self.world.chance(self.knobs.deeds.power_loss_share) else Death.KILLED
+            self.broker.disk.arm(self.world.dice.randrange(ARMED_BY_END_MAX), death)
 
     def _options(self) -> dict[str, Any]:
         """A producer's options: small batches and short times, so that a world sees many of both ends."""
@@ -207,6 +238,7 @@ class _Scene:
         world.at(trouble_ends_ms, lambda: None)
         world.run(lambda: world.now_ms >= trouble_ends_ms or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
         nemesis.stop()
+        self.is_quiet = True
         self.broker.validation_first.stop()
         self.network.heal()
         world.tell("world", "from here on nothing goes wrong")

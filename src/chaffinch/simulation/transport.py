@@ -22,7 +22,7 @@ class _Connection:
     """One connection and its link, which comes later, or never."""
 
     def __init__(self, transport: Transport, address: Address) -> None:
-        self.core = BrokerConnection(address, client_id=transport.who, request_timeout_ms=transport.request_timeout_ms)
+        self.core = transport.connection(address, client_id=transport.who, request_timeout_ms=transport.request_timeout_ms)
         self.link: Link | None = None
         self.is_lost = False
         self.timer: Timer | None = None
@@ -51,7 +51,18 @@ class _Connection:
 class Transport:
     """All connections of one client. `tell` hears what happened, in order. Once closed, nothing is told any more."""
 
-    def __init__(self, world: World, network: Network, who: str, tell: Tell, *, request_timeout_ms: int, connect_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        who: str,
+        tell: Tell,
+        *,
+        request_timeout_ms: int,
+        connect_timeout_ms: int,
+        connection: type[BrokerConnection] = BrokerConnection,
+    ) -> None:
+        self.connection = connection
         self.world = world
         self.who = who
         self.request_timeout_ms = request_timeout_ms
