@@ -131,7 +131,7 @@ def test_a_port_that_was_taken_meanwhile(controlled: BROKER_AND_PORT, monkeypatc
     broker, port = controlled
     ask(port, "POST", "/nodes/1/stop", {})
 
-    async def taken(new_connection: object) -> None:
+    def taken(new_connection: object) -> None:
         raise OSError(98, "cannot listen on port 9093 again: Address already in use")
 
     with monkeypatch.context() as broken:

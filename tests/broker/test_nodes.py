@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import socket
 from collections.abc import Iterator
 
 import pytest
 
 from chaffinch import EmbeddedBroker
+from chaffinch.broker import listeners
 from chaffinch.errors import ConfigException
 from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.runtime import loop
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.socket_client import TIMEOUT_SECONDS, SocketClient
@@ -141,3 +145,60 @@ def test_nodes_that_do_not_exist(broker: EmbeddedBroker) -> None:
         with pytest.raises(ConfigException, match="node 3 does not exist"):
             change(3)
     assert set(broker.nodes().values()) == {"running"}
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def either_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop where it is installed, and the loop of those who have it not."""
+    if request.param == "asyncio":
+        monkeypatch.setattr(loop, "new_loop", asyncio.new_event_loop)
+
+
+def connections(address: str, count: int) -> list[socket.socket]:
+    """Which the broker need not have accepted yet."""
+    host, _, port = address.rpartition(":")
+    return [socket.create_connection((host, int(port)), TIMEOUT_SECONDS) for _ in range(count)]
+
+
+def is_closed(connection: socket.socket) -> bool:
+    with connection:
+        try:
+            return not connection.recv(1)
+        except ConnectionResetError:
+            return True
+
+
+@pytest.mark.usefixtures("either_loop")
+class TestConnectionsThatAreJustBeingAccepted:
+    def test_by_a_node_that_stops(self) -> None:
+        with EmbeddedBroker(brokers=2) as broker:
+            for _ in range(20):
+                accepted = connections(address(broker, 1), 10)
+                broker.stop_node(1)
+                assert all(is_closed(connection) for connection in accepted)
+                broker.start_node(1)
+
+    def test_by_a_broker_that_ends(self) -> None:
+        for _ in range(20):
+            broker = EmbeddedBroker()
+            accepted = connections(broker.bootstrap_servers, 10)
+            broker.close()
+            assert all(is_closed(connection) for connection in accepted)
+        gc.collect()  # What was left open would be a ResourceWarning now.
+
+
+def test_a_port_lost_while_its_node_stops(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(listener: socket.socket, target: object) -> None:
+        raise OSError(98, "Address already in use")
+
+    with SocketClient(address(broker, 1)) as client:
+        with monkeypatch.context() as broken:
+            broken.setattr(listeners, "_bind", taken)
+            with pytest.raises(OSError, match="in use"):
+                broker.stop_node(1)
+        assert client.is_closed_by_peer()
+    assert broker.nodes()[1] == "stopped"
+    before = broker.bootstrap_servers
+    broker.start_node(1)
+    assert not refuses(broker, 1)
+    assert broker.bootstrap_servers == before

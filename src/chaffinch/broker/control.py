@@ -46,7 +46,7 @@ class Control:
                     return self._nodes()
                 case ["nodes", node_id, "stop" | "start" as verb]:
                     _allow(request, "POST")
-                    return await self._change_node(_number("a node", node_id), verb, request)
+                    return self._change_node(_number("a node", node_id), verb, request)
                 case ["faults"]:
                     return self._faults(request, None)
                 case ["faults", fault_id]:
@@ -77,15 +77,15 @@ class Control:
             ]
         )
 
-    async def _change_node(self, node_id: int, verb: str, request: Request) -> Reply:
+    def _change_node(self, node_id: int, verb: str, request: Request) -> Reply:
         wanted = _object(request, ("abruptly",) if verb == "stop" else ())
         abruptly = wanted.get("abruptly", False)
         if not isinstance(abruptly, bool):
             raise Refused(400, f"abruptly must be true or false, not {abruptly!r}")
         if verb == "stop":
-            await self._server.stop_node(node_id, abruptly=abruptly)
+            self._server.stop_node(node_id, abruptly=abruptly)
         else:
-            await self._server.start_node(node_id)
+            self._server.start_node(node_id)
         return self._nodes()
 
     def _faults(self, request: Request, fault_id: int | None) -> Reply:

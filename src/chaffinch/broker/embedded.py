@@ -149,11 +149,13 @@ class EmbeddedBroker:
         With `abruptly` it is missed in the in-sync sets only after `replica.lag.time.max.ms`; until then acks=all waits. Any node may be
         stopped, the last one too. Raises ConfigException for a node that does not exist.
         """
-        self._thread.run(self._running.stop_node(node_id, abruptly=abruptly))
+        server = self._running
+        self._thread.call(lambda: server.stop_node(node_id, abruptly=abruptly))
 
     def start_node(self, node_id: int) -> None:
         """Start a stopped node again, on its port; it is in sync at once. Raises ConfigException, OSError."""
-        self._thread.run(self._running.start_node(node_id))
+        server = self._running
+        self._thread.call(lambda: server.start_node(node_id))
 
     def _create_missing(self, topic: TopicArgument) -> None:
         if topic.name not in self.topics():

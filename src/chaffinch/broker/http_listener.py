@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from chaffinch.broker.listeners import Address, listening_socket
+from chaffinch.broker.listeners import Address, Listener, listening_socket
 
 LOG = logging.getLogger("chaffinch.broker")
 
@@ -84,26 +84,27 @@ class HttpListener:
     """One port, one route: `route` gets every request and raises Refused for those it does not know."""
 
     def __init__(self, listening: socket.socket, route: Route) -> None:
-        self._socket = listening
+        self._listener = Listener(listening)
         self._route = route
-        self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
 
     @classmethod
     async def start(cls, address: Address, route: Route) -> HttpListener:
         """Accept at `address`. Raises OSError, with the address in its text."""
         listener = cls(listening_socket(address), route)
-        listener._server = await asyncio.start_server(listener._accepted, sock=listener._socket, limit=HEAD_BYTES_MAX)
+        listener._listener.start(listener._new_connection)
         return listener
+
+    def _new_connection(self) -> asyncio.BaseProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=HEAD_BYTES_MAX), self._accepted)
 
     @property
     def port(self) -> int:
-        return int(self._socket.getsockname()[1])
+        return self._listener.port
 
     def close(self) -> None:
         """Accept no more, and cut what is not finished."""
-        if self._server is not None:
-            self._server.close()
+        self._listener.close()
         for writer in self._writers:
             writer.transport.abort()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,15 @@ from typing import Any, Final
 
 from chaffinch.broker.core.declared_replicas import Node
 
+LOG = logging.getLogger("chaffinch.broker")
+
 LISTEN_BACKLOG: Final = 1024
+
+ACCEPTED_PER_TURN: Final = 100
+"""Connections taken in one turn of the loop; others are not kept waiting by those who come."""
+
+RETRY_SECONDS: Final = 1.0
+"""When accepting is tried again that the system refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,35 +89,79 @@ def nodes_of(listeners: Sequence[socket.socket], host: str, advertised: Address 
 
 
 class Listener:
-    """One node's listening socket. While it is stopped, connecting is refused and the port is kept: it is bound, and nobody listens."""
+    """One listening socket. While it is stopped, connecting is refused and the port is kept: it is bound, and nobody listens.
+
+    Accepts by itself, because a server of asyncio's that is closed loses the connections it was about to make: nobody closes them.
+    """
 
     def __init__(self, listening: socket.socket) -> None:
         self._socket = listening
         self._target = listening.getsockname()
-        self._server: asyncio.Server | None = None
+        self._new_connection: Callable[[], asyncio.BaseProtocol] | None = None
+        self._accepting: set[asyncio.Task[None]] = set()
 
-    async def start(self, new_connection: Callable[[], asyncio.BaseProtocol]) -> None:
-        """Accept. Raises OSError, with the address in its text."""
-        loop = asyncio.get_running_loop()
+    @property
+    def port(self) -> int:
+        return int(self._target[1])
+
+    def start(self, new_connection: Callable[[], asyncio.BaseProtocol]) -> None:
+        """Accept. A connection may be made when the listener is stopped already. Raises OSError, with the address in its text."""
         try:
-            # The loop's server closes what it is given.
-            self._server = await loop.create_server(new_connection, sock=self._socket.dup(), backlog=LISTEN_BACKLOG)
+            if self._socket.fileno() < 0:
+                self._keep_port()
+            self._socket.listen(LISTEN_BACKLOG)
         except OSError as error:
-            raise OSError(error.errno, f"cannot listen on port {self._target[1]} again: {error.strerror or error}") from error
+            raise OSError(error.errno, f"cannot listen on port {self.port} again: {error.strerror or error}") from error
+        self._new_connection = new_connection
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def stop(self) -> None:
         """Accept no more; connections that are there stay. Raises OSError when the port is taken in this very moment."""
-        self._release()
-        self._socket = socket.socket(self._socket.family, self._socket.type, self._socket.proto)
-        _bind(self._socket, self._target)
+        self.close()
+        self._keep_port()
 
     def close(self) -> None:
         """For good: the port is free."""
-        if self._socket.fileno() >= 0:
-            self._release()
-
-    def _release(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._new_connection is not None:
+            self._new_connection = None
+            asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
+
+    def _keep_port(self) -> None:
+        kept = socket.socket(self._socket.family, self._socket.type, self._socket.proto)
+        try:
+            _bind(kept, self._target)
+        except OSError:
+            kept.close()
+            raise
+        self._socket = kept
+
+    def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(ACCEPTED_PER_TURN):
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # Out of descriptors, most likely: those who wait stay in the queue of the system.
+                LOG.error("cannot accept connections on port %d: %s", self.port, error.strerror or error)
+                loop.remove_reader(self._socket)
+                loop.call_later(RETRY_SECONDS, self._accept_again)
+                return
+            connection.setblocking(False)
+            task = loop.create_task(self._connect(connection))
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+
+    def _accept_again(self) -> None:
+        if self._new_connection is not None:
+            asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    async def _connect(self, connection: socket.socket) -> None:
+        if self._new_connection is None:
+            connection.close()
+            return
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, connection)
+        except OSError:  # The peer is gone.
+            connection.close()

@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from chaffinch.broker.connection_watch import ConnectionWatch
 from chaffinch.broker.connections import Peer
@@ -34,6 +34,9 @@ from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.storage.file_system import FileSystem, StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
+
+TURNS_TO_END: Final = 5
+"""Turns of the loop in which a connection that is being accepted is made, refused and closed."""
 
 
 class BrokerServer:
@@ -59,8 +62,8 @@ class BrokerServer:
         self._timer_ms: int | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._kernels_asked_for = False
+        self._is_ending = False
         self._watch = ConnectionWatch(settings, self._loop.time)
-        self._nodes_change = asyncio.Lock()
         self.traffic = Traffic()
 
     @classmethod
@@ -86,20 +89,20 @@ class BrokerServer:
             raise
         server = cls(core, listeners, clock)
         try:
-            await server._accept(stopped)
+            server._accept(stopped)
         except BaseException:
             server.abandon()
             raise
         return server
 
-    async def _accept(self, stopped: Iterable[int]) -> None:
+    def _accept(self, stopped: Iterable[int]) -> None:
         for node_id in stopped:
             self.core.apply(NodeStopped(node_id=node_id), self._clock.wall_ms())
         for node_id, listener in enumerate(self._listeners):
             if node_id in self.core.state.nodes.stopped:
                 listener.stop()
             else:
-                await listener.start(partial(self._peer, node_id))
+                listener.start(partial(self._peer, node_id))
         self._carry_out(self.core.apply(TimePassed(), self._clock.wall_ms()))
         self._arm()
         self._look_around()
@@ -115,16 +118,19 @@ class BrokerServer:
 
     # Nodes ----------------------------------------------------------------------------------------------------------------------------
 
-    async def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
+    def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
         """Stop a declared node: nobody can connect, its connections are closed; its port is kept. See `core/cluster_membership.py`.
 
-        With `abruptly` answers on their way are dropped. Raises ConfigException for a node that does not exist, StorageError.
+        With `abruptly` answers on their way are dropped. Raises ConfigException for a node that does not exist, StorageError, and OSError
+        when the port is lost to somebody else in this very moment.
         """
-        async with self._nodes_change:
-            was_running = node_id not in self.core.state.nodes.stopped
-            effects = self.core.apply(NodeStopped(node_id=node_id, abruptly=abruptly), self._clock.wall_ms())
+        was_running = node_id not in self.core.state.nodes.stopped
+        effects = self.core.apply(NodeStopped(node_id=node_id, abruptly=abruptly), self._clock.wall_ms())
+        LOG.info("node %d is stopped%s", node_id, ", abruptly" if abruptly else "")
+        try:
             if was_running:
                 self._listeners[node_id].stop()
+        finally:  # The node is stopped, whatever has become of its port.
             peers = [peer for peer in self._peers.values() if peer.node_id == node_id]
             if abruptly:
                 for peer in peers:
@@ -132,22 +138,20 @@ class BrokerServer:
             self._carry_out_now(effects)
             for peer in peers:
                 peer.close()
-        LOG.info("node %d is stopped%s", node_id, ", abruptly" if abruptly else "")
 
-    async def start_node(self, node_id: int) -> None:
+    def start_node(self, node_id: int) -> None:
         """Start a declared node on its old port. Raises as `stop_node`, and OSError when the port is not to be had."""
-        async with self._nodes_change:
-            self.core.state.membership.check(node_id)
-            if node_id not in self.core.state.nodes.stopped:
-                return
-            listener = self._listeners[node_id]
-            await listener.start(partial(self._peer, node_id))
-            try:
-                effects = self.core.apply(NodeStarted(node_id=node_id), self._clock.wall_ms())
-            except BaseException:
-                listener.stop()
-                raise
-            self._carry_out_now(effects)
+        self.core.state.membership.check(node_id)
+        if node_id not in self.core.state.nodes.stopped:
+            return
+        listener = self._listeners[node_id]
+        listener.start(partial(self._peer, node_id))
+        try:
+            effects = self.core.apply(NodeStarted(node_id=node_id), self._clock.wall_ms())
+        except BaseException:
+            listener.stop()
+            raise
+        self._carry_out_now(effects)
         LOG.info("node %d is started", node_id)
 
     def _carry_out_now(self, effects: Sequence[Effect]) -> None:
@@ -159,7 +163,9 @@ class BrokerServer:
     # What connections tell ------------------------------------------------------------------------------------------------------------
 
     def connected(self, peer: Peer) -> bool:
-        """Take note of a new connection; False when there are too many."""
+        """Take note of a new connection; False when there are too many, or its node was stopped while it was being accepted."""
+        if self._is_ending or peer.node_id in self.core.state.nodes.stopped:
+            return False
         if len(self._peers) >= self._connections_max:
             self._say_seldom(peer, "too many connections", f"connection from {peer.address} refused: there are {len(self._peers)} already")
             return False
@@ -200,7 +206,7 @@ class BrokerServer:
     def disconnected(self, peer: Peer) -> None:
         self._watch.forget(peer)
         self.traffic.count_gone(peer)
-        if self._peers.pop(peer.connection_id, None) is not None:
+        if self._peers.pop(peer.connection_id, None) is not None and not self._is_ending:
             self._carry_out(self.core.apply(ConnectionLost(connection_id=peer.connection_id), self._clock.wall_ms()))
 
     def left_unsent(self, peer: Peer) -> None:
@@ -263,6 +269,8 @@ class BrokerServer:
                 self._peers[effect.connection_id].take_no_more_requests()
 
     def _sync_and_send(self) -> None:
+        if self._is_ending:
+            return
         effects, self._unsent = self._unsent, []
         try:
             self.core.sync()
@@ -280,7 +288,7 @@ class BrokerServer:
     def _arm(self) -> None:
         """Wake up at the core's next deadline; too early is harmless."""
         deadline_ms = self.core.next_deadline_ms
-        if deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
+        if self._is_ending or deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
             return
         if self._timer is not None:
             self._timer.cancel()
@@ -308,24 +316,28 @@ class BrokerServer:
     # Ending ---------------------------------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop accepting, close connections, leave the data directory in order. Raises StorageError."""
-        self._stop_listening()
-        for end in (Peer.close, Peer.abort):  # What a client does not read at once is not waited for.
+        """Stop accepting, send what is answered, close connections, leave the data directory in order. Raises StorageError."""
+        if self._unsent:
+            self._sync_and_send()
+        self._end()
+        for turn in range(TURNS_TO_END):
             for peer in list(self._peers.values()):
-                end(peer)
+                (Peer.abort if turn else Peer.close)(peer)  # What a client does not read at once is not waited for.
             await asyncio.sleep(0)
         self._carry_out(self.core.state.refusals.end())
         self.core.close()
 
     def abandon(self) -> None:
         """Drop everything as a killed process does: nothing more is written, no answer sent."""
-        self._stop_listening()
+        self._end()
         for peer in list(self._peers.values()):
             peer.abort()
         self._peers.clear()
         self.core.abandon()
 
-    def _stop_listening(self) -> None:
+    def _end(self) -> None:
+        """From now on nothing comes in, and the core is asked for nothing."""
+        self._is_ending = True
         for listener in self._listeners:
             listener.close()
         for timer in (self._timer, self._sweep):
