@@ -109,13 +109,16 @@ def is_alive_eventually(broker: EmbeddedBroker) -> bool:
     return False
 
 
-def test_a_client_that_does_not_read_is_not_served_without_end() -> None:
+@pytest.mark.parametrize("bytes_per_second", [None, 1 << 30], ids=["at full speed", "slowed down, and hardly"])
+def test_a_client_that_does_not_read_is_not_served_without_end(bytes_per_second: int | None) -> None:
     """Answers pile up to a limit, requests stay in the socket; when the client reads, it gets everything, in order."""
     config = {"connections.max.unread.bytes": 1 << 18}
     with (
         EmbeddedBroker(topics=["orders"], config=config) as broker,
         SocketClient(broker.bootstrap_servers, receive_buffer=1 << 16) as client,
     ):
+        if bytes_per_second is not None:
+            broker.faults.add(action="slow_down", bytes_per_second=bytes_per_second)
         client.ask(produce_request("orders", batch_of(b"x" * 500_000)))
         asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
         request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="orders", partitions=asked)])

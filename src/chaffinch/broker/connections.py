@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Any, Final, Protocol, cast
 
 from chaffinch.broker.pace import SlowAnswers, SlowRequests
@@ -24,6 +25,9 @@ UNSENT_BYTES_MAX: Final = 1 << 18
 
 BYTES_WAITING_MAX: Final = 1 << 20
 """The same in bytes. Only counts while something waits for its answer: a client that is answered at once may send what it likes."""
+
+_TRANSPORT: Final = "transport"
+_PACE: Final = "pace"
 
 
 class Owner(Protocol):
@@ -61,7 +65,7 @@ class Peer(asyncio.BufferedProtocol):
         self._bytes_waiting = 0
         self._unsent: list[Buffer] = []
         self._unsent_bytes = 0
-        self._is_congested = False
+        self._congested: set[str] = set()  # What has more answers than it should: the transport, or the pace.
         self._is_paused = False
         self._takes_requests = True
         self._slow_answers: SlowAnswers | None = None
@@ -104,12 +108,11 @@ class Peer(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._is_congested = True
+        self._congested.add(_TRANSPORT)
         self._consider_reading()
 
     def resume_writing(self) -> None:
-        self._is_congested = False
-        self._feed(())
+        self._relieved(_TRANSPORT)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
@@ -155,7 +158,8 @@ class Peer(asyncio.BufferedProtocol):
             if self._slow_answers is not None:
                 self._slow_answers.add(parts)
                 if self._slow_answers.bytes_waiting > self._unread_bytes_max:
-                    self.pause_writing()
+                    self._congested.add(_PACE)
+                    self._consider_reading()
             else:
                 self._transport.writelines(parts)
             if self.unsent_bytes:
@@ -175,7 +179,7 @@ class Peer(asyncio.BufferedProtocol):
             return
         later = asyncio.get_running_loop().call_later
         if answers and self._slow_answers is None:
-            self._slow_answers = SlowAnswers(bytes_per_second, self._transport.writelines, self.resume_writing, later)
+            self._slow_answers = SlowAnswers(bytes_per_second, self._transport.writelines, partial(self._relieved, _PACE), later)
         if requests and self._slow_requests is None:
             self._slow_requests = SlowRequests(bytes_per_second, self._consider_reading, later)
 
@@ -217,19 +221,25 @@ class Peer(asyncio.BufferedProtocol):
         backlog.extend(requests)
         self.requests_received += len(requests)
         try:
-            while backlog and not self._is_congested:  # Empty once the connection takes no more requests.
+            while backlog and not self._congested:  # Empty once the connection takes no more requests.
                 self._owner.received(self, backlog.popleft())
         except Exception as error:  # A request that the broker cannot digest costs its connection, never the broker.
             self._owner.failed(self, error)
             return
         self._consider_reading()
 
+    def _relieved(self, what: str) -> None:
+        """One of those that held too much has room again."""
+        if what in self._congested:
+            self._congested.remove(what)
+            self._feed(())
+
     def _consider_reading(self) -> None:
         waiting = self.frames.open_count
         if waiting == 0 and not self._backlog:
             self._bytes_waiting = 0
         must_pause = (
-            self._is_congested
+            bool(self._congested)
             or waiting > REQUESTS_WAITING_MAX
             or (waiting > 0 and self._bytes_waiting > BYTES_WAITING_MAX)
             or (self._slow_requests is not None and self._slow_requests.must_pause)
