@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
@@ -42,7 +43,7 @@ from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
 from chaffinch.settings import Settings
 from chaffinch.storage.data_directory import DataDirectory
-from chaffinch.storage.file_system import FileSystem
+from chaffinch.storage.file_system import FileSystem, StorageError
 from chaffinch.storage.journal import REWRITE_BYTES_MIN, Journal
 from chaffinch.storage.partition_log import PartitionLog
 
@@ -103,6 +104,8 @@ class BrokerCore:
         declared = DeclaredNodes(nodes, first_epoch=first_epoch(self._journals["cluster"]))
         topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, now_ms)
         offsets = GroupOffsets(self._journals["offsets"])
+        with suppress(StorageError):  # On a full disk they stay until the next start.
+            offsets.forget_missing(lambda topic: topics.get(topic) is not None)
         grown: list[Partition] = []
         changed_keys: list[Hashable] = []
         membership = ClusterMembership(declared, topics, dynamic, self._journals["cluster"], changed_keys)

@@ -29,10 +29,9 @@ class CommittedOffset:
     committed_ms: int = -1
     expires_ms: int = -1
 
-    @property
-    def size_bytes(self) -> int:
-        """About what it takes in memory, its place included."""
-        return 500 + len(self.metadata)
+    def size_bytes(self, group: str) -> int:
+        """About what it takes in memory, its place included, whose key names the group."""
+        return 500 + len(group) + len(self.metadata)
 
 
 OFFSETS_BYTES_MAX: Final = 512 << 20
@@ -48,22 +47,22 @@ class GroupOffsets:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
-        self._pending: dict[tuple[str, int], dict[TopicPartition, CommittedOffset]] = {}
+        self._pending: dict[str, dict[int, dict[TopicPartition, CommittedOffset]]] = {}  # By group and producer id.
         self._size_bytes = 0
         for key, value in journal.items().items():
             kind, group, *place = json.loads(key)
             if kind in (_COMMITTED, _PENDING):
                 topic, partition, producer_id = place
                 held = self._committed_of(group) if kind == _COMMITTED else self._pending_of(group, producer_id)
-                self._store(held, {TopicPartition(topic, partition): _from_bytes(value)})
+                self._store(group, held, {TopicPartition(topic, partition): _from_bytes(value)})
 
     def groups(self) -> tuple[str, ...]:
         """Those with offsets, committed or pending."""
-        return tuple({**self._committed, **{group: None for group, _ in self._pending}})
+        return tuple({**self._committed, **self._pending})
 
-    def has_room(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> bool:
+    def has_room(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> bool:
         """Whether these may be kept too. Overwriting counts as adding: the limit is far away for everybody else."""
-        return self._size_bytes + sum(offset.size_bytes for offset in offsets.values()) <= OFFSETS_BYTES_MAX
+        return self._size_bytes + sum(offset.size_bytes(group) for offset in offsets.values()) <= OFFSETS_BYTES_MAX
 
     def fetch(self, group: str, partition: TopicPartition) -> CommittedOffset | None:
         return self._committed.get(group, {}).get(partition)
@@ -73,23 +72,21 @@ class GroupOffsets:
 
     def unstable_partitions(self, group: str) -> frozenset[TopicPartition]:
         """Partitions for which an open transaction has written an offset."""
-        return frozenset(
-            partition for (pending_group, _), offsets in self._pending.items() if pending_group == group for partition in offsets
-        )
+        return frozenset(partition for offsets in self._pending.get(group, {}).values() for partition in offsets)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Outside transactions: valid at once."""
         self._journal.put({_key(_COMMITTED, group, partition): _to_bytes(offset) for partition, offset in offsets.items()})
-        self._store(self._committed_of(group), offsets)
+        self._store(group, self._committed_of(group), offsets)
 
     def commit_pending(self, group: str, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Inside the producer's open transaction: valid when `complete` says so."""
         self._journal.put({_key(_PENDING, group, partition, producer_id): _to_bytes(offset) for partition, offset in offsets.items()})
-        self._store(self._pending_of(group, producer_id), offsets)
+        self._store(group, self._pending_of(group, producer_id), offsets)
 
     def complete(self, group: str, producer_id: int, is_commit: bool) -> None:
         """The marker: pending offsets of this producer become committed, or vanish. Again for the same transaction: nothing."""
-        pending = self._pending.get((group, producer_id))
+        pending = self._pending.get(group, {}).get(producer_id)
         if not pending:
             return
         entries: dict[bytes, bytes | None] = {_key(_PENDING, group, partition, producer_id): None for partition in pending}
@@ -97,14 +94,19 @@ class GroupOffsets:
             entries.update({_key(_COMMITTED, group, partition): _to_bytes(offset) for partition, offset in pending.items()})
         self._journal.put(entries)
         if is_commit:
-            self._store(self._committed_of(group), pending)
-        self._drop(pending, list(pending))
-        del self._pending[group, producer_id]
+            self._store(group, self._committed_of(group), pending)
+        self._drop(group, pending, list(pending))
+        self._pending_is_gone(group, producer_id)
 
     def forget_topic(self, topic: str) -> None:
         """The topic was deleted: its offsets go with it, as in Kafka."""
         for group in self.groups():
             self.forget(group, lambda partition: partition.topic == topic)
+
+    def forget_missing(self, is_there: Callable[[str], bool]) -> None:
+        """Offsets of topics that are not there: the broker stopped between deleting a topic and forgetting its offsets."""
+        for group in self.groups():
+            self.forget(group, lambda partition: not is_there(partition.topic))
 
     def forget_group(self, group: str) -> None:
         """All offsets of the group, pending ones too."""
@@ -114,15 +116,15 @@ class GroupOffsets:
         """The group's offsets of these partitions; how many there were."""
         held = [(_COMMITTED, -1, self._committed.get(group, {}))]
         if with_pending:
-            held += [(_PENDING, producer_id, offsets) for (owner, producer_id), offsets in self._pending.items() if owner == group]
+            held += [(_PENDING, producer_id, offsets) for producer_id, offsets in self._pending.get(group, {}).items()]
         meant = [(kind, producer_id, offsets, [place for place in offsets if is_meant(place)]) for kind, producer_id, offsets in held]
         self._journal.put({_key(kind, group, place, producer_id): None for kind, producer_id, _, places in meant for place in places})
         for kind, producer_id, offsets, places in meant:
-            self._drop(offsets, places)
+            self._drop(group, offsets, places)
             if not offsets and kind == _COMMITTED:
                 self._committed.pop(group, None)
             elif not offsets:
-                del self._pending[group, producer_id]
+                self._pending_is_gone(group, producer_id)
         return sum(len(places) for *_, places in meant)
 
     def sync(self) -> None:
@@ -135,17 +137,22 @@ class GroupOffsets:
         return self._committed.setdefault(group, {})
 
     def _pending_of(self, group: str, producer_id: int) -> dict[TopicPartition, CommittedOffset]:
-        return self._pending.setdefault((group, producer_id), {})
+        return self._pending.setdefault(group, {}).setdefault(producer_id, {})
 
-    def _store(self, held: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+    def _pending_is_gone(self, group: str, producer_id: int) -> None:
+        del self._pending[group][producer_id]
+        if not self._pending[group]:
+            del self._pending[group]
+
+    def _store(self, group: str, held: dict[TopicPartition, CommittedOffset], offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         for place, offset in offsets.items():
             former = held.get(place)
-            self._size_bytes += offset.size_bytes - (0 if former is None else former.size_bytes)
+            self._size_bytes += offset.size_bytes(group) - (0 if former is None else former.size_bytes(group))
             held[place] = offset
 
-    def _drop(self, held: dict[TopicPartition, CommittedOffset], places: Iterable[TopicPartition]) -> None:
+    def _drop(self, group: str, held: dict[TopicPartition, CommittedOffset], places: Iterable[TopicPartition]) -> None:
         for place in places:
-            self._size_bytes -= held.pop(place).size_bytes
+            self._size_bytes -= held.pop(place).size_bytes(group)
 
 
 def _key(kind: str, group: str, partition: TopicPartition, producer_id: int = -1) -> bytes:

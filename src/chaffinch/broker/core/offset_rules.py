@@ -27,6 +27,7 @@ DEFAULT_RETENTION: Final = -1
 
 def commit(
     broker: BrokerState,
+    group: str,
     topics: Sequence[Topic],
     names: Sequence[str | None],
     whole: ErrorCode,
@@ -52,14 +53,14 @@ def commit(
                     expires_ms=expires_ms,
                 )
             results[-1].append(code)
-    failure = _store(broker, offsets, store)
+    failure = _store(broker, group, offsets, store)
     return [[failure if code is codes.NONE else code for code in row] for row in results]
 
 
-def _store(broker: BrokerState, offsets: Offsets, store: Callable[[Offsets], None]) -> ErrorCode:
+def _store(broker: BrokerState, group: str, offsets: Offsets, store: Callable[[Offsets], None]) -> ErrorCode:
     if not offsets:
         return codes.NONE
-    if not broker.offsets.has_room(offsets):
+    if not broker.offsets.has_room(group, offsets):
         return codes.INVALID_COMMIT_OFFSET_SIZE
     try:
         store(offsets)

@@ -9,6 +9,7 @@ import pytest
 
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
@@ -125,6 +126,10 @@ class TestCommit:
         assert codes == [0, 0, 0, 28, 28]
         cluster.core.state.groups.delete("g0")
         assert commit(cluster.client(), metadata="x" * 1000) == 0
+
+    def test_names_of_groups_count(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("chaffinch.broker.core.group_offsets.OFFSETS_BYTES_MAX", 50_000)
+        assert [commit(cluster.client(), group=f"{number}" + "g" * 30_000) for number in range(2)] == [0, 28]
 
     def test_a_full_disk(self, cluster: Cluster) -> None:
         with full_disk(cluster):
@@ -311,6 +316,36 @@ class TestDelete:
 
     def test_with_the_topic(self, cluster: Cluster) -> None:
         commit(cluster.client(), 3)
-        cluster.core.state.offsets.forget_topic("orders")
+        transaction = Transaction(cluster.client())
+        transaction.commit(9)
+        assert self.delete_topic(cluster) == 0
         assert offset_of(cluster) is None
         assert cluster.core.state.offsets._size_bytes == 0
+        cluster.topic("orders")
+        transaction.end()
+        assert offset_of(cluster) is None
+
+    def delete_topic(self, cluster: Cluster) -> int:
+        answer = cluster.client().ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
+        code: int = answer.responses[0].error_code
+        return code
+
+    def test_a_topic_whose_offsets_cannot_be_forgotten_stays(self, cluster: Cluster) -> None:
+        commit(cluster.client(), 3)
+        with full_disk(cluster):
+            assert self.delete_topic(cluster) == 56
+        assert cluster.core.topics.get("orders") is not None
+        assert self.delete_topic(cluster) == 0
+        assert offset_of(cluster) is None
+
+    @pytest.mark.parametrize("kill", [True, False])
+    def test_a_stop_between_the_topic_and_its_offsets(self, cluster: Cluster, kill: bool) -> None:
+        """They would be those of the next topic of that name, whose reader would skip what is stored there."""
+        commit(cluster.client(), 3)
+        commit(cluster.client(), 4, topic="other")
+        Transaction(cluster.client()).commit(9)
+        cluster.core.topics.delete("orders")
+        cluster.restart(kill=kill)
+        cluster.topic("orders")
+        assert fetch(cluster.client()) == fetch(cluster.client(), require_stable=True) == (-1, 0)
+        assert offset_of(cluster, place=TopicPartition("other", 0)) == 4

@@ -74,9 +74,10 @@ def _delete(broker: BrokerState, event: RequestReceived, asked: _Asked, now_ms: 
             code = codes.UNKNOWN_TOPIC_ID if name is None else codes.UNKNOWN_TOPIC_OR_PARTITION
             raise RequestRefused(code, f"topic {name if name is not None else topic_id} does not exist")
         broker.grown.extend(topic.partitions)  # Fetches that wait for them are to hear that they are gone.
+        # First: offsets that outlive their topic would be those of the next one of that name.
+        broker.offsets.forget_topic(topic.name)
         broker.topics.delete(topic.name)
         broker.counters.forget(topic.name)
-        broker.offsets.forget_topic(topic.name)
     except RequestRefused as refused:
         result.error_code, result.error_message = refused.code.number, refused.message
     except StorageError as error:

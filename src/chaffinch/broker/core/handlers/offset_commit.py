@@ -35,7 +35,10 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         broker.offsets.commit(request.group_id, offsets)
         broker.groups.committed(request.group_id, now_ms)
 
-    results = offset_rules.commit(broker, request.topics, names, whole, store, retention_time_ms=request.retention_time_ms, now_ms=now_ms)
+    retention_ms = request.retention_time_ms
+    results = offset_rules.commit(
+        broker, request.group_id, request.topics, names, whole, store, retention_time_ms=retention_ms, now_ms=now_ms
+    )
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

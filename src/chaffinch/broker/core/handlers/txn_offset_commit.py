@@ -34,7 +34,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         broker.offsets.commit_pending(request.group_id, request.producer_id, offsets)
         broker.groups.committed(request.group_id, now_ms)
 
-    results = offset_rules.commit(broker, request.topics, [topic.name for topic in request.topics], whole, store, now_ms=now_ms)
+    names = [topic.name for topic in request.topics]
+    results = offset_rules.commit(broker, request.group_id, request.topics, names, whole, store, now_ms=now_ms)
     reason = f"offset of {request.group_id!r} in {request.transactional_id!r}"
     for topic, row in zip(request.topics, results, strict=True):
         for asked, code in zip(topic.partitions, row, strict=True):
