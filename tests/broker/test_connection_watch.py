@@ -151,3 +151,22 @@ class TestUnreadInAll:
         watch.forget(first)  # type: ignore[arg-type]
         assert watch.left_unsent(second) == []  # type: ignore[arg-type]
         assert not watch._seen
+
+    def test_the_others_are_not_asked_while_there_is_room(self) -> None:
+        """Or a thousand slow readers would cost each answer a thousand looks."""
+        watch = Watch().watch
+        looks = []
+
+        class CountingPeer(PretendPeer):
+            @property
+            def unsent_bytes(self) -> int:
+                looks.append(self.connection_id)
+                return 1
+
+            @unsent_bytes.setter
+            def unsent_bytes(self, size: int) -> None:
+                pass
+
+        for number in range(500):
+            assert watch.left_unsent(CountingPeer(connection_id=number)) == []  # type: ignore[arg-type]
+        assert len(looks) == 500

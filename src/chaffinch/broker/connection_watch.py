@@ -38,7 +38,8 @@ class ConnectionWatch:
         )
         self._unread_bytes_max: int = settings["queued.max.response.bytes"]
         self._seen: dict[int, _Seen] = {}
-        self._unread: dict[int, Peer] = {}  # Those with unsent bytes, longest first.
+        self._unread: dict[int, tuple[Peer, int]] = {}  # Those with unsent bytes, longest first, and how many they were at the last look.
+        self._unread_bytes = 0
 
     @property
     def interval_s(self) -> float | None:
@@ -48,21 +49,36 @@ class ConnectionWatch:
 
     def forget(self, peer: Peer) -> None:
         self._seen.pop(peer.connection_id, None)
-        self._unread.pop(peer.connection_id, None)
+        self._note(peer, 0)
 
     def left_unsent(self, peer: Peer) -> list[Peer]:
-        """The client has not read all answers yet. Returns whom to close so that the unread answers of all are within their limit."""
-        self._unread.setdefault(peer.connection_id, peer)
-        sizes = {connection_id: waiting.unsent_bytes for connection_id, waiting in self._unread.items()}
-        excess = sum(sizes.values()) - self._unread_bytes_max
+        """The client has not read all answers yet. Returns whom to close so that the unread answers of all are within their limit.
+
+        Called with each answer, so the others are looked at only when all together may be too much: what they get is noted here, so since
+        the last look they can only have read.
+        """
+        self._note(peer, peer.unsent_bytes)
+        if self._unread_bytes <= self._unread_bytes_max:
+            return []
+        for waiting, _ in list(self._unread.values()):
+            self._note(waiting, waiting.unsent_bytes)
         victims = []
-        for connection_id, size in sizes.items():
-            if size == 0:
-                del self._unread[connection_id]
-            elif excess > 0:
-                victims.append(self._unread.pop(connection_id))
-                excess -= size
+        for victim, size in list(self._unread.values()):
+            if self._unread_bytes <= self._unread_bytes_max:
+                break
+            if size:
+                victims.append(victim)
+            self._note(victim, 0)
         return victims
+
+    def _note(self, peer: Peer, size: int) -> None:
+        """So much is unread there."""
+        known = self._unread.get(peer.connection_id)
+        self._unread_bytes += size - (known[1] if known is not None else 0)
+        if size:
+            self._unread[peer.connection_id] = peer, size  # Keeps its place.
+        elif known is not None:
+            del self._unread[peer.connection_id]
 
     def sweep(self, peers: Iterable[Peer]) -> list[tuple[Peer, str]]:
         """Whom to close, and why."""
@@ -82,7 +98,7 @@ class ConnectionWatch:
             self._seen[peer.connection_id] = _Seen(peer.bytes_received, sent, peer.requests_received, now, now)
             return None
         if unsent == 0:
-            self._unread.pop(peer.connection_id, None)
+            self._note(peer, 0)
         if unsent == 0 or sent != seen.sent:
             seen.read_at = now
         if (peer.bytes_received, sent) != (seen.received, seen.sent) or peer.frames.open_count:

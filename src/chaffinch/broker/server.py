@@ -63,6 +63,7 @@ class BrokerServer:
         self._sweep: asyncio.TimerHandle | None = None
         self._kernels_asked_for = False
         self._is_ending = False
+        self._arms = False
         self._watch = ConnectionWatch(settings, self._loop.time)
         self.traffic = Traffic()
 
@@ -190,7 +191,9 @@ class BrokerServer:
             self._send_later(effects)
         else:
             self._carry_out(effects)
-        self._arm()
+        if not self._arms:
+            self._arms = True
+            self._loop.call_soon(self._arm)
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         """The stream makes no sense any more: this connection ends, with one line."""
@@ -286,7 +289,8 @@ class BrokerServer:
     # Time -----------------------------------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Wake up at the core's next deadline; too early is harmless."""
+        """Wake up at the core's next deadline; too early is harmless. Once for all requests of a turn: to ask for it has a price."""
+        self._arms = False
         deadline_ms = self.core.next_deadline_ms
         if self._is_ending or deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
             return
