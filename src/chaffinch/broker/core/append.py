@@ -24,7 +24,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.records import batch
 from chaffinch.records.batch import HEADER_BYTES, BatchHeader, BatchView
-from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, LENGTH_END, MAGIC, MAGIC_POSITION
+from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, HEADER, LENGTH_END, MAGIC, MAGIC_POSITION
 from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.message_set import OLD_FORMATS, MessageSet, read_message_set
@@ -76,34 +76,35 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         return _append_set(broker, partition, view, terms, now_ms)
     if not view.crc_is_valid():
         return _refusal(codes.CORRUPT_MESSAGE, batch_message(partition.topic_partition, checksum_text(view)), INVALID_CRC)
-    header = view.header
-    log = partition.log
-    duplicate = log.find_duplicate(header) if header.producer_id >= 0 else None
+    header, size = view.header, len(view.data)
+    log, topic = partition.log, partition.topic
+    has_producer = header.producer_id >= 0
+    duplicate = log.find_duplicate(header) if has_producer else None
     if begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
         log.expect(header)
     if duplicate is not None:
-        broker.counters.add(partition.topic.name, "TotalProduceRequestsPerSec")
-        broker.counters.add(partition.topic.name, "DuplicateBatchesPerSec")
+        broker.counters.add(topic.name, "TotalProduceRequestsPerSec")
+        broker.counters.add(topic.name, "DuplicateBatchesPerSec")
         return duplicate
-    if not is_plainly_right(header, view.size, partition.policy.batch_bytes_max):
-        rejected = check_batch(view, partition.policy, Origin.CLIENT, crc_was_checked=True)
+    policy, config = partition.policy, topic.config
+    if not is_plainly_right(header, size, policy.batch_bytes_max):
+        rejected = check_batch(view, policy, Origin.CLIENT, crc_was_checked=True)
         if rejected is not None:
-            return _rejection(rejected, view.size)
-    config = partition.topic.config
-    refusal = _log_refusal(view, partition) if view.size > config.segment_bytes or not config.takes_idempotent_batches else None
+            return _rejection(rejected, size)
+    refusal = _log_refusal(view, partition) if size > config.segment_bytes or not config.takes_idempotent_batches else None
     if refusal is None and config.in_sync_min > 1:
         refusal = _replication_refusal(broker, partition, terms.acks)
     if refusal is not None:
         return refusal
-    verdict = check_records(view, partition.policy, Origin.CLIENT, now_ms)
+    verdict = check_records(view, policy, Origin.CLIENT, now_ms)
     if isinstance(verdict, Rejected):
-        return _rejection(verdict, view.size)
-    refusal = _producer_refusal(broker, partition, header, terms, now_ms) if header.producer_id >= 0 else None
+        return _rejection(verdict, size)
+    refusal = _producer_refusal(broker, partition, header, terms, now_ms) if has_producer else None
     if refusal is not None:
         return refusal
     stored = verdict.batch if verdict.is_rewritten else view
     result = log.append(stored, now_ms=now_ms, leader_epoch=partition.replicas.leader_epoch)
-    broker.counters.add_stored(partition.topic.name, verdict.count, view.size)
+    broker.counters.add_stored(topic.name, verdict.count, size)
     broker.grown.append(partition)
     return result
 
@@ -133,13 +134,13 @@ def sliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) ->
     """The one batch, or the one message set, that a partition's records are."""
     if records is None or len(records) < HEADER_BYTES:
         return _unsliced(records, place, terms)
-    header = batch.read_header(records)
+    header = BatchHeader._make(HEADER.unpack_from(records))
     if header.length + LENGTH_END != len(records) or header.magic != MAGIC:
         return _unsliced(records, place, terms)
     if terms.version < VERSION_WITH_ZSTD and header.compression_id == Compression.ZSTD:
         wrong = f"zstd came in Produce version {terms.version}, it needs {VERSION_WITH_ZSTD} or later"
         return _refusal(codes.UNSUPPORTED_COMPRESSION_TYPE, batch_message(place, wrong))
-    return BatchView(memoryview(records), header)
+    return BatchView(records if isinstance(records, memoryview) else memoryview(records), header)
 
 
 def _unsliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) -> MessageSet | Refusal:
@@ -218,7 +219,9 @@ def _producer_refusal(broker: BrokerState, partition: Partition, header: BatchHe
 
 def begins_transaction(partition: Partition, header: BatchHeader) -> bool:
     """Whether a batch is the first one of its transaction in the partition."""
-    return header.is_transactional and not partition.log.has_ongoing_transaction(header.producer_id, header.producer_epoch)
+    return header.attributes & ATTRIBUTE_TRANSACTIONAL != 0 and not partition.log.has_ongoing_transaction(
+        header.producer_id, header.producer_epoch
+    )
 
 
 def _verification_refusal(

@@ -17,6 +17,7 @@ from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Resu
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.replication_check import ACKS_ALL
+from chaffinch.broker.core.topic_names import INTERNAL
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Numbering
@@ -76,16 +77,14 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         answers = []
         name = topic.name if terms.version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
         for data in topic.partitions if len(topic.partitions) == 1 else _last_of_each(topic.partitions):
-            place = TopicPartition(name or "", data.index)
             outcome = (
-                (_scripted(fault, place) if fault else None)
+                (_scripted(fault, TopicPartition(name or "", data.index)) if fault else None)
                 or refused_whole
-                or _unknown_id(topic, name)
-                or _outcome(broker, event, place, data, terms, now_ms)
+                or (_unknown_id(topic) if name is None else _outcome(broker, event, name, data, terms, now_ms))
             )
             if isinstance(outcome, Refusal):
                 has_refusal = True
-                answers.append(_refused(broker, event, place, outcome, response, now_ms))
+                answers.append(_refused(broker, event, TopicPartition(name or "", data.index), outcome, response, now_ms))
             else:
                 answers.append(
                     PartitionProduceResponse(
@@ -136,9 +135,7 @@ def _scripted(fault: Fault, place: TopicPartition) -> Refusal | None:
     return Refusal(code=fault.error, message=f"{fault.error.name}: asked for by a fault script")
 
 
-def _unknown_id(topic: TopicProduceData, name: str | None) -> Refusal | None:
-    if name is not None:
-        return None
+def _unknown_id(topic: TopicProduceData) -> Refusal:
     return Refusal(code=codes.UNKNOWN_TOPIC_ID, message=f"no topic of this cluster has the id {topic.topic_id}")
 
 
@@ -171,21 +168,22 @@ def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response:
 def _outcome(
     broker: BrokerState,
     event: RequestReceived,
-    place: TopicPartition,
+    name: str,
     data: PartitionProduceData,
     terms: AppendTerms,
     now_ms: int,
 ) -> Outcome:
-    partition = broker.topics.partition(*place)
+    partition = broker.topics.partition(name, data.index)
     if partition is None:
-        known = broker.topics.get(place.topic)
-        has = "" if known is None else f": topic {place.topic} has partitions 0 to {len(known.partitions) - 1}"
+        known, place = broker.topics.get(name), TopicPartition(name, data.index)
+        has = "" if known is None else f": topic {name} has partitions 0 to {len(known.partitions) - 1}"
         return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster{has}")
-    if partition.topic.is_internal:
-        return Refusal(code=codes.INVALID_TOPIC_EXCEPTION, message=f"topic {place.topic} belongs to the broker; clients cannot write it")
-    if partition.replicas.leader != event.node_id:
-        leader = partition.replicas.leader
-        return Refusal(code=codes.NOT_LEADER_OR_FOLLOWER, message=f"node {event.node_id} does not lead {place}, node {leader} does")
+    if name in INTERNAL:
+        return Refusal(code=codes.INVALID_TOPIC_EXCEPTION, message=f"topic {name} belongs to the broker; clients cannot write it")
+    leader = partition.replicas.leader
+    if leader != event.node_id:
+        wrong = f"node {event.node_id} does not lead {partition.topic_partition}, node {leader} does"
+        return Refusal(code=codes.NOT_LEADER_OR_FOLLOWER, message=wrong)
     try:
         assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
         return append(broker, partition, data.records, terms, now_ms)
