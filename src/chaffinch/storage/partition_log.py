@@ -9,7 +9,7 @@ and follows on disk at checkpoints. An append that fails leaves the log as it wa
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
@@ -257,10 +257,26 @@ class PartitionLog:
         """(the largest leader epoch in the log up to `epoch`, the offset at which a later one begins). Raises StorageError."""
         return leader_epochs.end_of_epoch(self._files.segments, epoch, self.log_end_offset)
 
-    @property
     def max_timestamp(self) -> int:
-        """The largest timestamp (ms) of a record; -1 while there is none."""
-        return max((segment.max_timestamp for segment in self._segments), default=NO_TIMESTAMP)
+        """The largest timestamp (ms) of a record from the log's start on; -1 while there is none. Raises StorageError."""
+        segments = self._files.from_offset(self.log_start_offset)
+        latest = max((segment.max_timestamp for segment in segments[1:]), default=NO_TIMESTAMP)
+        if not segments or segments[0].max_timestamp <= latest:
+            return latest
+        if segments[0].base_offset >= self.log_start_offset:
+            return segments[0].max_timestamp
+        return max(latest, self._max_timestamp_left(segments[0]))
+
+    def _max_timestamp_left(self, segment: Segment) -> int:
+        """As `max_timestamp`, of a segment whose first records were deleted."""
+        latest = NO_TIMESTAMP
+        for position, header in segment.headers(segment.position_of(self.log_start_offset)):
+            if header.base_offset >= self.log_start_offset and header.count:
+                latest = max(latest, header.max_timestamp)
+            elif header.max_timestamp > latest:
+                times = [found for offset, found in self._timestamps(segment, position, header) if offset >= self.log_start_offset]
+                latest = max(times, default=latest)
+        return latest
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record whose timestamp (ms) is `timestamp` or later; None if there is none."""
@@ -274,13 +290,17 @@ class PartitionLog:
         return None
 
     def _first_in_batch(self, segment: Segment, position: int, header: BatchHeader, timestamp: int) -> tuple[int, int] | None:
-        view = BatchView(memoryview(segment.log.read(position, header.size)), header)
-        columns = decode(view, decompressed_bytes_max=self.config.decompressed_bytes_max)
-        assert columns.offsets is not None, "decode gives every record its offset"
-        for offset, found in zip(columns.offsets.tolist(), columns.timestamps.tolist(), strict=True):
+        for offset, found in self._timestamps(segment, position, header):
             if found >= timestamp and offset >= self.log_start_offset:
                 return offset, found
         return None
+
+    def _timestamps(self, segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
+        """(offset, timestamp) of each record of a batch."""
+        view = BatchView(memoryview(segment.log.read(position, header.size)), header)
+        columns = decode(view, decompressed_bytes_max=self.config.decompressed_bytes_max)
+        assert columns.offsets is not None, "decode gives every record its offset"
+        return zip(columns.offsets.tolist(), columns.timestamps.tolist(), strict=True)
 
     # How far readers may see.
 

@@ -101,6 +101,8 @@ class TestAlterConfigs:
             ("orders", RESOURCE_TOPIC, {"retention_msec": "1"}, 40, "retention.ms"),
             ("9", RESOURCE_BROKER, {}, 42, "node '9'"),
             ("", RESOURCE_BROKER, {"flush_policy": "os"}, 42, "while the broker runs"),
+            ("", RESOURCE_BROKER, {"log_dirs": "/elsewhere"}, 42, "no effect here"),
+            ("", RESOURCE_BROKER, {"log_dirz": "/elsewhere"}, 40, "log.dirs"),
             ("", RESOURCE_BROKER, {"message_max_bytes": "many"}, 42, "whole number"),
             ("0", RESOURCE_BROKER_LOGGER, {}, 42, "type 8"),
             ("g", RESOURCE_GROUP, {}, 42, "type 32"),

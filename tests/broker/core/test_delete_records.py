@@ -40,6 +40,13 @@ def test_the_log_begins_there(cluster: Cluster, offset: int, start: int, version
         assert first(client.ask(fetch(start - 1))).error_code == 1
 
 
+@pytest.mark.parametrize(("policy", "code"), [("", 0), ("delete", 0), ("compact,delete", 0), ("compact", 44)])
+def test_only_compaction_alone_forbids_it(cluster: Cluster, policy: str, code: int) -> None:
+    cluster.topic("other", cleanup_policy=policy)
+    cluster.client().produce("other", batch_of(b"a"))
+    assert delete(cluster.client(), 1, topic="other")[0] == code
+
+
 def test_a_log_never_begins_earlier_again(cluster: Cluster) -> None:
     client = cluster.client()
     assert delete(client, 3) == (0, 3)
@@ -103,3 +110,13 @@ def test_a_session_is_told(cluster: Cluster) -> None:
     assert told(client.ask(fetch(4, session=(session_id, 1)))) == []
     delete(client, 2)
     assert told(client.ask(fetch(4, session=(session_id, 2)))) == [0]
+
+
+@pytest.mark.parametrize(("start", "codes"), [(3, [1]), (2, [])])
+def test_a_fetch_that_waits_hears_when_its_place_is_deleted(cluster: Cluster, start: int, codes: list[int]) -> None:
+    reader = cluster.client()
+    reader.send(fetch(2, wait_ms=500, min_bytes=100_000))
+    assert delete(cluster.client(), start) == (0, start)
+    assert [first(answer).error_code for answer in reader.answers] == codes
+    cluster.advance(500)
+    assert len(reader.answers) == 1

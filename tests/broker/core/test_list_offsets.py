@@ -56,6 +56,18 @@ class TestListOffsets:
         found = [client.ask(list_offsets(timestamp)).topics[0].partitions[0].offset for timestamp in (-1, -2, -3, 0)]
         assert found == [0, 0, -1, -1]
 
+    @pytest.mark.parametrize(("start", "latest"), [(0, 1), (1, 1), (2, 4), (4, 4), (5, 6), (6, 6), (7, -1)])
+    @pytest.mark.parametrize("rolls", [False, True])
+    def test_the_latest_of_what_is_left(self, cluster: Cluster, start: int, latest: int, rolls: bool) -> None:
+        client, log = cluster.client(), cluster.core.topics.partition("orders", 0).log
+        for times in ((10, 90, 20), (40, 50), (30, 35)):
+            client.produce("orders", batch_of(*[b"a"] * len(times), timestamps=[NOW_MS + time for time in times]))
+            if rolls:
+                log.roll(NOW_MS)
+        log.delete_records_before(start, NOW_MS)
+        (answer,) = client.ask(list_offsets(-3)).topics[0].partitions
+        assert (answer.error_code, answer.offset) == (0, latest)
+
     def test_unknown_places(self, cluster: Cluster) -> None:
         client = cluster.client()
         assert client.ask(list_offsets(-1, topic="missing")).topics[0].partitions[0].error_code == 3

@@ -15,13 +15,20 @@ from contextlib import contextmanager, nullcontext
 
 from benchmarks.brokers import chaffinch_broker
 from tests.interop.apache_kafka import ApacheKafka
-from tests.interop.differential import cases_groups, cases_records, cases_topics, cases_transaction_states, cases_transactions
+from tests.interop.differential import (
+    cases_groups,
+    cases_readers,
+    cases_records,
+    cases_topics,
+    cases_transaction_states,
+    cases_transactions,
+)
 from tests.interop.differential.comparison import differences
 from tests.interop.differential.meant import MEANT
 from tests.interop.differential.peer import Peer
 
-PARTS = (cases_topics, cases_records, cases_groups, cases_transactions, cases_transaction_states)
-SCENARIOS = tuple(scenario for part in PARTS for scenario in part.SCENARIOS)
+PARTS = (cases_topics, cases_records, cases_readers, cases_groups, cases_transactions, cases_transaction_states)
+SCENARIOS = (*(scenario for part in PARTS for scenario in part.SCENARIOS), *cases_topics.LAST_SCENARIOS)
 
 
 @contextmanager

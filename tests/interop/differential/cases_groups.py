@@ -7,6 +7,7 @@ from typing import Any
 from tests.interop.differential.peer import Peer
 from tests.interop.differential.requests import API_BY_NAME, request
 
+ASSIGNMENT_SECONDS = 3.0
 PROTOCOLS = [{"name": "range", "metadata": b"\0\1\0\0\0\1\0\6orders\xff\xff\xff\xff\xff\xff\xff\xff"}]
 
 
@@ -121,4 +122,70 @@ def consumer(peer: Peer) -> None:
     peer.ask("beat: after leaving", beat("c", member, epoch), 1)
 
 
-SCENARIOS = (classic, consumer)
+def static(peer: Peer) -> None:
+    """A static member of the classic protocol: it comes back, is fenced, is sent away."""
+    me = {"group_instance_id": "i"}
+    joined = peer.ask("static: join", join("s", **me), 9)
+    generation, member = joined.generation_id, joined.member_id
+    mine = {"group_id": "s", "generation_id": generation}
+    protocol = {"protocol_type": "consumer", "protocol_name": "range"}
+    assignments = [{"member_id": member, "assignment": b"mine"}]
+    peer.ask("static: sync without protocol", request("SyncGroup", **mine, member_id=member, **me, assignments=assignments), 5)
+    peer.ask("static: sync", request("SyncGroup", **mine, **protocol, member_id=member, **me, assignments=assignments), 5)
+    for label, version in (("with skip", 9), ("without skip", 8)):
+        back = peer.ask(f"static: back {label}", join("s", **me), version)
+        peer.ask(f"static: sync {label}", request("SyncGroup", **mine, **protocol, member_id=back.member_id, **me), 5)
+        peer.ask(f"static: old id {label}", request("Heartbeat", **mine, member_id=member, **me), 4)
+        peer.ask(f"static: new id {label}", request("Heartbeat", **mine, member_id=back.member_id, **me), 4)
+    peer.ask("static: unknown instance", request("Heartbeat", **mine, member_id=back.member_id, group_instance_id="j"), 4)
+    peer.ask("static: join with the old id", join("s", member, **me), 9)
+    peer.ask("static: commit with the old id", _static_commit(generation, member), 8)
+    peer.ask("static: commit", _static_commit(generation, back.member_id), 8)
+    peer.ask("static: delete offsets it reads", _delete_offsets("s"), 0)
+    peer.ask("static: delete offsets nobody reads", _delete_offsets("s", "compacted"), 0)
+    peer.ask("static: delete offsets of no topic", _delete_offsets("s", "missing"), 0)
+    for label, identity in (("wrong member", {"member_id": member}), ("nobody", {"member_id": "", "group_instance_id": "j"})):
+        peer.ask(f"static: leave, {label}", request("LeaveGroup", group_id="s", members=[{**me, **identity}]), 5)
+    peer.ask("static: leave by instance", request("LeaveGroup", group_id="s", members=[{"member_id": "", **me}]), 5)
+    peer.ask("static: delete offsets of an empty group", _delete_offsets("s"), 0)
+    peer.ask("static: offsets left", request("OffsetFetch", groups=[{"group_id": "s", "topics": None}]), 8)
+    peer.ask("static: commit to an empty group", commit("s", -1, ""), 8)
+    peer.ask("static: commit of a generation that was", commit("s", generation, ""), 8)
+
+
+def _static_commit(generation: int, member: str) -> Any:
+    return commit("s", generation, member).replace(group_instance_id="i")
+
+
+def _delete_offsets(group: str, topic: str = "orders") -> Any:
+    return request("OffsetDelete", group_id=group, topics=[{"name": topic, "partitions": [{"partition_index": 0}]}])
+
+
+def consumer_static(peer: Peer) -> None:
+    """KIP-848 with two members, one of them static, on a topic of three partitions."""
+    one, two, three = "AAAAAAAAAAAAAAAAAAAAAA", "CCCCCCCCCCCCCCCCCCCCCC", "DDDDDDDDDDDDDDDDDDDDDD"
+    first = {"rebalance_timeout_ms": 10_000, "subscribed_topic_names": ["orders"], "topic_partitions": []}
+    me = {"instance_id": "i"}
+    epoch = peer.ask("pair: static joins", beat("p", one, 0, **first, **me), 1).member_epoch
+    peer.ask("pair: static goes on", beat("p", one, epoch, **me), 1)
+    peer.ask("pair: instance in use", beat("p", two, 0, **first, **me), 1)
+    peer.ask("pair: unknown instance", beat("p", one, epoch, instance_id="j"), 1)
+    peer.ask("pair: leaves for a while", beat("p", one, -2, **me), 1)
+    peer.ask("pair: dynamic leaves for a while", beat("p", one, -2), 1)
+    epoch = peer.ask("pair: back under another id", beat("p", two, 0, **first, **me), 1).member_epoch
+    peer.ask("pair: old id", beat("p", one, epoch, **me), 1)
+    second = peer.ask("pair: second joins", beat("p", three, 0, **first), 1).member_epoch
+    peer.settle(ASSIGNMENT_SECONDS)  # Apache Kafka assigns once in a while.
+    peer.quietly(beat("p", three, second, topic_partitions=[]), 1)
+    peer.ask("pair: no topics any more", beat("p", three, 99, subscribed_topic_names=[]), 1)
+    peer.ask("pair: delete offsets it reads", _delete_offsets("p"), 0)
+    peer.ask("pair: described", request("ConsumerGroupDescribe", group_ids=["p"]), 1)
+    peer.ask("pair: commit from outside", commit("p", -1, ""), 9)
+    peer.ask("pair: static leaves", beat("p", two, -1, **me), 1)
+    peer.ask("pair: second leaves", beat("p", three, -1), 1)
+    peer.ask("pair: commit from outside, empty", commit("p", -1, ""), 9)
+    peer.ask("pair: classic joins the empty group", join("p"), 9)
+    peer.ask("pair: listed", request("ListGroups", types_filter=["classic"]), 5)
+
+
+SCENARIOS = (classic, consumer, static, consumer_static)

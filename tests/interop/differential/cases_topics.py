@@ -107,6 +107,7 @@ def configs(peer: Peer) -> None:
         wanted = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
         resources = [{"resource_type": kind, "resource_name": name, "configs": wanted}]
         peer.ask(f"alter: {label}", request("IncrementalAlterConfigs", resources=resources, **more), 1)
+        peer.settle()  # Apache Kafka's brokers hear of it a moment later.
 
     describe("of a topic", TOPIC, "compacted")
     describe("one option", TOPIC, "compacted", ["cleanup.policy"])

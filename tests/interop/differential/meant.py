@@ -25,6 +25,12 @@ MEANT: dict[str, str] = {
         "KIP-467 has LogAppendTime set by a producer refused; Apache Kafka rewrites it when the topic has CreateTime."
     ),
     r"alter: unknown operation: .*error_code": "Apache Kafka fails with UNKNOWN_SERVER_ERROR; INVALID_REQUEST says whose fault it is.",
+    r"options: unknown to brokers: .*error_code": (
+        "An option of the broker that nobody knows is refused, as one of a topic is by both; Apache Kafka stores it for plugins."
+    ),
+    r"trimmed: place -3.*offset": (
+        "The record with the latest time is one that can be read; Apache Kafka names one that DeleteRecords has deleted."
+    ),
     r"metadata: created on demand: .*": "A topic that is created on demand is there at once; Apache Kafka answers before it is.",
     r"create: collides: .*": "Two names of one request that collide are refused as they are in two requests; Apache Kafka creates both.",
     r".*message\.format\.version.*": "KIP-467's rule for old formats needs the option, which Apache Kafka has dropped.",

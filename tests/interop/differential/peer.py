@@ -47,8 +47,12 @@ class Peer:
             answer = self._reconnecting(message, version)
             if NOT_READY.isdisjoint(codes_in(answer)):
                 break
-            threading.Event().wait(READY_PAUSE_SECONDS)
+            self.settle()
         return answer
+
+    def settle(self, seconds: float = READY_PAUSE_SECONDS) -> None:
+        """Give the broker a moment to take note of what it has promised."""
+        threading.Event().wait(seconds)
 
     def _reconnecting(self, message: Message, version: int) -> Any:
         for is_last in (False, True):

@@ -131,6 +131,10 @@ def _changed(
     result = {} if change.replaces else dict(overrides)
     for config in change.configs:
         option = by_name.get(config.name)
+        if option is None and config.name in table.without_effect:
+            raise RequestRefused(
+                codes.INVALID_REQUEST, f"option {config.name} cannot be changed while the broker runs: it has no effect here"
+            )
         if option is None:
             raise RequestRefused(codes.INVALID_CONFIG, table.unknown(config.name))
         value = config.value or ""

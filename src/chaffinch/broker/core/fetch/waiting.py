@@ -67,4 +67,7 @@ class BytesAwaited:
         partition = watched.partition
         if self._broker.topics.partition(*partition.topic_partition) is not partition:
             return False
-        return leadership_fault(partition, self._terms.node_id, watched.place.asked.current_leader_epoch) is codes.NONE
+        asked = watched.place.asked
+        if asked.fetch_offset < partition.log.log_start_offset:
+            return False
+        return leadership_fault(partition, self._terms.node_id, asked.current_leader_epoch) is codes.NONE

@@ -57,10 +57,11 @@ def _delete(broker: BrokerState, node_id: int, place: TopicPartition, offset: in
     code = leadership_fault(partition, node_id)
     if partition is None or code is not codes.NONE:
         raise RequestRefused(code, "no such partition" if partition is None else f"node {partition.replicas.leader} leads it")
-    if not partition.log.config.deletes:
+    if partition.log.config.compacts and not partition.log.config.deletes:
         raise RequestRefused(codes.POLICY_VIOLATION, "cleanup.policy has no delete: records go by compaction only")
     log = partition.log
     wanted = log.high_watermark if offset == OFFSET_HIGH_WATERMARK else offset
     if not 0 <= wanted <= log.high_watermark:
         raise RequestRefused(codes.OFFSET_OUT_OF_RANGE, f"offset {offset} is not between 0 and the high watermark {log.high_watermark}")
+    broker.changed(place)  # Fetches that wait for what is deleted are to hear so.
     return log.delete_records_before(wanted, now_ms)
