@@ -102,7 +102,7 @@ class TestAlterConfigs:
             ("9", RESOURCE_BROKER, {}, 42, "node '9'"),
             ("", RESOURCE_BROKER, {"flush_policy": "os"}, 42, "while the broker runs"),
             ("", RESOURCE_BROKER, {"log_dirs": "/elsewhere"}, 42, "no effect here"),
-            ("", RESOURCE_BROKER, {"log_dirz": "/elsewhere"}, 40, "log.dirs"),
+            ("", RESOURCE_BROKER, {"log_segment_bytez": "5"}, 40, "log.segment.bytes"),
             ("", RESOURCE_BROKER, {"message_max_bytes": "many"}, 42, "whole number"),
             ("0", RESOURCE_BROKER_LOGGER, {}, 42, "type 8"),
             ("g", RESOURCE_GROUP, {}, 42, "type 32"),
