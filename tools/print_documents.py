@@ -31,6 +31,7 @@ from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable
 from chaffinch.spark import options as spark_options
 from chaffinch.spark.operations import Step
+from tests.interop.differential.meant import MEANT
 from tools import kip_tables
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -129,6 +130,12 @@ def broker_counters() -> str:
     return "\n".join(["| counter | counts |", "|---|---|", *rows]) + "\n"
 
 
+def differences() -> str:
+    """Patterns stand in code, where a table needs its bars escaped."""
+    rows = [f"| `{pattern.replace('|', chr(92) + '|')}` | {reason} |" for pattern, reason in MEANT.items()]
+    return "\n".join(["| where | why |", "|---|---|", *rows]) + "\n"
+
+
 def apis() -> str:
     rows = [f"| {api.name} | {_range(api.served)} | {_range(api.used)} |" for api in sorted(APIS.values(), key=lambda api: api.key)]
     return "\n".join(["| API | the broker serves | the clients use |", "|---|---|---|", *rows]) + "\n"
@@ -220,6 +227,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "record rules": kip_tables.record_rules,
     "produce answers": kip_tables.produce_answers,
     "apis": apis,
+    "differences": differences,
     "producer options": lambda: options_table(producer_options.PRODUCER_OPTIONS.options),
     "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
     "transaction states": transaction_states,
