@@ -15,12 +15,14 @@ from chaffinch.storage.segment import Segment
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanable:
     """`end_offset`: compaction may go up to it. `dirty_ratio`: share of bytes that it has not seen. `is_overdue`: a record has waited for
-    `max.compaction.lag.ms`. `check_again_ms`: when the answer may be another one though nothing is written; None for never."""
+    `max.compaction.lag.ms`; `must_roll`: it stands in the last segment, which has to be sealed for that. `check_again_ms`: when the answer
+    may be another one though nothing is written; None for never."""
 
     end_offset: int
     dirty_bytes: int
     dirty_ratio: float
     is_overdue: bool
+    must_roll: bool
     check_again_ms: int | None
 
     def is_due(self, config: LogConfig) -> bool:
@@ -60,5 +62,6 @@ def cleanable(segments: Sequence[Segment], state: LogState, config: LogConfig, l
         dirty_bytes=dirty_bytes,
         dirty_ratio=dirty_bytes / total if total else 0.0,
         is_overdue=is_overdue,
+        must_roll=is_overdue and first_dirty is None,
         check_again_ms=check_again_ms,
     )

@@ -62,7 +62,8 @@ def _too_many(segments: Sequence[Segment], stop: int, config: LogConfig) -> int:
 
 
 def next_expiry_ms(segments: Sequence[Segment], config: LogConfig) -> int | None:
-    """When the oldest segment gets too old, if nothing is written meanwhile; None for never."""
-    if not config.deletes or config.retention_ms < 0 or not segments or not (segments[0].size or len(segments) > 1):
+    """When the oldest segment gets too old, if nothing is written meanwhile; None for never. An empty one counts too: what is written to it
+    makes nobody look."""
+    if not config.deletes or config.retention_ms < 0 or not segments:
         return None
     return segments[0].newest_ms + config.retention_ms + 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chaffinch.broker.core.events import TimePassed
 from chaffinch.broker.core.log_maintenance import CHECKED_PER_CALL, LogMaintenance
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.incremental_alter_configs import (
@@ -135,6 +136,29 @@ class TestRetention:
         cluster.advance(1)
         assert log_of(cluster).log_start_offset == 1
 
+    def test_of_records_that_come_after_all_others_went(self) -> None:
+        cluster = Cluster({"log.retention.ms": HOUR})
+        cluster.topic("orders")
+        fill(cluster, 0)
+        log_of(cluster).roll(cluster.now_ms)
+        cluster.advance(2 * HOUR)
+        assert log_of(cluster).log_start_offset == 1
+        fill(cluster, 0)
+        cluster.advance(2 * HOUR)
+        assert log_of(cluster).log_start_offset == 2
+
+    def test_what_is_above_the_high_watermark_is_asked_for_at_each_check_only(self) -> None:
+        cluster = Cluster({"log.retention.ms": HOUR})
+        cluster.topic("orders")
+        fill(cluster, 0)
+        log_of(cluster).high_watermark = 0
+        cluster.advance(1)
+        cluster.now_ms += DAY
+        cluster.carry_out(cluster.core.handle(TimePassed(), cluster.now_ms))
+        assert log_of(cluster).log_start_offset == 0
+        maintenance = next(chore for chore in cluster.core.state.chores if isinstance(chore, LogMaintenance))
+        assert cluster.now_ms < maintenance._retention.next_ms <= cluster.now_ms + RETENTION_CHECK
+
     def test_a_disk_that_refuses_is_tried_again(self) -> None:
         cluster = Cluster({"log.retention.ms": MINUTE})
         cluster.topic("orders")
@@ -229,6 +253,16 @@ class TestCompaction:
         cluster.advance(2 * MINUTE)
         assert offsets(log_of(cluster)) == [2]
 
+    def test_records_that_wait_for_a_transaction_seal_no_segments(self) -> None:
+        cluster = Cluster({"transaction.partition.verification.enable": False})
+        cluster.topic("orders", cleanup_policy="compact", max_compaction_lag_ms=str(HOUR))
+        log = log_of(cluster)
+        log.append(batch_of(b"t", identity=ProducerIdentity(1, 0), sequence=0, transactional=True, timestamps=[NOW_MS]), now_ms=NOW_MS)
+        for _ in range(6):
+            cluster.advance(HOUR // 2)
+            fill(cluster, 0)
+        assert len(log.files.segments) <= 3
+
     def test_tombstones_stay_for_delete_retention_ms(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", cleanup_policy="compact", segment_ms="1", delete_retention_ms=str(HOUR), min_cleanable_dirty_ratio="0")
@@ -294,6 +328,29 @@ class TestCompaction:
         assert len([line for line in cluster.lines if "gave up" in line]) == 1
         assert len(log.files.segments) == 5
 
+    def test_a_damaged_log_does_not_speak_for_a_new_topic_of_its_name(self) -> None:
+        cluster = Cluster()
+        log = compacted(cluster)
+        reads = log.files.segments[0].log.read
+        log.files.segments[0].log.read = lambda position, length: reads(position, length)[:-1] + b"\xff"  # type: ignore[method-assign]
+        cluster.advance(MINUTE)
+        assert len([line for line in cluster.lines if "gave up" in line]) == 1
+        cluster.core.topics.delete("orders")
+        log = compacted(cluster)
+        cluster.advance(MINUTE)
+        assert offsets(log) == [3, 4]
+
+    def test_not_when_the_topic_is_compacted_no_more(self) -> None:
+        cluster = Cluster({"log.cleaner.io.max.bytes.per.second": 1024})
+        for name in ("first", "orders"):
+            cluster.topic(name, cleanup_policy="compact", segment_ms="1")
+            fill(cluster, *range(8, -1, -2), topic=name)
+        cluster.advance(CLEANER_BACKOFF + 100)
+        altered(cluster, "cleanup.policy", "delete")
+        cluster.advance(DAY)
+        assert offsets(log_of(cluster, "first")) == [3, 4]
+        assert offsets(log_of(cluster)) == [0, 1, 2, 3, 4]
+
     def test_a_topic_deleted_meanwhile_ends_it(self) -> None:
         cluster = Cluster({"log.cleaner.io.max.bytes.per.second": 1 << 20})
         cluster.topic("orders", cleanup_policy="compact", segment_ms="1", max_message_bytes=str(10 << 20))
@@ -315,8 +372,8 @@ class TestCompaction:
         seen: list[int] = []
         before = LogMaintenance._next_job
 
-        def noting(self: LogMaintenance, now_ms: int) -> Any:
-            job = before(self, now_ms)
+        def noting(self: LogMaintenance, *rest: Any) -> Any:
+            job = before(self, *rest)
             if job is not None:
                 seen.append(job.partition.topic_partition.topic)
             return job

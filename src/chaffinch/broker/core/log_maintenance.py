@@ -39,7 +39,7 @@ class LogMaintenance:
         self._retention = _DueTimes(now_ms, settings["log.retention.check.interval.ms"])
         self._compaction = _DueTimes(now_ms, settings["log.cleaner.backoff.ms"])
         self._dirty: dict[TopicPartition, float] = {}
-        self._damaged: set[TopicPartition] = set()
+        self._damaged: set[str] = set()  # Directories: a new topic of the same name has another.
         self._job: _Job | None = None
         self._slice_ms = now_ms
 
@@ -83,7 +83,7 @@ class LogMaintenance:
             return
         due_ms = retention.next_expiry_ms(partition.log.files.segments, partition.log.config)
         if due_ms is not None:
-            self._retention.put(topic_partition, due_ms)
+            self._retention.put(topic_partition, max(due_ms, now_ms))  # What cannot go yet, above the high watermark, is due again later.
 
     # Compaction -------------------------------------------------------------------------------------------------------------------------
 
@@ -93,14 +93,13 @@ class LogMaintenance:
             return
         try:
             found = self._cleanable(partition, now_ms)
-            if found.is_overdue and not found.dirty_bytes:
+            if found.must_roll:
                 partition.log.roll(now_ms)
                 found = self._cleanable(partition, now_ms)
         except StorageError as error:
-            lines.append(f"{topic_partition} is not compacted now: {error}")
-            self._compaction.put(topic_partition, now_ms)
+            self._put_off(topic_partition, error, now_ms, lines)
             return
-        if found.is_due(partition.log.config) and topic_partition not in self._damaged:
+        if found.is_due(partition.log.config) and partition.log.directory not in self._damaged:
             self._dirty[topic_partition] = found.dirty_ratio
         elif found.check_again_ms is not None:
             self._compaction.put(topic_partition, found.check_again_ms)
@@ -117,7 +116,7 @@ class LogMaintenance:
             job.compaction.abandon()
             job = self._job = None
         if job is None:
-            job = self._job = self._next_job(now_ms)
+            job = self._job = self._next_job(now_ms, lines)
         if job is None:
             return
         try:
@@ -131,23 +130,32 @@ class LogMaintenance:
                 self._end(job, now_ms)
         self._slice_ms = now_ms + max(PAUSE_MS, int(1000 * SLICE_BYTES / self._settings["log.cleaner.io.max.bytes.per.second"]))
 
-    def _next_job(self, now_ms: int) -> _Job | None:
+    def _next_job(self, now_ms: int, lines: list[str]) -> _Job | None:
         while self._dirty:
             topic_partition = max(self._dirty, key=self._dirty.__getitem__)
             del self._dirty[topic_partition]
             partition = self._topics.partition(*topic_partition)
-            if partition is None or not partition.log.files.segments:
+            if partition is None:
                 continue
-            end_offset = self._cleanable(partition, now_ms).end_offset
-            map_bytes_max = self._settings["log.cleaner.dedupe.buffer.size"]
-            return _Job(partition, Compaction(partition.log, end_offset, now_ms, map_bytes_max=map_bytes_max))
+            try:
+                found = self._cleanable(partition, now_ms)
+            except StorageError as error:
+                self._put_off(topic_partition, error, now_ms, lines)
+                continue
+            if found.is_due(partition.log.config) and self._settings["log.cleaner.enable"]:  # Still: options may have changed since.
+                map_bytes_max = self._settings["log.cleaner.dedupe.buffer.size"]
+                return _Job(partition, Compaction(partition.log, found.end_offset, now_ms, map_bytes_max=map_bytes_max))
         return None
+
+    def _put_off(self, topic_partition: TopicPartition, error: StorageError, now_ms: int, lines: list[str]) -> None:
+        lines.append(f"{topic_partition} is not compacted now: {error}")
+        self._compaction.put(topic_partition, now_ms)
 
     def _gave_up(self, job: _Job, error: StorageError | RecordsError, now_ms: int, lines: list[str]) -> None:
         topic_partition = job.partition.topic_partition
         lines.append(f"compaction of {topic_partition} gave up: {error}")
         if isinstance(error, CorruptLog | RecordsError):
-            self._damaged.add(topic_partition)
+            self._damaged.add(job.partition.log.directory)
         self._end(job, now_ms)
 
     def _end(self, job: _Job, now_ms: int) -> None:
