@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, sequence_add
-from chaffinch.records.batch_header import BatchHeader, TimestampType
+from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, BatchHeader
 
 BATCHES_KEPT = 5
 """As many as a producer may have in flight (`max.in.flight.requests.per.connection` of an idempotent producer)."""
@@ -136,9 +136,9 @@ class ProducerSequences:
         state = self._states.get(header.producer_id)
         if state is None or state.epoch != header.producer_epoch:
             return None
-        first_sequence, last_sequence = header.base_sequence, header.last_sequence
+        first_sequence = header.base_sequence
         for batch in state.batches:
-            if batch.first_sequence == first_sequence and batch.last_sequence == last_sequence:
+            if batch.first_sequence == first_sequence and batch.last_sequence == header.last_sequence:
                 return batch
         return None
 
@@ -177,7 +177,8 @@ class ProducerSequences:
             )
         if state is None:
             return None
-        next_sequence = 0 if header.producer_epoch != state.epoch else sequence_add(state.last_sequence, 1)
+        batches = state.batches
+        next_sequence = sequence_add(batches[-1].last_sequence, 1) if batches and header.producer_epoch == state.epoch else 0
         if header.base_sequence != next_sequence and state.epoch != NO_EPOCH:
             return ProducerRefusal(
                 codes.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -221,14 +222,16 @@ class ProducerSequences:
         state = self._states.get(header.producer_id)
         if state is None:
             state = self._states[header.producer_id] = ProducerState(header.producer_epoch, now_ms)
-        self._expected.pop(header.producer_id, None)
-        state.take_epoch(header.producer_epoch)
+        if self._expected:
+            self._expected.pop(header.producer_id, None)
+        if header.producer_epoch != state.epoch:
+            state.take_epoch(header.producer_epoch)
         state.last_used_ms = now_ms
         state.last_timestamp = header.max_timestamp
         batches = state.batches
         if len(batches) == BATCHES_KEPT:
             del batches[0]
-        is_log_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
+        is_log_append_time = header.attributes & ATTRIBUTE_LOG_APPEND_TIME
         batches.append(
             StoredBatch(
                 header.base_sequence,
@@ -238,7 +241,7 @@ class ProducerSequences:
                 header.max_timestamp if is_log_append_time else NO_TIMESTAMP,
             )
         )
-        if header.is_transactional and state.first_offset == NO_OFFSET:
+        if header.attributes & ATTRIBUTE_TRANSACTIONAL and state.first_offset == NO_OFFSET:
             state.first_offset = base_offset
             self._ongoing[header.producer_id] = base_offset
 

@@ -57,6 +57,13 @@ class Counters:
         counters["MessagesInPerSec"] += records
         counters["BytesInPerSec"] += size
 
+    def add_read(self, topic: str, size: int) -> None:
+        """A partition was asked for records and gave so many bytes of them."""
+        counters = self._by_topic[topic]
+        counters["TotalFetchRequestsPerSec"] += 1
+        if size:
+            counters["BytesOutPerSec"] += size
+
     def total(self, name: str, topic: str = ALL_TOPICS) -> int:
         """One counter of one topic, or of all of them."""
         if topic != ALL_TOPICS:

@@ -73,23 +73,16 @@ def read(broker: BrokerState, terms: FetchTerms, places: Sequence[FetchPlace]) -
 
 def count(broker: BrokerState, places: Sequence[FetchPlace], told: Sequence[PartitionData | None]) -> None:
     """Count what an answer that is really sent carries."""
-    totals: dict[str, list[int]] = {}
     for place, data in zip(places, told, strict=True):
-        if place.topic is None:
+        topic = place.topic
+        if topic is None or broker.topics.get(topic) is None:
             continue
-        total = totals.setdefault(place.topic, [0, 0, 0])
-        total[0] += 1
-        if data is not None and data.error_code:
-            total[1] += 1
-        elif data is not None and isinstance(data.records, list):
-            total[2] += sum(map(len, data.records))
-    for topic, (asked, failed, size) in totals.items():
-        if broker.topics.get(topic) is not None:
-            broker.counters.add(topic, "TotalFetchRequestsPerSec", asked)
-            if failed:
-                broker.counters.add(topic, "FailedFetchRequestsPerSec", failed)
-            if size:
-                broker.counters.add(topic, "BytesOutPerSec", size)
+        if data is None or not data.error_code:
+            size = sum(map(len, data.records)) if data is not None and isinstance(data.records, list) else 0
+            broker.counters.add_read(topic, size)
+        else:
+            broker.counters.add(topic, "TotalFetchRequestsPerSec")
+            broker.counters.add(topic, "FailedFetchRequestsPerSec")
 
 
 def _read_place(broker: BrokerState, terms: FetchTerms, place: FetchPlace, reading: Reading) -> PartitionData | None:
