@@ -1,7 +1,7 @@
 """A transaction of either version, cut at each of its disk operations by a kill and by a loss of power: all or nothing, nothing twice.
 
 A producer that repeats what was not answered, as clients do, has committed in the end, whatever happened in between. One that is gone too
-leaves nothing behind that a newer one could commit.
+leaves nothing behind that a newer one could commit. And a disk that refuses one write delays, and changes nothing.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
-from typing import Any
 
 import pytest
 
 from chaffinch.broker import committed_records
-from chaffinch.identifiers import ProducerIdentity
-from chaffinch.storage.file_system import Interrupted
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.storage.file_system import Interrupted, StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.test_transactions import add, add_group, commit_offset, committed, init
 from tests.broker.core.transactional_ends import finish
 from tests.broker.core_client import Client, Cluster
 
 PARTITIONS = 2
+AGAIN = frozenset({16, 19, 51, 56})
+"""Codes after which a client asks again."""
 CHANGING = frozenset({"append", "truncate", "sync", "open", "make directory", "remove", "rename", "sync directory"})
 Loss = Callable[[str, int], int]
 LOSSES: dict[str, Loss | None] = {
@@ -41,31 +42,42 @@ class Gone(Exception):
 class Writer:
     """A producer whose requests are repeated until they are answered: one transaction with two batches and an offset, then another."""
 
-    def __init__(self, version: int, loss: Loss | None, operations: int, *, insists: bool = True) -> None:
+    meant = CHANGING
+
+    def __init__(self, version: int, loss: Loss | None, operations: int, *, insists: bool = True, policy: str = "") -> None:
         self.version = version
         self.insists = insists
         self.loss = loss
-        self.cluster = Cluster({"flush.policy": "os" if loss is None else "always"})
+        self.cluster = Cluster({"flush.policy": policy or ("os" if loss is None else "always")})
         self.cluster.topic("orders", PARTITIONS)
         self.cluster.topic("lines")
         self.client = self.cluster.client()
+        self.identity = NO_PRODUCER
         self.is_cut = False
-        self.identity = self.started()
+        self.start()
         self._left = operations
         self.cluster.file_system.hook = self._hook
 
     def _hook(self, operation: str, path: str, size: int) -> None:
-        if operation in CHANGING:
+        if operation in self.meant:
             self._left -= 1
             if self._left < 0:
                 self.is_cut = True
-                raise Interrupted(size // 2)
+                raise self.harm(path, size)
 
-    def insist(self, ask: Callable[[Client], Any]) -> Any:
-        """The answer, after a new start of the broker where it died."""
+    def harm(self, path: str, size: int) -> BaseException:
+        return Interrupted(size // 2)
+
+    def insist(self, ask: Callable[[Client], int]) -> None:
+        """Until it succeeds, after a new start of the broker where it died."""
         while True:
             try:
-                return ask(self.client)
+                code = ask(self.client)
+                if code == 0:
+                    return
+                assert code in AGAIN
+                self.cluster.file_system.hook = None
+                self.cluster.advance(1000)
             except Interrupted:
                 files = self.cluster.file_system
                 files.hook = None
@@ -76,32 +88,45 @@ class Writer:
                 if not self.insists:
                     raise Gone from None
 
-    def started(self) -> ProducerIdentity:
-        answer = self.insist(init)
-        if answer.error_code == 51:
-            answer = self.insist(init)
-        assert answer.error_code == 0
-        return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    def start(self) -> None:
+        def ask(client: Client) -> int:
+            answer = init(client)
+            self.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            code: int = answer.error_code
+            return code
+
+        self.insist(ask)
 
     def write(self, partition: int, value: bytes, sequence: int) -> None:
         if self.version == 1:
-            assert self.insist(lambda client: add(client, self.identity, partition, version=3)) == [0]
+            self.insist(lambda client: add(client, self.identity, partition, version=3)[0])
         records = bytes(batch_of(value, identity=self.identity, sequence=sequence, transactional=True))
         version = 12 if self.version == 2 else 11
-        answer = self.insist(lambda client: client.produce("orders", records, partition=partition, txn="t", version=version))
-        assert answer.error_code == 0, answer
+        self.insist(lambda client: client.produce("orders", records, partition=partition, txn="t", version=version).error_code)
 
     def send_offset(self, offset: int, topic: str = "orders") -> None:
         if self.version == 1:
-            assert self.insist(lambda client: add_group(client, self.identity)) == 0
+            self.insist(lambda client: add_group(client, self.identity))
         version = 5 if self.version == 2 else 4
-        assert self.insist(lambda client: commit_offset(client, self.identity, offset, topic=topic, version=version)) == 0
+        self.insist(lambda client: commit_offset(client, self.identity, offset, topic=topic, version=version))
 
     def end(self, commit: bool) -> None:
-        version = 5 if self.version == 2 else 4
-        code, identity = self.insist(lambda client: finish(client, self.identity, commit, version))
-        assert code == 0
-        self.identity = identity if self.version == 2 else self.identity
+        def ask(client: Client) -> int:
+            code, identity = finish(client, self.identity, commit, 5 if self.version == 2 else 4)
+            if code == 0 and self.version == 2:
+                self.identity = identity
+            return code
+
+        self.insist(ask)
+
+
+class FullOnce(Writer):
+    """The disk refuses one write, and all after it until the producer has heard of it."""
+
+    meant = frozenset({"append"})
+
+    def harm(self, path: str, size: int) -> BaseException:
+        return StorageError(path, "write", "no space left")
 
 
 def live(writer: Writer) -> None:
@@ -143,6 +168,20 @@ def test_every_operation_may_be_the_last(version: int, loss: Loss | None) -> Non
             return
 
 
+@pytest.mark.parametrize("policy", ["os", "always"])
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_write_may_be_refused(version: int, policy: str) -> None:
+    for operations in count():
+        writer = FullOnce(version, None, operations, policy=policy)
+        live(writer)
+        writer.cluster.file_system.hook = None
+        writer.cluster.advance(2000)
+        check(writer)
+        if not writer.is_cut:
+            assert operations > 15
+            return
+
+
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 @pytest.mark.parametrize("version", [1, 2])
 def test_who_comes_after_commits_nothing_but_its_own(version: int, loss: Loss | None) -> None:
@@ -156,7 +195,7 @@ def test_who_comes_after_commits_nothing_but_its_own(version: int, loss: Loss | 
             writer.send_offset(7)
             writer.end(commit=True)
         cluster.file_system.hook = None
-        writer.identity = writer.started()
+        writer.start()
         writer.write(0, b"second", 0)
         writer.send_offset(8, topic="lines")
         writer.end(commit=True)
