@@ -60,6 +60,10 @@ class GroupOffsets:
         """Those with offsets, committed or pending."""
         return tuple({**self._committed, **self._pending})
 
+    def has_some(self, group: str) -> bool:
+        """Whether the group has offsets, committed or pending."""
+        return bool(self._committed.get(group)) or group in self._pending
+
     def has_room(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> bool:
         """Whether these may be kept too. Overwriting counts as adding: the limit is far away for everybody else."""
         return self._size_bytes + sum(offset.size_bytes(group) for offset in offsets.values()) <= OFFSETS_BYTES_MAX

@@ -148,6 +148,36 @@ class TestSize:
         assert ClassicMember(cluster, group="other", range=b"x" * 3000).join().error_code == 81
         assert ClassicMember(cluster, group="other", range=b"x" * 100).join() is None
 
+    def test_groups_to_which_nobody_comes_take_no_memory(self, cluster: Cluster) -> None:
+        member = ClassicMember(cluster)
+        for number in range(3):
+            member.group, member.id = f"refused-{number}", ""
+            member.protocol_type = ""
+            assert member.client.ask(member.request()).error_code == 23
+        assert not list(cluster.core.state.groups)
+        member.group, member.protocol_type = "pending", "consumer"
+        assert member.client.ask(member.request()).error_code == 79
+        assert len(list(cluster.core.state.groups)) == 1
+        cluster.advance(SESSION_MS)
+        assert not list(cluster.core.state.groups)
+        assert cluster.core.state.groups._context.memory._total == 0
+
+    def test_groups_that_somebody_asks_for_are_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each costs the broker something, its name above all, before there is a member."""
+        monkeypatch.setattr(cluster.core.state.groups._context.memory, "_bytes_max", 50_000)
+        member = ClassicMember(cluster)
+        codes = []
+        for number in range(3):
+            member.group = f"{number}" + "g" * 20_000
+            codes.append(member.client.ask(member.request()).error_code)
+        assert codes == [79, 79, 81]
+
+    def test_a_group_with_offsets_stays_when_nobody_comes(self, cluster: Cluster) -> None:
+        commit(cluster.client())
+        assert ClassicMember(cluster).client.ask(ClassicMember(cluster).request()).error_code == 79
+        cluster.advance(SESSION_MS)
+        assert state_of(cluster) == "Empty"
+
 
 class TestGenerations:
     def test_assignments_reach_everybody(self, cluster: Cluster) -> None:

@@ -95,8 +95,17 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
+    def is_untouched(self) -> bool:
+        """Nobody is or ever was a member, or is about to be one."""
+        return self.protocol_type is None and not self.members and not self.pending
+
+    @property
     def size_bytes(self) -> int:
-        return sum(member.size_bytes for member in self.members.values()) + sum(2 * len(name) for name in self.pending)
+        """About what it takes in memory; a group that only has offsets takes what they do."""
+        if self.is_untouched:
+            return 0
+        pending = sum(500 + 2 * len(name) for name in self.pending)
+        return 1000 + 2 * len(self.group_id) + pending + sum(member.size_bytes for member in self.members.values())
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether somebody with these protocols can be a member."""

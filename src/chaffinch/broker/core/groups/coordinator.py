@@ -259,7 +259,10 @@ class GroupCoordinator:
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
     def _note(self, group: Group) -> None:
+        """Take note of what a group takes now. One to which nobody came in the end goes at once, however many were tried."""
         self._context.memory.note(group.group_id, group.size_bytes)
+        if isinstance(group, ClassicGroup) and group.is_untouched and not self._offsets.has_some(group.group_id):
+            self._groups.pop(group.group_id, None)
 
     def _load(self, journal: Journal, now_ms: int) -> None:
         """Everything the journal says of groups, whose members' sessions begin anew."""
@@ -280,7 +283,7 @@ class GroupCoordinator:
             self._consumer_group(group_id).targets[member_id] = consumer_journal.partitions_from(json.loads(value))
         for group_id in self._offsets.groups():
             self.committed(group_id, now_ms)
-        for loaded in self._groups.values():
+        for loaded in list(self._groups.values()):
             self._begin_sessions(loaded, now_ms)
             self._note(loaded)
 

@@ -68,8 +68,7 @@ class OffsetExpiry:
         }
         if expired:
             self._offsets.forget(group.group_id, expired.__contains__, with_pending=False)
-        has_offsets = bool(pending) or bool(self._offsets.fetch_all(group.group_id))
-        if not has_offsets and group.is_empty and not (isinstance(group, ClassicGroup) and group.pending):
+        if not self._offsets.has_some(group.group_id) and group.is_empty and not (isinstance(group, ClassicGroup) and group.pending):
             self._groups.forget(group)
         return len(expired)
 
