@@ -42,13 +42,11 @@ class LogMaintenance:
         self._damaged: set[str] = set()  # Directories: a new topic of the same name has another.
         self._job: _Job | None = None
         self._slice_ms = now_ms
+        self._next_ms: int | None = None  # Found out by `expire`, where all of it changes: every request asks for it.
 
     @property
     def next_deadline_ms(self) -> int | None:
-        if self._topics.wants_maintenance:
-            return self._now_ms
-        deadlines = [self._retention.next_ms, self._compaction.next_ms, self._slice_ms if self._job or self._dirty else None]
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        return self._now_ms if self._topics.wants_maintenance else self._next_ms
 
     def expire(self, now_ms: int) -> Sequence[str]:
         self._now_ms = now_ms
@@ -60,6 +58,8 @@ class LogMaintenance:
             self._check_compaction(topic_partition, now_ms, lines)
         if self._slice_ms <= now_ms:
             self._compact(now_ms, lines)
+        deadlines = [self._retention.next_ms, self._compaction.next_ms, self._slice_ms if self._job or self._dirty else None]
+        self._next_ms = min((deadline for deadline in deadlines if deadline is not None), default=None)
         return lines
 
     def _notice(self) -> None:
