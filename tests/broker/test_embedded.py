@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, errors
+from chaffinch.broker.core.effects import Report
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -163,3 +165,10 @@ def test_flush_policy_always_over_sockets(tmp_path: Path) -> None:
                 client.send(produce_request("orders", batch_of(b"%d" % number)))
             offsets = [client.receive().responses[0].partition_responses[0].base_offset for _ in range(20)]
         assert offsets == list(range(20))
+
+
+def test_what_groups_do_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "chaffinch.broker"), EmbeddedBroker(topics=["orders"]) as broker:
+        broker._thread.call(lambda: broker._running._carry_out([Report("a member is removed", is_routine=True), Report("refused: 100%")]))
+    levels = {record.getMessage(): record.levelname for record in caplog.records}
+    assert (levels["a member is removed"], levels["refused: 100%"]) == ("INFO", "WARNING")

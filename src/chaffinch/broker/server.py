@@ -244,7 +244,7 @@ class BrokerServer:
                     except Exception as error:  # An answer that cannot be written costs its own connection, not the one that caused it.
                         self.failed(peer, error)
             elif isinstance(effect, Report):
-                LOG.warning(effect.text)
+                LOG.log(logging.INFO if effect.is_routine else logging.WARNING, "%s", effect.text)
             elif isinstance(effect, CompleteSilently):
                 peer = self._peers.get(effect.connection_id)
                 if peer is not None:

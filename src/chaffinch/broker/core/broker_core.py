@@ -23,7 +23,7 @@ from chaffinch.broker.core.cluster_membership import ClusterMembership, first_ep
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.declared_replicas import DeclaredNodes, Node
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Respond, SlowDown
+from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
@@ -142,7 +142,8 @@ class BrokerCore:
                 partition.log.sync()
         completed = transactions.complete_decided(now_ms)
         if completed:
-            self.state.refusals.say(f"{completed} transactions that were decided before the last stop are completed")
+            text = f"{completed} transactions that were decided before the last stop are completed"
+            self.state.refusals.say(Report(text, is_routine=True))
         for name, value in static.ignored.items():
             self.state.refusals.without_effect(name, value)
         for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from chaffinch.broker.core.effects import Report
+
 
 class Chore(Protocol):
     """Part of the broker that `BrokerCore` calls when its time has come."""
@@ -13,8 +15,9 @@ class Chore(Protocol):
     def next_deadline_ms(self) -> int | None:
         """When `expire` has something to do (ms since 1970), None for never. Asked for after every request: no work here. May be early."""
 
-    def expire(self, now_ms: int) -> Sequence[str]:
-        """Do what is due, in short: long work is cut into slices, with the next one due at once. Returns lines for the log.
+    def expire(self, now_ms: int) -> Sequence[str | Report]:
+        """Do what is due, in short: long work is cut into slices, with the next one due at once. Returns lines for the log: a text is a
+        warning.
 
         Never raises StorageError: what a full disk prevents is due again later.
         """

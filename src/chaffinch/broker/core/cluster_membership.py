@@ -13,11 +13,12 @@ most one with each change of the nodes, so the number of changes, kept in the jo
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Sequence
 from typing import Final
 
 from chaffinch.broker.core.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.errors import ConfigException
 from chaffinch.storage.file_system import StorageError
@@ -98,19 +99,20 @@ class ClusterMembership:
             return None
         return min([*self._nodes.lagging.values(), *([] if self._balance_at_ms is None else [self._balance_at_ms])])
 
-    def expire(self, now_ms: int) -> list[str]:
+    def expire(self, now_ms: int) -> Sequence[str | Report]:
         gone = [node_id for node_id, leaves_at_ms in self._nodes.lagging.items() if leaves_at_ms <= now_ms]
         for node_id in gone:
             del self._nodes.lagging[node_id]
         if gone:
             self._follow()
-        lines = [f"node {node_id} has been away for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
+        lines: list[str | Report] = []
+        lines += [f"node {node_id} has been away for replica.lag.time.max.ms and leaves the in-sync sets" for node_id in gone]
         if self._balance_at_ms is not None and now_ms >= self._balance_at_ms:
             self._balance_at_ms = None
             lines += self._balance(now_ms)
         return lines
 
-    def _balance(self, now_ms: int) -> list[str]:
+    def _balance(self, now_ms: int) -> list[Report]:
         """Give the leaderships back to the preferred replicas."""
         live = self._nodes.live_ids
         moving = [partition for partition in self._topics.partitions() if partition.replicas.prefers(live)]
@@ -124,7 +126,7 @@ class ClusterMembership:
         for partition in moving:
             partition.replicas.elect(partition.replicas.assigned[0])
             self._changed_keys.append(partition.topic_partition)
-        return [f"{len(moving)} partitions are led by their preferred replicas again"]
+        return [Report(f"{len(moving)} partitions are led by their preferred replicas again", is_routine=True)]
 
     def _count_change(self) -> None:
         changes = int(self._journal.items().get(_CHANGES_KEY, b"0"))

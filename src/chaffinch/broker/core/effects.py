@@ -48,9 +48,10 @@ class SlowDown:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One line for the log, already limited in rate."""
+    """One line for the log, already limited in rate. `is_routine`: nothing is wrong; it is of the level INFO instead of WARNING."""
 
     text: str
+    is_routine: bool = False
 
 
 Effect: TypeAlias = Respond | CompleteSilently | CloseConnection | SlowDown | Report

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from chaffinch.broker.core.effects import Report
 
@@ -60,9 +60,10 @@ class RefusalLog:
         """A line of this kind that may come again and again from the same origin."""
         self._say_seldom((kind, origin), f"{kind} from {_cut(origin, NAME_LENGTH_MAX)}", "", text, now_ms)
 
-    def say(self, text: str) -> None:
+    def say(self, line: str | Report) -> None:
         """A line that comes once."""
-        self.lines.append(Report(_cut(text, TEXT_LENGTH_MAX)))
+        report = line if isinstance(line, Report) else Report(line)
+        self.lines.append(replace(report, text=_cut(report.text, TEXT_LENGTH_MAX)))
 
     def without_effect(self, option: str, value: object, where: str = "") -> None:
         """An option that Apache Kafka knows was given, and changes nothing here: one line for it, however often it is given."""

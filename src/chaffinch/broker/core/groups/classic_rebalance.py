@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.classic_journal import ClassicJournal
 from chaffinch.broker.core.groups.classic_states import ClassicState
@@ -168,7 +169,7 @@ class ClassicRebalance:
             self.prepare(group, now_ms)
 
     def _remove(self, group: ClassicGroup, member_id: str, reason: str) -> None:
-        self._context.lines.append(f"group {group.group_id!r}: member {member_id!r} is removed: {reason}")
+        self._context.lines.append(Report(f"group {group.group_id!r}: member {member_id!r} is removed: {reason}", is_routine=True))
         self.forget(group, member_id)
 
     def forget(self, group: ClassicGroup, member_id: str) -> None:

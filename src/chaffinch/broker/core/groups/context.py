@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 from uuid import UUID
 
+from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.groups.tickets import Answer, Ticket
 from chaffinch.broker.core.groups.timers import TimerKey
 from chaffinch.broker.core.timers import Timers
@@ -48,7 +49,7 @@ class GroupContext:
     changed: list[Hashable]
     timers: Timers[TimerKey] = field(default_factory=Timers)
     memory: MembersMemory = field(default_factory=lambda: MembersMemory(MEMBERS_BYTES_MAX))
-    lines: list[str] = field(default_factory=list)
+    lines: list[str | Report] = field(default_factory=list)
 
     def new_id(self) -> str:
         return str(UUID(int=self.dice.getrandbits(128), version=4))

@@ -8,9 +8,10 @@ Groups survive a restart with their members, who have a session timeout's time t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
+from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.groups import classic_journal, consumer_journal
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
@@ -225,7 +226,7 @@ class GroupCoordinator:
     def next_deadline_ms(self) -> int | None:
         return self._context.timers.next_deadline_ms
 
-    def expire(self, now_ms: int) -> list[str]:
+    def expire(self, now_ms: int) -> Sequence[str | Report]:
         """Members that were not heard of go; rebalances that waited long enough go on. Returns lines for the log."""
         for _ in range(DUE_PER_CALL):
             key = self._context.timers.due(now_ms)
@@ -237,7 +238,7 @@ class GroupCoordinator:
                 self._note(group)
         return self.take_lines()
 
-    def take_lines(self) -> list[str]:
+    def take_lines(self) -> list[str | Report]:
         """What is worth a line in the log since the last call."""
         lines, self._context.lines[:] = list(self._context.lines), []
         return lines
@@ -249,7 +250,8 @@ class GroupCoordinator:
         member = group.members.get(key.member_id)
         if member is None or (key.kind is TimerKind.REVOCATION and member.state is not MemberState.UNREVOKED):
             return
-        self._context.lines.append(f"group {group.group_id!r}: member {member.member_id!r} is removed: {_REASONS[key.kind]}")
+        text = f"group {group.group_id!r}: member {member.member_id!r} is removed: {_REASONS[key.kind]}"
+        self._context.lines.append(Report(text, is_routine=True))
         try:
             self._consumers.remove(group, member.member_id)
         except StorageError as error:

@@ -6,9 +6,10 @@ members no longer read, when the offset was committed. Offsets for which a trans
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.group_offsets import CommittedOffset, GroupOffsets
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.classic_states import ClassicState
@@ -34,13 +35,13 @@ class OffsetExpiry:
     def next_deadline_ms(self) -> int | None:
         return self._deadline_ms
 
-    def expire(self, now_ms: int) -> list[str]:
+    def expire(self, now_ms: int) -> Sequence[str | Report]:
         """Returns lines for the log."""
         if not self._left:
             self._left = [group.group_id for group in self._groups]
         slice_, self._left = self._left[:GROUPS_PER_CALL], self._left[GROUPS_PER_CALL:]
         self._deadline_ms = now_ms if self._left else now_ms + self._interval_ms
-        lines: list[str] = []
+        lines: list[str | Report] = []
         for group_id in slice_:
             group = self._groups.find(group_id)
             if group is None:
@@ -50,7 +51,7 @@ class OffsetExpiry:
             except StorageError as error:
                 return [*lines, f"group {group_id!r}: expired offsets cannot be forgotten: {error}"]
             if count:
-                lines.append(f"group {group_id!r}: {count} offsets have expired")
+                lines.append(Report(f"group {group_id!r}: {count} offsets have expired", is_routine=True))
         return lines
 
     @property
