@@ -130,6 +130,8 @@ def test_a_data_directory_that_cannot_be_made(tmp_path: Path) -> None:
         (["--config", "num.partitions"], "option=value"),
         (["--listen", "nowhere"], "HOST:PORT"),
         (["--listen", "0.0.0.0:0"], "--advertise"),
+        (["--listen", "127.0.0.1:65535", "--brokers", "2"], "none above 65535"),
+        (["--listen", "127.0.0.1:0", "--advertise", "a:65534", "--brokers", "3"], "none above 65535"),
         (["--listen", "127.0.0.1:0", "--topic", "a:x"], "NAME[:PARTITIONS"),
         (["--listen", "127.0.0.1:0", "--topic", "a/b"], "letters"),
         (["--listen", "127.0.0.1:0", "--topic", "a,retention.mss=1"], "retention.ms"),

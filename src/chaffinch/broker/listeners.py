@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from chaffinch.broker.core.declared_replicas import Node
+from chaffinch.errors import ConfigException
 
 LOG = logging.getLogger("chaffinch.broker")
 
@@ -17,6 +18,8 @@ LISTEN_BACKLOG: Final = 1024
 
 ACCEPTED_PER_TURN: Final = 100
 """Connections taken in one turn of the loop; others are not kept waiting by those who come."""
+
+PORT_MAX: Final = 65535
 
 RETRY_SECONDS: Final = 1.0
 """When accepting is tried again that the system refused."""
@@ -36,8 +39,9 @@ class Address:
 def listen(address: Address, count: int) -> list[socket.socket]:
     """One listening socket per declared node: the first at `address`, the others at the ports after it, or any free ones for port 0.
 
-    Raises OSError, with the address in its text; nothing stays open then.
+    Raises ConfigException when there are not so many ports, OSError, with the address in its text; nothing stays open then.
     """
+    check_ports(address, count)
     listeners: list[socket.socket] = []
     try:
         for node_id in range(count):
@@ -48,6 +52,12 @@ def listen(address: Address, count: int) -> list[socket.socket]:
             listener.close()
         raise
     return listeners
+
+
+def check_ports(address: Address, count: int) -> None:
+    """Whether there are as many ports from this one on. Raises ConfigException."""
+    if address.port and address.port + count - 1 > PORT_MAX:
+        raise ConfigException(f"{address} and the {count - 1} ports after it: there is none above {PORT_MAX}")
 
 
 def listening_socket(address: Address) -> socket.socket:

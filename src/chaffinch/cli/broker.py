@@ -27,7 +27,7 @@ from chaffinch.broker.core import options
 from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.http_listener import HttpListener, Route
-from chaffinch.broker.listeners import Address, listen, nodes_of
+from chaffinch.broker.listeners import Address, check_ports, listen, nodes_of
 from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
@@ -74,6 +74,9 @@ def broker(
         raise ConfigException(
             f"--listen {listen_at} is every address of this machine: say with --advertise HOST:PORT which one clients are to use"
         )
+    for first in (address, advertised):
+        if first is not None:
+            check_ports(first, brokers)
     ports = Ports(
         control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
         metrics=None if metrics is None else parse_address("--metrics", metrics),
