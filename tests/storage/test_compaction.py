@@ -84,6 +84,31 @@ class TestKeys:
         assert {key: value for _, key, value in rows(log)} == {b"k%d" % number: b"%d" % (number + 10) for number in range(10)}
         assert len(rows(log)) <= 19
 
+    def test_how_many_fit_does_not_depend_on_their_values(self) -> None:
+        ends = []
+        for size in (1, 10_000):
+            log = opened(MemoryFileSystem())
+            for number in range(20):
+                log.append(records((f"k{number:02}", "v" * size)), now_ms=0)
+            log.roll(0)
+            compact(log, map_bytes_max=10 * 153)
+            ends.append(log.files.state.first_dirty_offset)
+        assert ends == [10, 10]
+
+    def test_an_end_between_two_segments_leaves_the_rest_for_the_next_time(self) -> None:
+        log = opened(MemoryFileSystem(), segment_bytes=100)
+        for value in ("1", "2", "3"):
+            log.append(records(("a", value)), now_ms=0)
+            log.append(records(("b", value)), now_ms=0)
+        log.append(records(("c", "1")), now_ms=0)
+        job = Compaction(log, 6, 0, map_bytes_max=1 << 30)
+        while not log.files.state.gaps_below:
+            assert not job.step()
+        job.abandon()
+        assert log.files.state.first_dirty_offset == 0
+        compact(log)
+        assert rows(log) == [(4, b"a", b"3"), (5, b"b", b"3"), (6, b"c", b"1")]
+
     def test_nothing_changes_where_nothing_is_repeated(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)
@@ -112,6 +137,19 @@ class TestTombstones:
         assert all_batches(log)[0].header.base_timestamp == 5100
         compact(log, 5100)
         assert rows(log) == [(1, b"b", b"1")]
+
+    def test_one_above_the_keys_that_fit_stays_however_old(self) -> None:
+        log = opened(MemoryFileSystem(), delete_retention_ms=0)
+        log.append(records(("a", "1")), now_ms=0)
+        log.append(records(("x", "1")), now_ms=0)
+        log.append(records(("a", None)), now_ms=0)
+        log.roll(0)
+        compact(log, 10, map_bytes_max=1)  # Knows of the first record only; the tombstone gets its horizon.
+        compact(log, 20, map_bytes_max=1)
+        assert [value for _, key, value in rows(log) if key == b"a"] == [b"1", None]
+        for now_ms in (30, 40):
+            compact(log, now_ms)
+        assert rows(log) == [(1, b"x", b"1")]
 
     def test_a_value_after_a_tombstone_stays(self) -> None:
         log = opened(MemoryFileSystem(), delete_retention_ms=0)
@@ -162,6 +200,17 @@ class TestTransactions:
         assert len(headers(log)) == 4
         compact(log, 20_100)
         assert headers(log) == [(2, 2, 1), (3, 3, 1), (4, 4, 1)]
+
+    def test_a_marker_goes_after_an_earlier_one_of_the_producer_that_stays(self) -> None:
+        log = opened(MemoryFileSystem(), delete_retention_ms=100)
+        for sequence, key in enumerate(("a", "b", "b")):
+            transaction(log, ONE, sequence, (key, "1"))
+            log.append_marker(True, ONE, 0, 1000)
+        log.append(records(("z", "1")), now_ms=0)
+        log.roll(0)
+        for now_ms in (10_000, 20_000, 30_000):
+            compact(log, now_ms)
+        assert headers(log) == [(0, 0, 1), (1, 1, 1), (4, 4, 1), (5, 5, 1), (6, 6, 1)]
 
     def test_nothing_of_an_open_one_is_touched(self) -> None:
         log = opened(MemoryFileSystem(), segment_bytes=1)

@@ -33,11 +33,12 @@ _SUMMARY_LENGTH = 4
 
 
 class KeyedRecords(NamedTuple):
-    """The records of a batch as compaction sees them. `keys`: None for a null key. `has_value` is 0 for tombstones.
+    """The records of a batch as compaction sees them. `keys`: None for a null key; `key_bytes` in all. `has_value` is 0 for tombstones.
 
     `payload`: the records, not compressed; `timestamps` in ms."""
 
     keys: list[bytes | None]
+    key_bytes: int
     offsets: Int64s
     timestamps: Int64s
     has_value: Bytes
@@ -80,7 +81,7 @@ def read_keys(view: BatchView, decompressed_bytes_max: int) -> KeyedRecords:
     keys: list[bytes | None] = [whole[start:end] for start, end in zip(key_starts.tolist(), ends, strict=True)]
     if summary[2]:
         keys = [key if is_valid else None for key, is_valid in zip(keys, key_valid.tolist(), strict=True)]
-    return KeyedRecords(keys, offsets, timestamps, has_value, payload)
+    return KeyedRecords(keys, int(key_offsets[-1]), offsets, timestamps, has_value, payload)
 
 
 def retained(view: BatchView, records: KeyedRecords, keeps: Bytes, delete_horizon_ms: int | None) -> bytearray:

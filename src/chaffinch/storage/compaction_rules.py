@@ -40,7 +40,7 @@ class LatestOffsets:
             before = len(offsets)
             offsets.update(zip(records.keys, records.offsets.tolist(), strict=True))
             offsets[None] = _NEVER_LATEST
-            self.size_bytes += (len(offsets) - before) * (ENTRY_BYTES + len(records.payload) // count)
+            self.size_bytes += (len(offsets) - before) * (ENTRY_BYTES + records.key_bytes // count)
 
     def are_latest(self, records: KeyedRecords) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """For each record whether no later one of its key was added; true for all from `end_offset` on."""

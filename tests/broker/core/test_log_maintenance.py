@@ -18,6 +18,8 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
 )
 from chaffinch.records.batch import decode, encode, read_header, views
 from chaffinch.records.columns import RecordColumns
+from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.partition_log import PartitionLog
 from tests.broker.batches import NOW_MS, batch_of
@@ -302,6 +304,29 @@ class TestCompaction:
         cluster.advance(MINUTE)
         assert offsets(log) == [4, 5]
 
+    def test_the_end_of_a_transaction_is_noticed_without_a_new_segment(self) -> None:
+        cluster = Cluster({"transaction.partition.verification.enable": False})
+        cluster.topic("orders", cleanup_policy="compact")
+        fill(cluster, 9, 7)
+        log = log_of(cluster)
+        one = ProducerIdentity(1, 0)
+        log.append(batch_of(b"t", identity=one, sequence=0, transactional=True, timestamps=[NOW_MS]), now_ms=NOW_MS)
+        log.roll(cluster.now_ms)
+        cluster.advance(HOUR)
+        log.append_marker(True, one, 0, cluster.now_ms)
+        cluster.advance(MINUTE)
+        assert offsets(log) == [2, 3]
+
+    def test_records_that_cannot_be_read_end_it_and_not_the_broker(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unreadable(self: Compaction) -> bool:
+            raise CorruptBatch(Fault.RECORD_COUNT)
+
+        cluster = Cluster()
+        compacted(cluster)
+        monkeypatch.setattr(Compaction, "step", unreadable)
+        cluster.advance(HOUR)
+        assert len([line for line in cluster.lines if "gave up" in line]) == 1
+
     def test_a_full_disk_is_tried_again_and_appends_go_on(self) -> None:
         cluster = Cluster()
         log = compacted(cluster)
@@ -359,6 +384,7 @@ class TestCompaction:
             client.produce("orders", batch_of(b"v" * (2 << 20), timestamps=[NOW_MS + 2 * number]))
         cluster.advance(CLEANER_BACKOFF + 1_500)
         cluster.core.topics.delete("orders")
+        cluster.topic("orders")
         cluster.advance(HOUR)
         assert cluster.lines == []
 
