@@ -347,11 +347,8 @@ class BrokerCore:
             self._begin(connection.queue.popleft(), connection, now_ms)
 
     def _lost(self, event: ConnectionLost) -> None:
-        if self._connections.pop(event.connection_id, None) is None:
-            return
-        self._waits.end(event.connection_id)
-        for listener in self.state.connection_lost:
-            listener(event.connection_id)
+        if self._connections.pop(event.connection_id, None) is not None:
+            self._waits.end(event.connection_id)
 
 
 def _delayed(result: Result, delay_ms: int, now_ms: int) -> Result:

@@ -30,7 +30,7 @@ class BrokerState:
     """The parts of a broker.
 
     `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
-    `chores` are called when their time comes; `connection_lost` with the id of each connection that is gone.
+    `chores` are called when their time comes.
     """
 
     cluster_id: str
@@ -48,7 +48,6 @@ class BrokerState:
     grown: list[Partition] = field(default_factory=list)
     changed_keys: list[Hashable] = field(default_factory=list)
     chores: list[Chore] = field(default_factory=list)
-    connection_lost: list[Callable[[int], None]] = field(default_factory=list)
 
     def changed(self, key: Hashable) -> None:
         """Answers that wait for `key` are tried again once the event at hand is done."""
