@@ -130,6 +130,12 @@ class TestResources:
         assert values(cluster.client(), "orders")["retention.ms"] == ("1000", SOURCE_TOPIC)
         assert values(cluster.client(), "bills") == {"retention.ms": ("3", SOURCE_TOPIC)}
 
+    def test_an_option_named_twice(self, cluster: Cluster) -> None:
+        twice = change("orders", segment_ms="2")
+        twice.configs += change("orders", segment_ms="3").configs
+        assert alter(cluster.client(), twice) == [42]
+        assert "segment.ms" not in values(cluster.client(), "orders")
+
     def test_a_resource_changes_as_a_whole_or_not_at_all(self, cluster: Cluster) -> None:
         assert alter(cluster.client(), change("orders", segment_ms="2", retention_ms="soon")) == [40]
         assert "segment.ms" not in values(cluster.client(), "orders")

@@ -224,6 +224,8 @@ class TestStaticMembers:
         again = ConsumerMember(cluster, "a2", "i-1")
         again.join()
         assert (again.partitions, second.beat().member_epoch) == (mine, epoch)
+        group: Any = cluster.core.state.groups.find(GROUP)
+        assert set(group.targets) == set(group.members) == {"a2", "b"}
         old = ConsumerMember(cluster, "a", "i-1")
         old.epoch = epoch
         assert old.beat().error_code == 82

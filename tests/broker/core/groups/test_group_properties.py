@@ -340,6 +340,7 @@ def check_consumer(world: World, actors: list[ConsumerActor]) -> None:
     owned = [(place, name) for name, member in group.members.items() for place in (*member.assigned, *member.revoking)]
     assert dict(owned) == group.owners
     assert len(owned) == len(group.owners)
+    assert set(group.targets) <= set(group.members), "what those were to have that are gone is forgotten"
     assert group.size_bytes == sum(member.size_bytes for member in group.members.values())
 
 
