@@ -362,8 +362,6 @@ class PartitionLog:
     def size_bytes(self) -> int:
         return sum(segment.size for segment in self._segments)
 
-    # What goes again.
-
     @property
     def files(self) -> LogFiles:
         """What the log consists of on disk: for compaction."""
@@ -479,13 +477,18 @@ class PartitionLog:
             segment.close()
 
     @staticmethod
-    def close_all(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:
-        """Close many logs of one file system, with one sync where that is cheaper than one per log."""
-        unsynced = [log for log in logs if log._segments and (log._has_unsynced_bytes or log._has_unsynced_names)]
+    def sync_many(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:
+        """As `sync` of each, with one sync of the file system where that is cheaper than one per log. Raises StorageError."""
+        unsynced = [log for log in logs if log._has_unsynced_bytes or log._has_unsynced_names]
         if len(unsynced) > SYNCS_MAX:
             file_system.sync_all()
-            for log in unsynced:
-                log.note_synced()
+        for log in unsynced:
+            log.note_synced() if len(unsynced) > SYNCS_MAX else log.sync()
+
+    @staticmethod
+    def close_all(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:
+        """Close many logs of one file system."""
+        PartitionLog.sync_many(file_system, [log for log in logs if log._segments])
         for log in logs:
             log.close()
 

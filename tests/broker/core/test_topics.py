@@ -181,6 +181,24 @@ class TestRestart:
             with pytest.raises(StorageError, match="missing"):
                 cluster._core()
 
+    def test_a_start_syncs_many_logs_at_once(self) -> None:
+        cluster = Cluster({"flush.policy": "always"})
+        cluster.topic("orders", 100)
+        cluster.client().produce("orders", batch_of(b"a"))
+        cluster.file_system.kill()
+        syncs = 0
+
+        def count(operation: str, path: str, size: int) -> None:
+            nonlocal syncs
+            syncs += operation in ("sync", "sync directory")
+
+        cluster.file_system.hook = count
+        cluster.core = cluster._core()
+        cluster.file_system.hook = None
+        assert syncs < 20
+        cluster.file_system.crash(lambda path, unsynced: 0)
+        assert cluster._core().topics.get("orders").partitions[0].log.log_end_offset == 1
+
     def test_a_deletion_cut_short_is_finished(self) -> None:
         cluster = Cluster()
         cluster.topic("orders", 3)

@@ -138,8 +138,7 @@ class BrokerCore:
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
             # and readers see them: they must not go any more.
-            for partition in topics.partitions():
-                partition.log.sync()
+            PartitionLog.sync_many(file_system, [partition.log for partition in topics.partitions()])
         completed = transactions.complete_decided(now_ms)
         if completed:
             text = f"{completed} transactions that were decided before the last stop are completed"
