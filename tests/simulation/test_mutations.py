@@ -188,8 +188,7 @@ BROKER = [
     Mutation(
         name="once real: markers are not synced before the completion",
         breaks=returns(TransactionParticipants, "sync", None),
-        knobs={**QUERY, "deeds": POWER, "flush_policy": "always", "query_rows": 120},
-        seeds=60,
+        knobs=VERSION_2,
     ),
     Mutation(
         name="the last stable offset is ignored",
