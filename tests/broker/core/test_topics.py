@@ -38,7 +38,7 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from chaffinch.storage.file_system import Interrupted, StorageError
+from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core_client import Client, Cluster
 
@@ -135,113 +135,6 @@ class TestCreateTopics:
         assert (result.error_code, "no space left" in (result.error_message or "")) == (56, True)
         cluster.file_system.hook = None
         assert create(client, creatable())[0].error_code == 0
-
-
-class TestRestart:
-    def test_topics_options_and_records_are_found_again(self) -> None:
-        cluster = Cluster(nodes=2)
-        create(cluster.client(), creatable(partitions=2, replication=2, cleanup_policy="compact"))
-        before = cluster.core.topics.get("orders")
-        cluster.client(node=before.partitions[0].replicas.leader).produce("orders", batch_of(b"a"))
-        cluster.restart()
-        after = cluster.core.topics.get("orders")
-        assert (after.topic_id, after.overrides, after.config) == (before.topic_id, before.overrides, before.config)
-        assert [partition.replicas for partition in after.partitions] == [partition.replicas for partition in before.partitions]
-        assert after.partitions[0].log.log_end_offset == 1
-
-    def test_the_cluster_keeps_its_id(self) -> None:
-        cluster = Cluster()
-        before = cluster.core.state.cluster_id
-        cluster._seed = 99
-        cluster.restart()
-        assert cluster.core.state.cluster_id == before
-
-    def test_a_missing_log_is_an_error_that_names_it(self) -> None:
-        cluster = Cluster()
-        cluster.topic("orders")
-        directory = cluster.core.topics.get("orders").directory
-        cluster.core.close()
-        cluster.file_system.remove_tree(f"{directory}/0")
-        with pytest.raises(StorageError, match="orders"):
-            cluster._core()
-
-    def test_a_missing_journal_is_an_error_that_names_it(self) -> None:
-        cluster = Cluster()
-        cluster.core.close()
-        cluster.file_system.remove("journals/transactions.journal")
-        with pytest.raises(StorageError, match=r"transactions\.journal"):
-            cluster._core()
-
-    def test_a_failed_start_gives_the_lock_back(self) -> None:
-        cluster = Cluster()
-        cluster.topic("orders")
-        cluster.core.close()
-        cluster.file_system.rename("journals/offsets.journal", "journals/kept")
-        for _ in range(2):
-            with pytest.raises(StorageError, match="missing"):
-                cluster._core()
-
-    def test_a_start_syncs_many_logs_at_once(self) -> None:
-        cluster = Cluster({"flush.policy": "always"})
-        cluster.topic("orders", 100)
-        cluster.client().produce("orders", batch_of(b"a"))
-        cluster.file_system.kill()
-        syncs = 0
-
-        def count(operation: str, path: str, size: int) -> None:
-            nonlocal syncs
-            syncs += operation in ("sync", "sync directory")
-
-        cluster.file_system.hook = count
-        cluster.core = cluster._core()
-        cluster.file_system.hook = None
-        assert syncs < 20
-        cluster.file_system.crash(lambda path, unsynced: 0)
-        assert cluster._core().topics.get("orders").partitions[0].log.log_end_offset == 1
-
-    def test_a_deletion_cut_short_is_finished(self) -> None:
-        cluster = Cluster()
-        cluster.topic("orders", 3)
-        directory = cluster.core.topics.get("orders").directory
-
-        def die(operation: str, path: str, size: int) -> None:
-            if operation.startswith("remove"):
-                raise Interrupted
-
-        cluster.file_system.hook = die
-        with pytest.raises(Interrupted):
-            cluster.core.topics.delete("orders")
-        cluster.file_system.hook = None
-        cluster.restart()
-        assert cluster.core.topics.get("orders") is None
-        assert not cluster.file_system.exists(directory)
-        cluster.topic("orders")
-        assert cluster.core.topics.get("orders").partitions[0].log.log_end_offset == 0
-
-    @pytest.mark.parametrize("dies_first_in", ["nothing", "sync"])
-    def test_no_directory_goes_before_the_deletion_survives_a_loss_of_power(self, dies_first_in: str) -> None:
-        cluster = Cluster()
-        cluster.topic("orders", 3)
-        cluster.core.topics.sync()
-        removed = 0
-
-        def die(operation: str, path: str, size: int) -> None:
-            nonlocal removed
-            removed += operation.startswith("remove") and path.startswith("logs/")
-            if operation == dies_first_in or removed == 2:
-                raise Interrupted
-
-        cluster.file_system.hook = die
-        with pytest.raises(Interrupted):
-            cluster.core.topics.delete("orders")
-        if dies_first_in == "sync":
-            cluster.file_system.kill()
-            dies_first_in = "nothing"
-            with pytest.raises(Interrupted):
-                cluster._core()
-        cluster.file_system.hook = None
-        cluster.file_system.crash(lambda path, unsynced: 0 if path.endswith(".journal") else unsynced)
-        assert cluster._core().topics.get("orders") is None
 
 
 class TestDeleteTopics:
