@@ -296,3 +296,16 @@ def test_a_partition_that_the_answer_leaves_out_goes_again() -> None:
     rig.answer(OK)
     assert rig.trace == ["a@0/0", "a@0/0"]
     assert rig.fate("a") == ["0"]
+
+
+def test_records_that_expire_say_what_the_broker_answered_last() -> None:
+    rig = Rig(options={"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
+    rig.send("a")
+    while "a" not in rig.fates:
+        if rig.open:
+            rig.answer(Answer(codes.KAFKA_STORAGE_ERROR, message="the disk is full"))
+        rig.sleep(100)
+    error = rig.fates["a"]
+    assert isinstance(error, TimeoutException)
+    assert "no outcome within delivery.timeout.ms, 2000 ms" in str(error)
+    assert "the last error was KAFKA_STORAGE_ERROR (56): the disk is full" in str(error)

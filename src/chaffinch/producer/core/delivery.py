@@ -386,7 +386,10 @@ class Delivery:
     def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
         cause = batch.last_error or self._reason_for_waiting(batch.topic_partition)
         may_be_stored = is_awaited or batch.possibly_stored or (batch.last_error is not None and batch.last_error.stored is Stored.POSSIBLY)
-        sends = f"sent {batch.attempts + is_awaited} times" if batch.attempts + is_awaited else "never sent"
+        attempts = batch.attempts + is_awaited
+        sends = "never sent" if not attempts else "sent once" if attempts == 1 else f"sent {attempts} times"
+        if cause is not None:
+            sends += f"; the last error was {cause}"
         error = TimeoutException(
             f"{batch.count} records expired: no outcome within delivery.timeout.ms, {self._wiring.delivery_timeout_ms} ms; {sends}",
             topic_partition=batch.topic_partition,
