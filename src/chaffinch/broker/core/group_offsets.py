@@ -8,7 +8,7 @@ see `groups/coordinator.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -116,11 +116,18 @@ class GroupOffsets:
         """All offsets of the group, pending ones too."""
         self.forget(group, lambda _: True)
 
-    def forget(self, group: str, is_meant: Callable[[TopicPartition], bool], *, with_pending: bool = True) -> int:
-        """The group's offsets of these partitions; how many there were."""
+    def forget_committed(self, group: str, places: Collection[TopicPartition]) -> None:
+        """Committed offsets that there are."""
+        self._journal.put({_key(_COMMITTED, group, place): None for place in places})
+        if places:
+            self._drop(group, self._committed[group], places)
+            if not self._committed[group]:
+                del self._committed[group]
+
+    def forget(self, group: str, is_meant: Callable[[TopicPartition], bool]) -> None:
+        """The group's offsets of these partitions, pending ones too."""
         held = [(_COMMITTED, -1, self._committed.get(group, {}))]
-        if with_pending:
-            held += [(_PENDING, producer_id, offsets) for producer_id, offsets in self._pending.get(group, {}).items()]
+        held += [(_PENDING, producer_id, offsets) for producer_id, offsets in self._pending.get(group, {}).items()]
         meant = [(kind, producer_id, offsets, [place for place in offsets if is_meant(place)]) for kind, producer_id, offsets in held]
         self._journal.put({_key(kind, group, place, producer_id): None for kind, producer_id, _, places in meant for place in places})
         for kind, producer_id, offsets, places in meant:
@@ -129,7 +136,6 @@ class GroupOffsets:
                 self._committed.pop(group, None)
             elif not offsets:
                 self._pending_is_gone(group, producer_id)
-        return sum(len(places) for *_, places in meant)
 
     def sync(self) -> None:
         self._journal.sync()

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from chaffinch.protocol.messages.consumer_group_heartbeat import TopicPartitions
+from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tests.broker.core.groups.members import GROUP, REBALANCE_MS, ClassicMember, ConsumerMember, commit, full_disk, stable_group
@@ -263,9 +264,12 @@ class TestSubscriptions:
         assert (member.beat().member_epoch, len(member.owned)) == (2, 6)
         cluster.topic("unrelated", 2)
         assert member.beat().member_epoch == 2
+        wider = CreatePartitionsTopic(name="later", count=3, assignments=None)
+        cluster.client().ask(CreatePartitionsRequest(topics=[wider], timeout_ms=1000))
+        assert (member.beat().member_epoch, len(member.owned)) == (3, 7)
         cluster.core.topics.delete("orders")
         settle(member)
-        assert len(member.owned) == 2
+        assert len(member.owned) == 3
 
     def test_by_pattern(self, cluster: Cluster) -> None:
         cluster.topic("orders-eu", 2)

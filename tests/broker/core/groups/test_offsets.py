@@ -7,6 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from chaffinch.broker.core.group_offsets import CommittedOffset
+from chaffinch.broker.core.groups.offset_expiry import OFFSETS_PER_CALL
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -253,6 +255,24 @@ class TestExpiry:
         assert offset_of(cluster) == 3
         cluster.advance(MINUTE_MS + CHECK_MS)
         assert offset_of(cluster) is None
+
+    def test_one_large_group_in_slices(self, cluster: Cluster) -> None:
+        """What has its turn in between must not wait for 100,000 offsets."""
+        offsets, expiry = cluster.core.state.offsets, cluster.core.state.chores[-1]
+        count = 2 * OFFSETS_PER_CALL + 5
+        asked = {TopicPartition("orders", number): CommittedOffset(offset=1, committed_ms=cluster.now_ms) for number in range(count)}
+        offsets.commit(GROUP, asked)
+        cluster.core.state.groups.committed(GROUP, cluster.now_ms)
+        commit(cluster.client(), 3, group="next")
+        cluster.now_ms += 2 * MINUTE_MS
+        left = []
+        while offsets.groups():
+            assert expiry.next_deadline_ms <= cluster.now_ms
+            expiry.expire(cluster.now_ms)
+            left.append(len(offsets.fetch_all(GROUP)))
+        assert left == [count - OFFSETS_PER_CALL, count - 2 * OFFSETS_PER_CALL, 0]
+        assert not list(cluster.core.state.groups)
+        assert (offsets._size_bytes, expiry.next_deadline_ms) == (0, cluster.now_ms + CHECK_MS)
 
     def test_many_groups_in_slices(self, cluster: Cluster) -> None:
         client = cluster.client()

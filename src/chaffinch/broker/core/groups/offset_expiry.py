@@ -7,6 +7,7 @@ members no longer read, when the offset was committed. Offsets for which a trans
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from chaffinch.broker.core.effects import Report
@@ -18,6 +19,8 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.storage.file_system import StorageError
 
 GROUPS_PER_CALL: Final = 100
+OFFSETS_PER_CALL: Final = 1000
+"""So many are forgotten at most before other work has its turn."""
 MINUTE_MS: Final = 60_000
 
 
@@ -42,14 +45,22 @@ class OffsetExpiry:
         slice_, self._left = self._left[:GROUPS_PER_CALL], self._left[GROUPS_PER_CALL:]
         self._deadline_ms = now_ms if self._left else now_ms + self._interval_ms
         lines: list[str | Report] = []
-        for group_id in slice_:
+        room = OFFSETS_PER_CALL
+        for place, group_id in enumerate(slice_):
+            if not room:
+                self._left = slice_[place:] + self._left
+                self._deadline_ms = now_ms
+                break
             group = self._groups.find(group_id)
             if group is None:
                 continue
             try:
-                count = self._expire_group(group, now_ms)
+                count = self._expire_group(group, now_ms, room)
             except StorageError as error:
                 return [*lines, f"group {group_id!r}: expired offsets cannot be forgotten: {error}"]
+            room -= count
+            if not room:
+                slice_.insert(place + 1, group_id)  # It may have more of them.
             if count:
                 lines.append(Report(f"group {group_id!r}: {count} offsets have expired", is_routine=True))
         return lines
@@ -59,16 +70,16 @@ class OffsetExpiry:
         interval_ms: int = self._settings["offsets.retention.check.interval.ms"]
         return interval_ms
 
-    def _expire_group(self, group: Group, now_ms: int) -> int:
+    def _expire_group(self, group: Group, now_ms: int, count_max: int) -> int:
         retention_ms = self._settings["offsets.retention.minutes"] * MINUTE_MS
         pending = self._offsets.unstable_partitions(group.group_id)
-        expired = {
+        found = (
             place
             for place, offset in self._offsets.fetch_all(group.group_id).items()
             if place not in pending and is_expired(group, place, offset, retention_ms, now_ms)
-        }
-        if expired:
-            self._offsets.forget(group.group_id, expired.__contains__, with_pending=False)
+        )
+        expired = list(islice(found, count_max))
+        self._offsets.forget_committed(group.group_id, expired)
         if not self._offsets.has_some(group.group_id) and group.is_empty and not (isinstance(group, ClassicGroup) and group.pending):
             self._groups.forget(group)
         return len(expired)
