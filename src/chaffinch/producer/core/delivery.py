@@ -389,7 +389,7 @@ class Delivery:
         attempts = batch.attempts + is_awaited
         sends = "never sent" if not attempts else "sent once" if attempts == 1 else f"sent {attempts} times"
         if cause is not None:
-            sends += f"; the last error was {cause}"
+            sends += f"; the last error was {cause.name} ({cause.message.rstrip('.')})"
         error = TimeoutException(
             f"{batch.count} records expired: no outcome within delivery.timeout.ms, {self._wiring.delivery_timeout_ms} ms; {sends}",
             topic_partition=batch.topic_partition,
