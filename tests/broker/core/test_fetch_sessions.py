@@ -141,6 +141,16 @@ class TestErrors:
         assert (answer.error_code, answer.session_id, answer.responses) == (0, 0, [])
         assert len(cluster.core.state.fetch_sessions) == 0
 
+    def test_partitions_are_counted_as_they_come_and_go(self, cluster: Cluster) -> None:
+        client, kept = cluster.client(), cluster.core.state.fetch_sessions
+        ended, emptied, counts = opened(client, 0, 1, 2), opened(client, 0, 1), [kept.partition_count]
+        client.ask(fetch(partitions=(3,), forget=(0, 1), session=(ended, 1)))
+        counts.append(kept.partition_count)
+        client.ask(fetch(session=(ended, -1)))
+        counts.append(kept.partition_count)
+        client.ask(fetch(partitions=(), forget=(0, 1), session=(emptied, 1)))
+        assert [*counts, kept.partition_count] == [5, 4, 2, 0]
+
     def test_epochs_begin_again_at_one(self, cluster: Cluster) -> None:
         client = cluster.client()
         session_id = opened(client)

@@ -7,6 +7,7 @@ import pytest
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tests.broker.batches import batch_of
 from tests.broker.core.fetch_requests import fetch, first, offsets, told
+from tests.broker.core.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
 SIZE = len(batch_of(b"a"))
@@ -182,3 +183,14 @@ def test_a_session_waits_for_all_its_partitions(cluster: Cluster) -> None:
     assert reader.answers == []
     writer.produce("orders", batch_of(b"a"), partition=1)
     assert told(reader.answers.pop()) == [1]
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_readers_of_committed_records_wait_for_the_marker(cluster: Cluster, is_commit: bool) -> None:
+    reader, writer = cluster.client(), Writer(cluster.client(), "t")
+    reader.send(fetch(0, wait_ms=500, committed=True))
+    writer.write(b"a")
+    assert reader.answers == []
+    writer.end(is_commit)
+    (answer,) = reader.answers
+    assert offsets(first(answer)) == [0, 1]

@@ -327,6 +327,16 @@ class TestDelete:
     def test_of_no_group(self, cluster: Cluster, group: str, code: int) -> None:
         assert self.delete(cluster, "orders", group=group) == [code]
 
+    @pytest.mark.parametrize("committed", [True, False])
+    def test_what_transactions_brought_takes_no_memory_afterwards(self, cluster: Cluster, committed: bool) -> None:
+        for number in range(2):
+            transaction = Transaction(cluster.client(), f"t{number}")
+            transaction.commit(9)
+            transaction.end(committed=committed)
+        assert self.delete(cluster, "orders") == [0, 0]
+        offsets = cluster.core.state.offsets
+        assert (offsets._size_bytes, offsets.groups()) == (0, ())
+
     def test_pending_ones_go_too(self, cluster: Cluster) -> None:
         transaction = Transaction(cluster.client())
         transaction.commit(9)
