@@ -207,6 +207,16 @@ def test_a_snapshot_brings_everything_back() -> None:
     assert back.find_duplicate(header(4, producer=9)) == partition.sequences.find_duplicate(header(4, producer=9))
 
 
+def test_a_snapshot_keeps_the_oldest_transaction_first() -> None:
+    """Whoever was known first: the last stable offset follows from it."""
+    partition = Partition()
+    partition.send(header(0, producer=9))
+    partition.send(header(0, producer=8, transactional=True))
+    partition.send(header(1, producer=9, transactional=True))
+    back = ProducerSequences.from_rows(partition.sequences.to_rows())
+    assert back.first_ongoing_offset == partition.sequences.first_ongoing_offset == 1
+
+
 def test_a_snapshot_of_an_earlier_version_is_read() -> None:
     """Without the last timestamp, which tools are shown: then it is when the producer was last seen."""
     row = [PRODUCER, 2, 0, 50, 4, [[0, 0, 4, 4, -1]]]

@@ -108,6 +108,10 @@ class TestFirstBatches:
         add(client, identity, 0)
         assert write(client, identity, 7, version=version) == code
 
+    def test_outside_transactions_who_is_not_known_begins_anywhere(self, cluster: Cluster) -> None:
+        records = batch_of(b"a", identity=ProducerIdentity(900, 0), sequence=7)
+        assert cluster.client().produce("orders", records, version=PRODUCE).error_code == 0
+
     def test_a_first_batch_that_was_lost_is_waited_for(self, cluster: Cluster) -> None:
         """Version 1: the first batch is refused for a reason that passes; the second one must not take its place."""
         client = cluster.client()

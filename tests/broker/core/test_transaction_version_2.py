@@ -178,6 +178,16 @@ class TestUsedUpEpochs:
         assert following == ProducerIdentity(rotated.producer_id, 1)
         assert world.end(first, True) is _49
 
+    def test_the_id_is_not_given_again_by_an_end_of_version_1(self) -> None:
+        world = World(version=2)
+        rotated = world.end_answer(exhausted(world), True).identity
+        world.version = 1
+        assert world.coordinator.add_partitions("t", rotated, [ORDERS], T0) is OK
+        assert world.end(rotated, True) is OK
+        following = world.init()
+        world.coordinator.add_partitions("t", following, [ORDERS], T0)
+        assert world.end_answer(following, True).identity == following == ProducerIdentity(rotated.producer_id, 1)
+
     def test_a_fresh_start_at_the_last_epoch_is_not_told_to_the_old_producer(self) -> None:
         world = World(version=2)
         old = exhausted(world, S.COMPLETE_COMMIT)
