@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -30,6 +31,7 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from chaffinch.storage.file_system import StorageError
 from tests.broker.core_client import Client, Cluster
 
 
@@ -129,6 +131,13 @@ class TestResources:
         assert alter(cluster.client(), first, change("bills", retention_ms="3"), second) == [42, 0, 42]
         assert values(cluster.client(), "orders")["retention.ms"] == ("1000", SOURCE_TOPIC)
         assert values(cluster.client(), "bills") == {"retention.ms": ("3", SOURCE_TOPIC)}
+
+    def test_what_cannot_be_written_is_not_changed(self, cluster: Cluster) -> None:
+        before = values(cluster.client(), "orders")
+        refusal = StorageError("cluster.journal", "append", "no space left")
+        with mock.patch.object(cluster.core._journals["cluster"], "put", side_effect=refusal):
+            assert alter(cluster.client(), change("orders", segment_ms="2")) == [56]
+        assert values(cluster.client(), "orders") == before
 
     def test_an_option_named_twice(self, cluster: Cluster) -> None:
         twice = change("orders", segment_ms="2")

@@ -65,6 +65,16 @@ class TestMembers:
         assert sorted(first.partitions + second.partitions) == [0, 1, 2, 3]
         assert state_of(cluster) == "Stable"
 
+    def test_who_does_not_say_what_it_has_may_still_have_it(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        first.beat()
+        for _ in range(2):
+            assert first.beat(says_owned=False).member_epoch == 1
+            assert second.beat().error_code == 0
+            assert second.owned == set()
+
     def test_who_does_not_give_back_in_time_is_removed(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
