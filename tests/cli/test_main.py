@@ -39,6 +39,24 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
     assert "broker" in err.replace("brokr", "")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["consume", "--topic", "t", "--max-messages", "x"], "option --max-messages: 'x' is no integer"),
+        (["consume", "--topic", "t", "--max-messages=0"], "option --max-messages: '0' is less than 1"),
+        (["transactions", "list", "--producer-id", "1", "--producer-id", "y"], "option --producer-id: 'y' is no integer"),
+        (["produce", "--topic", "t", "--message-format", "7"], "option --message-format: '7' is more than 1"),
+        (["consume"], "option --topic is missing"),
+        (["consume", "--topic"], "option '--topic' requires an argument"),
+        (["consume", "--nowhere"], "no such option: --nowhere"),
+        (["topics", "nowhere"], "no such command 'nowhere'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_wrong_command_line_is_one_line(capsys, arguments, says):
+    assert run(capsys, *arguments) == (2, "", f"chaffinch: {says}\n")
+
+
 LIGHT = [["--help"], ["errors", "87"], ["topics", "--help"], ["groups", "--help"], ["transactions", "--help"]]
 
 

@@ -1,17 +1,18 @@
 """The `chaffinch` command: a table of sub-commands, each loaded only when it is called.
 
 A broker that starts must not pay for what other sub-commands import, and `chaffinch --help` must not pay for any of them: the
-table holds their one-line help. Exit status: 0, 1 (refused or failed), 2 (usage), 130 (Ctrl-C), as for every sub-command.
+table holds their one-line help. Exit status: 0, 1 (refused or failed), 2 (usage), 130 (Ctrl-C), 143 (SIGTERM), as for every
+sub-command.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from chaffinch.version import VERSION
 
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 EXIT_REFUSED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+EXIT_TERMINATED: Final = 143
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     """`target` is `module:name` of a function with typer annotations or of a `typer.Typer`; `extra` installs what it imports."""
 
     target: str
@@ -48,26 +49,49 @@ COMMANDS: Final[dict[str, Command]] = {
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point. Never returns: ends with SystemExit. `arguments` are those after the program's name."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if arguments is None:
+            _prepare_process()
+        _run(list(sys.argv[1:] if arguments is None else arguments))
+    except KeyboardInterrupt:  # While something is loaded; within a sub-command typer ends it in the same way.
+        sys.exit(EXIT_INTERRUPTED)
+    sys.exit(0)
+
+
+def _prepare_process() -> None:
+    """What only a process of our own may do to itself: end by SIGTERM as by Ctrl-C, with what is open closed in order."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        sys.exit(EXIT_TERMINATED)
+
+    signal.signal(signal.SIGTERM, end)
+    if sys.stderr is None:
+        # For as long as the process lives.
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        # Else the next file or socket would take its number, and what is printed would go there.
+        _end("stdout is closed: send it to /dev/null to do without it", EXIT_REFUSED)
+
+
+def _run(given: list[str]) -> None:
     name = given[0] if given and given[0] in COMMANDS else None
     extra = COMMANDS[name].extra if name else "broker"
     try:
         if name:
-            _command_app(name)(args=given[1:], prog_name=f"chaffinch {name}")
+            status = _command_app(name)(args=given[1:], prog_name=f"chaffinch {name}", standalone_mode=False)
         else:
-            _root_app()(args=given or ["--help"], prog_name="chaffinch")
+            status = _root_app()(args=given or ["--help"], prog_name="chaffinch", standalone_mode=False)
+        if status:
+            sys.exit(status)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in ("", "chaffinch"):
             raise
         _end(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
-    except KeyboardInterrupt:  # While something is loaded; within a sub-command typer ends it in the same way.
-        sys.exit(EXIT_INTERRUPTED)
     except Exception as error:
         _end(*_ending_of(error))
     finally:
         _flush()
-    sys.exit(0)
 
 
 def _flush() -> None:
@@ -81,9 +105,12 @@ def _flush() -> None:
 def _ending_of(error: Exception) -> tuple[str, int]:
     """The line and the status that an error ends the command with; one that nobody expects is raised again."""
     # Imported here, not above: help and start-up do not need the class trees.
+    from chaffinch.cli.usage import is_usage_error, usage_line
     from chaffinch.errors import ConfigException, KafkaException
     from chaffinch.records.faults import RecordsError
 
+    if is_usage_error(error):
+        return usage_line(error), EXIT_USAGE
     if isinstance(error, ConfigException):
         return str(error), EXIT_USAGE
     if isinstance(error, KafkaException | RecordsError):
@@ -94,8 +121,9 @@ def _ending_of(error: Exception) -> tuple[str, int]:
     raise error
 
 
-def _end(message: str, status: int) -> None:
-    print(f"chaffinch: {message}", file=sys.stderr)
+def _end(message: str, status: int) -> NoReturn:
+    if message:
+        print(f"chaffinch: {message}", file=sys.stderr)
     sys.exit(status)
 
 

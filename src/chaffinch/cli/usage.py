@@ -1,0 +1,44 @@
+"""What is wrong with a command line, in one line, from what typer raises; its own boxes leave out the value that is wrong."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+# By pydantic's names of what is wrong with a value; other texts are the library's own.
+_REASONS: Final = {
+    "int_parsing": "is no integer",
+    "int_parsing_size": "has too many digits",
+    "int_from_float": "is no integer",
+    "float_parsing": "is no number",
+    "greater_than_equal": "is less than {ge}",
+    "less_than_equal": "is more than {le}",
+}
+
+
+def is_usage_error(error: Exception) -> bool:
+    """By what it has, not by its class: typer brings its own click in some versions, and none may be loaded before it is needed."""
+    return getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message")
+
+
+def usage_line(error: Any) -> str:
+    """One line without a full stop; empty where typer has printed the help instead."""
+    parameter = getattr(error, "param", None)
+    if parameter is None:
+        return _as_line(error.format_message())
+    name = max(parameter.opts, key=len) if parameter.param_type_name == "option" else (parameter.metavar or parameter.name)
+    kind = f"{parameter.param_type_name} {name}"
+    if type(error).__name__ == "MissingParameter":
+        return f"{kind} is missing"
+    return f"{kind}: {_reason(error)}"
+
+
+def _reason(error: Any) -> str:
+    for found in getattr(error.__cause__, "errors", list)():
+        if found["type"] in _REASONS:
+            return f"{found['input']!r} {_REASONS[found['type']].format(**found.get('ctx', {}))}"
+    return _as_line(error.message)
+
+
+def _as_line(text: str) -> str:
+    line = " ".join(text.split()).removesuffix(".")
+    return line[:1].lower() + line[1:]
