@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import pyarrow.parquet as pq
 import pytest
 
 from chaffinch import EmbeddedBroker
@@ -18,6 +20,12 @@ from tests.cli.checks_records import pairs
 from tests.cli.shell import Shell, run_bytes
 
 COMMAND = [sys.executable, "-c", "from chaffinch.cli.main import main; main()"]
+# Parquet shows nothing before its end: each request says how far those before it came.
+SAY_WHERE_IT_IS = """
+from chaffinch.admin.reading import RecordReader
+fetch = RecordReader._fetch
+RecordReader._fetch = lambda reader, places: print(max(reader.positions.values()), flush=True) or fetch(reader, places)
+"""
 # More than any pipe holds.
 ROWS = b"".join(b"%d %s\n" % (number, b"x" * 200) for number in range(50_000))
 
@@ -35,8 +43,8 @@ def shell(broker: EmbeddedBroker, tmp_path: Path) -> Shell:
 
 
 @contextmanager
-def started(shell: Shell, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [*COMMAND, *arguments, "--bootstrap-server", shell.bootstrap_servers]
+def started(shell: Shell, *arguments: str, code: str = COMMAND[2]) -> Iterator[subprocess.Popen[bytes]]:
+    command = [*COMMAND[:2], code, *arguments, "--bootstrap-server", shell.bootstrap_servers]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             yield process
@@ -74,6 +82,49 @@ def test_ctrl_c_while_following_commits_what_was_printed(shell: Shell) -> None:
         assert process.wait(timeout=20) == 130
         assert pipe(process.stderr).read() == b""
     assert shell.ok("consume", "--topic", "orders", "--group", "followers").out in ("", "3\n")
+
+
+def test_sigterm_ends_a_file_in_order_and_commits_what_is_in_it(shell: Shell) -> None:
+    shell.ok("topics", "create", "--topic", "ended")
+    shell.ok("produce", "--topic", "ended", stdin=b"1\n2\n")
+    file = shell.folder / "ended.parquet"
+    arguments = ("consume", "--topic", "ended", "--follow", "--from-beginning", "--group", "enders", "--output", str(file))
+    with started(shell, *arguments, code=SAY_WHERE_IT_IS + COMMAND[2]) as process:
+        assert b"2\n" in iter(pipe(process.stdout).readline, b"")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 143
+        assert pipe(process.stderr).read() == b""
+    assert pq.read_table(file)["value"].to_pylist() == [b"1", b"2"]
+    assert shell.ok("consume", "--topic", "ended", "--group", "enders").out == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("consume --topic lines >&-", "stdout is closed: send it to /dev/null to do without it"),
+        ("topics list >&-", "stdout is closed: send it to /dev/null to do without it"),
+        ("produce --topic orders <&-", "stdin is closed: name a file, or send something to it"),
+    ],
+)
+def test_closed_streams_are_said_in_one_line(shell: Shell, words: str, says: str) -> None:
+    name, _, rest = words.rpartition(" ")
+    line = f'exec "$0" -c "$1" {name} --bootstrap-server {shell.bootstrap_servers} {rest}'
+    done = subprocess.run(["sh", "-c", line, COMMAND[0], COMMAND[2]], stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr.decode()) == (1, f"chaffinch: {says}\n")
+
+
+def test_rejected_rows_never_overwrite_the_input(shell: Shell) -> None:
+    file = shell.file("rows.jsonl", '{"value":"1"}\n')
+    for name, link in (("rows.jsonl", None), ("soft.jsonl", os.symlink), ("hard.jsonl", os.link)):
+        other = str(shell.folder / name)
+        if link:
+            link(file, other)
+        shell.refused("produce", "--topic", "refused", "--rejected", other, file, says="is the input file", status=2)
+    with open(file, "rb") as stdin:
+        line = [*COMMAND, "produce", "--topic", "refused", "--rejected", file, "--bootstrap-server", shell.bootstrap_servers]
+        assert subprocess.run(line, stdin=stdin, stderr=subprocess.DEVNULL, timeout=60).returncode == 2
+    assert Path(file).read_text() == '{"value":"1"}\n'
+    assert pairs(shell, "refused") == []
 
 
 def test_lines_that_are_typed_are_sent_at_once(shell: Shell) -> None:

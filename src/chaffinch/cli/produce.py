@@ -95,6 +95,7 @@ def produce(
     name = _format(file_format, path, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
     with ExitStack() as stack:
         source = stack.enter_context(_opened(path))
+        _check_rejected(source, rejected)
         client = stack.enter_context(options.connect(bootstrap_servers=settings["bootstrap.servers"]))
         (found,) = topics.find_topics(client, [topic])
         pieces = _pieces(name, source, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
@@ -233,10 +234,21 @@ def _pieces(name: str, source: IO[bytes], *, key_separator: str | None, null_mar
 @contextmanager
 def _opened(path: str | None) -> Iterator[IO[bytes]]:
     if path is None:
+        if sys.stdin is None:
+            raise KafkaException("stdin is closed: name a file, or send something to it")
         yield sys.stdin.buffer
         return
     with open(path, "rb") as file:
         yield file
+
+
+def _check_rejected(source: IO[bytes], rejected: str | None) -> None:
+    """Refuse to empty the input by opening it for the rejected rows, whatever other name it has, and before anything is sent."""
+    try:
+        if rejected is not None and os.path.samestat(os.fstat(source.fileno()), os.stat(rejected)):
+            raise ConfigException(f"--rejected {rejected!r} is the input file")
+    except OSError:  # No such file yet, or a stream without a file below.
+        return
 
 
 def _size(source: IO[bytes]) -> int | None:
