@@ -57,7 +57,8 @@ def listen(address: Address, count: int) -> list[socket.socket]:
 def check_ports(address: Address, count: int) -> None:
     """Whether there are as many ports from this one on. Raises ConfigException."""
     if address.port and address.port + count - 1 > PORT_MAX:
-        raise ConfigException(f"{address} and the {count - 1} ports after it: there is none above {PORT_MAX}")
+        asked = f"{count} declared nodes from {address} on" if count > 1 else f"a listener at {address}"
+        raise ConfigException(f"{asked}: the last port would be {address.port + count - 1}, and there is none above {PORT_MAX}")
 
 
 def listening_socket(address: Address) -> socket.socket:

@@ -26,6 +26,7 @@ from chaffinch.broker.core.topics import Dice
 from chaffinch.broker.listeners import Listener
 from chaffinch.broker.topic_arguments import TopicArgument
 from chaffinch.broker.traffic import Traffic
+from chaffinch.errors import ConfigException
 from chaffinch.protocol.frames import BufferPool, FrameBudget
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
@@ -83,7 +84,9 @@ class BrokerServer:
         closed then."""
         clock = clock or SystemClock()
         try:
-            core = BrokerCore(file_system, options.parse(settings), nodes=nodes, dice=dice, now_ms=clock.wall_ms())
+            parsed = options.parse(settings)
+            _check_replication(parsed["default.replication.factor"], len(nodes))
+            core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, now_ms=clock.wall_ms())
         except BaseException:
             for listener in listeners:
                 listener.close()
@@ -379,3 +382,12 @@ class BrokerServer:
         refusals.say_seldom(what, peer.address.rpartition(":")[0], text, self._clock.wall_ms())
         self._carry_out(refusals.take())
         self._arm()
+
+
+def _check_replication(factor: int, nodes: int) -> None:
+    """Raises ConfigException for a default with which no topic could be created: the nodes of this broker are known at its start."""
+    if factor > nodes:
+        declared = "1 node is declared" if nodes == 1 else f"{nodes} nodes are declared"
+        raise ConfigException(
+            f"default.replication.factor={factor}, but only {declared}: no topic could be created without a factor of its own"
+        )

@@ -37,7 +37,7 @@ from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFile
 
 EXIT_REFUSED: Final = 1
 
-ANY_HOST: Final = frozenset({"", "0.0.0.0", "::", "*"})
+ANY_HOST: Final = frozenset({"", "0.0.0.0", "0", "::", "*"})
 
 
 def broker(
@@ -68,22 +68,21 @@ def broker(
     ] = False,
 ) -> None:
     """Run a broker that speaks Kafka's protocol."""
-    address = parse_address("--listen", listen_at)
-    advertised = None if advertise is None else parse_address("--advertise", advertise)
-    if advertised is None and address.host in ANY_HOST:
-        raise ConfigException(
-            f"--listen {listen_at} is every address of this machine: say with --advertise HOST:PORT which one clients are to use"
-        )
+    address, advertised = addresses(listen_at, advertise)
     for first in (address, advertised):
         if first is not None:
             check_ports(first, brokers)
+    if data_dir == "":
+        raise ConfigException("--data-dir '': expected the name of a directory; without the option everything is kept in memory")
+    if control_from_anywhere and control is None:
+        raise ConfigException("--control-from-anywhere says from where, not which port: give --control HOST:PORT too")
     ports = Ports(
         control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
         metrics=None if metrics is None else parse_address("--metrics", metrics),
     )
     settings = parse_config(config or [])
     _allow_many_connections()
-    topics = [parse_text(text) for text in topic or []]
+    topics = parse_topics(topic or [])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports))
@@ -180,6 +179,32 @@ def parse_address(option: str, text: str) -> Address:
     if not separator or not port.isdecimal() or int(port) > 65535:
         raise ConfigException(f"{option} {text!r}: expected HOST:PORT with a port from 0 to 65535")
     return Address(host=host.removeprefix("[").removesuffix("]"), port=int(port))
+
+
+def addresses(listen_at: str, advertise: str | None) -> tuple[Address, Address | None]:
+    """Where to listen, and what clients are told if it is something else. Raises ConfigException for what no client can connect to."""
+    address = parse_address("--listen", listen_at)
+    if advertise is None:
+        if address.host in ANY_HOST:
+            raise ConfigException(
+                f"--listen {listen_at} is every address of this machine: say with --advertise HOST:PORT which one clients are to use"
+            )
+        return address, None
+    advertised = parse_address("--advertise", advertise)
+    if advertised.host in ANY_HOST:
+        raise ConfigException(f"--advertise {advertise} is no address that clients can connect to: give HOST:PORT as they see it")
+    return address, advertised
+
+
+def parse_topics(texts: list[str]) -> list[TopicArgument]:
+    """`--topic` texts, each of another topic. Raises ConfigException."""
+    topics: dict[str, TopicArgument] = {}
+    for text in texts:
+        topic = parse_text(text)
+        if topic.name in topics:
+            raise ConfigException(f"--topic {topic.name} is given twice")
+        topics[topic.name] = topic
+    return list(topics.values())
 
 
 def parse_config(texts: list[str]) -> dict[str, str]:
