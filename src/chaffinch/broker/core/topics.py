@@ -215,7 +215,6 @@ class TopicRegistry:
         self.version += 1
         del self._topics[name], self._by_id[topic.topic_id], self._collisions[topic_names.collision_key(name)]
         self._journal.sync()  # A loss of power must not give the topic back without its directories: no start would get past that.
-        self._journal.sync()  # A loss of power must not give the topic back without its directories: no start would get past that.
         for partition in topic.partitions:
             partition.log.delete()
         self._finish_deletions()
