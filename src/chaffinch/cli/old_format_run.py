@@ -17,7 +17,7 @@ from chaffinch.cli.rejected_rows import RejectedRows
 from chaffinch.cli.row_sources import Piece
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import InvalidRecordException, KafkaException, UnknownTopicOrPartitionException, UnsupportedVersionException, group_of
+from chaffinch.errors import InvalidRecordException, KafkaException, UnsupportedVersionException, group_of
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import ACKS
 from chaffinch.producer.table_result import REJECTED_SCHEMA
@@ -73,7 +73,7 @@ class OldFormatRun:
         if parts.partitions is not None:
             partitions = np.where(parts.partitions >= 0, parts.partitions, partitions)
         refused: list[tuple[int, int, KafkaException]] = []
-        bad = self._unfit(parts.columns.header_offsets, partitions, refused)
+        bad = self._with_headers(parts.columns.header_offsets, partitions, refused)
         good = np.flatnonzero(~bad)
         for run in runs(parts.columns.take(good), good, partitions[good], self._partition_count, SET_BYTES):
             try:
@@ -87,17 +87,13 @@ class OldFormatRun:
                 refused += [(int(row), run.partition, error) for row in run.rows]
         return _table(self._topic, refused)
 
-    def _unfit(self, header_offsets: Any, partitions: Any, refused: list[tuple[int, int, KafkaException]]) -> Any:
+    def _with_headers(self, header_offsets: Any, partitions: Any, refused: list[tuple[int, int, KafkaException]]) -> Any:
         """Marks rows that cannot be sent at all, and notes why."""
-        with_headers, beyond = np.diff(header_offsets) > 0, partitions >= self._partition_count
-        for row in np.flatnonzero(with_headers | beyond):
-            error = (
-                InvalidRecordException(f"format {self._magic} has no headers", api="Produce")
-                if with_headers[row]
-                else UnknownTopicOrPartitionException(f"the topic has partitions 0 to {self._partition_count - 1}", api="Produce")
-            )
+        marked = np.diff(header_offsets) > 0
+        for row in np.flatnonzero(marked):
+            error = InvalidRecordException(f"format {self._magic} has no headers", api="Produce")
             refused.append((int(row), int(partitions[row]), error))
-        return with_headers | beyond
+        return marked
 
     def _write(self, run: Run) -> None:
         data = encode_message_set(run.columns, self._magic, self._compression)

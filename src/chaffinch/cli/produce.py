@@ -20,6 +20,7 @@ import typer
 from chaffinch.admin import options, topics
 from chaffinch.cli import record_texts, row_sources
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, print_json, settings_of
+from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
 from chaffinch.cli.progress import progress
@@ -102,6 +103,7 @@ def produce(
         bad = stack.enter_context(rejected_rows(topic, "line" if name in ("lines", "json") else "row", rejected))
         is_text = name in TEXT_FORMATS
         show = stack.enter_context(progress(f"{path or 'stdin'} to {topic}", _size(source) if is_text else None, is_bytes=is_text))
+        pieces = with_known_partitions(pieces, found, bad)
         try:
             if message_format is None:
                 producer = stack.enter_context(Producer({option: settings[option] for option in settings.given}))

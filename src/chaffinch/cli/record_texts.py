@@ -22,7 +22,7 @@ FIELDS: Final = ("key", "value", "headers", "timestamp", "partition")
 # What reading a topic adds: a record that was read may be written as it is.
 READ_ONLY: Final = ("topic", "offset")
 _KNOWN: Final = (*FIELDS, *READ_ONLY, "key_encoding", "value_encoding")
-_PARTITION_MAX: Final = 2**31 - 1
+PARTITION_MAX: Final = 2**31 - 1
 
 
 class TextRecord(NamedTuple):
@@ -97,9 +97,9 @@ def partition_of(value: Any) -> int | None:
     """A partition's number."""
     if value is None:
         return None
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _PARTITION_MAX:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= PARTITION_MAX:
         return value
-    raise ValueError(f"partition {_shown(value)}: expected a number from 0 to {_PARTITION_MAX}")
+    raise ValueError(f"partition {_shown(value)}: expected a number from 0 to {PARTITION_MAX}")
 
 
 def _object(text: bytes) -> dict[str, Any]:
