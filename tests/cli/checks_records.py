@@ -63,6 +63,41 @@ def a_row_that_the_topic_refuses_is_set_aside_alone(shell: Shell) -> None:
     assert [value for _, value in pairs(shell, topic)] == ["v0", "v1", "v3", "v4"]
 
 
+def partitions_that_are_not_there_are_refused_at_once(shell: Shell) -> None:
+    topic, file = topic_of(shell, "partitions", partitions=2), shell.folder / "rejected.jsonl"
+    rows = [{"value": str(number), "partition": partition} for number, partition in enumerate([1, 99, 0, 2, None])]
+    made = shell(
+        "produce",
+        "--topic",
+        topic,
+        "--format",
+        "json",
+        "--rejected",
+        str(file),
+        stdin="".join(f"{json.dumps(row)}\n" for row in rows).encode(),
+    )
+    assert made.status == 1
+    assert "2 rows rejected, 3 written; line 2: UNKNOWN_TOPIC_OR_PARTITION (3): partition 99: the topic has partitions 0 to 1" in made.err
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(row["row"], row["value"], row["partition"], row["error_code"]) for row in kept] == [(2, "1", 99, 3), (4, "3", 2, 3)]
+    assert sorted(value for _, value in pairs(shell, topic)) == ["0", "2", "4"]
+
+
+def formats_that_contradict_each_other(shell: Shell) -> None:
+    topic = topic_of(shell, "contradictions")
+    output = str(shell.folder / "x.csv")
+    for arguments, says in [
+        (("--json", "--format", "csv"), "--json contradicts --format csv"),
+        (("--json", "--output", output), f"--json contradicts --output {output}"),
+        (("--json", "--key-separator", ":"), "--key-separator is for lines; the format is json"),
+        (("--output", output, "--key-separator", ":"), "--key-separator is for lines; the format is csv"),
+    ]:
+        shell.refused("consume", "--topic", topic, *arguments, says=says, status=2)
+    assert not (shell.folder / "x.csv").exists()
+    shell.ok("consume", "--topic", topic, "--json", "--output", str(shell.folder / "x.txt"))
+    shell.ok("consume", "--topic", topic, "--json", "--format", "json", "--output", output)
+
+
 def broken_rows_name_their_lines(shell: Shell) -> None:
     topic = topic_of(shell, "broken")
     rows = b'{"value":"v1"}\n{"value":\n\n{"values":"v4"}\n[5]\n{"value":"v6","timestamp":"soon"}\n'
@@ -246,6 +281,8 @@ CHECKS = [
     lines_become_values,
     lines_with_keys_and_nulls,
     a_row_that_the_topic_refuses_is_set_aside_alone,
+    partitions_that_are_not_there_are_refused_at_once,
+    formats_that_contradict_each_other,
     broken_rows_name_their_lines,
     json_carries_everything_there_and_back,
     files_of_tables_go_there_and_back,

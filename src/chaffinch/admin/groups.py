@@ -26,6 +26,9 @@ from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, Offse
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
+# As Kafka 4.3 spells them: of classic groups, of KIP-848, and of share and streams groups.
+STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady")
+TYPES: Final = (CLASSIC, CONSUMER, "share", "streams")
 WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
 """States in which a group's offsets may be set from outside."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import PurePath
 from typing import IO, Annotated, Final
 
 import typer
@@ -17,7 +18,7 @@ from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.connection import BootstrapServer, CommandConfig, settings_of
 from chaffinch.cli.progress import progress
-from chaffinch.cli.row_sinks import BINARY_FORMATS, FORMATS, SCHEMA, RowSink, format_of, open_sink, read_batch
+from chaffinch.cli.row_sinks import BINARY_FORMATS, FORMATS, SCHEMA, SUFFIXES, RowSink, format_of, open_sink, read_batch
 from chaffinch.cli.times import parse_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, OffsetOutOfRangeException, Stored
@@ -63,7 +64,9 @@ def consume(
     """Print the records of a topic, or write them to a file."""
     given = {"isolation.level": isolation_level}
     settings = settings_of(options.READING_TABLE, bootstrap_server, command_config, given)
-    name = _format("json" if as_json and file_format is None else file_format, output)
+    name = _format(file_format, output, as_json=as_json)
+    if key_separator is not None and name != "lines":
+        raise ConfigException(f"--key-separator is for lines; the format is {name}")
     columns = _columns(fields, name)
     starting = _starting(from_beginning, offset, from_timestamp, partition)
     with ExitStack() as stack:
@@ -102,7 +105,12 @@ def _commit(client: SyncClient, group: str, starts: Mapping[TopicPartition, int]
 # What is asked for --------------------------------------------------------------------------------------------------------------------
 
 
-def _format(name: str | None, output: str | None) -> str:
+def _format(name: str | None, output: str | None, *, as_json: bool) -> str:
+    if as_json:
+        # A suffix that stands for no format contradicts none.
+        if (name or SUFFIXES.get(PurePath(output or "").suffix.lower(), "json")) != "json":
+            raise ConfigException(f"--json contradicts {f'--format {name}' if name else f'--output {output}'}: give one")
+        name = "json"
     chosen = format_of(output) if name is None else name
     if chosen not in FORMATS:
         raise ConfigException(f"--format {chosen!r}: it must be one of {', '.join(FORMATS)}")

@@ -37,6 +37,8 @@ def list_command(
     as_json: AsJson = False,
 ) -> None:
     """List groups with type, protocol and state."""
+    _check_known("--state", state, groups.STATES)
+    _check_known("--type", group_type, groups.TYPES)
     with connect(bootstrap_server, command_config) as client:
         found = groups.list_groups(client, states=state or (), types=group_type or ())
     if as_json:
@@ -150,6 +152,12 @@ def delete_offsets(
 
 
 # What is asked for --------------------------------------------------------------------------------------------------------------------
+
+
+def _check_known(option: str, given: list[str] | None, known: tuple[str, ...]) -> None:
+    for text in given or ():
+        if text.lower() not in map(str.lower, known):
+            raise ConfigException(f"{option} {text!r}: it must be one of {', '.join(known)}")
 
 
 def _target(asked: dict[str, Target | None]) -> Target:
