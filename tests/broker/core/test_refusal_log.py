@@ -110,13 +110,23 @@ def test_a_refusal_soon_after_a_quiet_interval_begins_a_longer_one() -> None:
     assert "1 more since" in diary.lines[2]
 
 
+def test_lines_of_chores_share_the_limit_and_none_is_lost() -> None:
+    diary = Diary()
+    for number in range(200):
+        diary.log.say_within_limit(f"transaction {number} aborted", diary.now_ms)
+    diary.lines += [line.text for line in diary.log.take()]
+    assert len(diary.lines) == LINES_PER_INTERVAL_MAX
+    diary.advance(1000)
+    assert diary.lines[-1] == f"{200 - LINES_PER_INTERVAL_MAX} more lines left out: there were too many at once"
+
+
 def test_ever_new_names_are_counted_together() -> None:
     diary = Diary()
     for number in range(1000):
         diary.refuse(client=f"client-{number}")
     assert len(diary.lines) == LINES_PER_INTERVAL_MAX
     diary.advance(1000)
-    assert diary.lines[-1] == f"{1000 - LINES_PER_INTERVAL_MAX} more lines left out, of too many different clients and topics"
+    assert diary.lines[-1] == f"{1000 - LINES_PER_INTERVAL_MAX} more lines left out: there were too many at once"
     diary.refuse(client="another")
     assert "another" in diary.lines[-1]
 

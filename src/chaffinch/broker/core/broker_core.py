@@ -323,8 +323,12 @@ class BrokerCore:
         for chore in self.state.chores:
             deadline_ms = chore.next_deadline_ms
             if deadline_ms is not None and deadline_ms <= now_ms:
+                refusals = self.state.refusals
                 for line in chore.expire(now_ms):
-                    self.state.refusals.say(line)
+                    if chore is refusals:
+                        refusals.say(line)
+                    else:
+                        refusals.say_within_limit(line, now_ms)
         while (connection_id := self._waits.due(now_ms)) is not None:
             self._try_answer(connection_id, now_ms, is_last=True)
 

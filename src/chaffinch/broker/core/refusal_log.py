@@ -65,6 +65,13 @@ class RefusalLog:
         report = line if isinstance(line, Report) else Report(line)
         self.lines.append(replace(report, text=_cut(report.text, TEXT_LENGTH_MAX)))
 
+    def say_within_limit(self, line: str | Report, now_ms: int) -> None:
+        """A line that clients can bring about as often as they like, each time for something else: transactions that time out."""
+        if self._has_room(now_ms):
+            self.say(line)
+        else:
+            self._left_out += 1
+
     def without_effect(self, option: str, value: object, where: str = "") -> None:
         """An option that Apache Kafka knows was given, and changes nothing here: one line for it, however often it is given."""
         kind = "topic option" if where else "option"
@@ -121,19 +128,25 @@ class RefusalLog:
         if window is not None and not window.rests:
             window.omitted[label] += 1
             return
-        if now_ms >= self._interval_end_ms or now_ms < self._interval_end_ms - INTERVAL_MS:
-            self._interval_end_ms = now_ms + INTERVAL_MS
-            self._interval_lines = 0
-        if self._interval_lines >= LINES_PER_INTERVAL_MAX or (window is None and len(self._windows) >= WINDOWS_MAX):
+        if (window is None and len(self._windows) >= WINDOWS_MAX) or not self._has_room(now_ms):
             self._left_out += 1
             return
-        self._interval_lines += 1
         self.say(text)
         if window is None:
             window = self._windows[key] = _Window(who)
             self._end_at(key, window, now_ms + window.length_ms)
         else:
             self._lengthen(key, window, now_ms)
+
+    def _has_room(self, now_ms: int) -> bool:
+        """Whether one more line may be said in this interval; it is counted if so."""
+        if now_ms >= self._interval_end_ms or now_ms < self._interval_end_ms - INTERVAL_MS:
+            self._interval_end_ms = now_ms + INTERVAL_MS
+            self._interval_lines = 0
+        if self._interval_lines >= LINES_PER_INTERVAL_MAX:
+            return False
+        self._interval_lines += 1
+        return True
 
     def _lengthen(self, key: tuple[str, str], window: _Window, now_ms: int) -> None:
         """Once more, and longer."""
@@ -148,7 +161,7 @@ class RefusalLog:
 
     def _take_left_out(self) -> str:
         count, self._left_out = self._left_out, 0
-        return f"{count} more lines left out, of too many different clients and topics"
+        return f"{count} more lines left out: there were too many at once"
 
 
 def _counted(window: _Window) -> str:

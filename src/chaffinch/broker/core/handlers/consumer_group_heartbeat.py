@@ -26,7 +26,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         return ConsumerGroupHeartbeatResponse(error_code=refused.code.number, error_message=refused.message)
     except StorageError as error:
         return ConsumerGroupHeartbeatResponse(error_code=codes.NOT_COORDINATOR.number, error_message=str(error))
-    say_lines(broker)
+    say_lines(broker, now_ms)
     return answer
 
 

@@ -47,7 +47,7 @@ def when_answered(
     return Waiting(deadline_ms=now_ms + WAIT_MS_MAX, keys=(ticket, COORDINATORS), answer=answer)
 
 
-def say_lines(broker: BrokerState) -> None:
+def say_lines(broker: BrokerState, now_ms: int) -> None:
     """What groups did, into the log."""
     for line in broker.groups.take_lines():
-        broker.refusals.say(line)
+        broker.refusals.say_within_limit(line, now_ms)

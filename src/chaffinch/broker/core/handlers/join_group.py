@@ -26,7 +26,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     if code is codes.NONE and not broker.is_coordinator(event.node_id, request.group_id):
         code = codes.NOT_COORDINATOR
     result = refusal(request, code) if code is not codes.NONE else _join(broker, event, request, now_ms)
-    say_lines(broker)
+    say_lines(broker, now_ms)
     if isinstance(result, Ticket):
         return when_answered(
             broker,

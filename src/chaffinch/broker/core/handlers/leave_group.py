@@ -21,10 +21,10 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         return LeaveGroupResponse(error_code=codes.NOT_COORDINATOR.number)
     if event.request.version < VERSION_WITH_SEVERAL_MEMBERS:
         (code,) = broker.groups.leave(request.group_id, [MemberIdentity(member_id=request.member_id)], now_ms)
-        say_lines(broker)
+        say_lines(broker, now_ms)
         return LeaveGroupResponse(error_code=code.number)
     results = broker.groups.leave(request.group_id, request.members, now_ms)
-    say_lines(broker)
+    say_lines(broker, now_ms)
     return LeaveGroupResponse(
         members=[
             MemberResponse(member_id=member.member_id, group_instance_id=member.group_instance_id, error_code=code.number)

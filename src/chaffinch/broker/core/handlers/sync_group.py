@@ -24,7 +24,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     if event.request.version >= VERSION_WITH_PROTOCOL and (request.protocol_type is None or request.protocol_name is None):
         return SyncGroupResponse(error_code=codes.INCONSISTENT_GROUP_PROTOCOL.number)
     result = broker.groups.sync(request, now_ms)
-    say_lines(broker)
+    say_lines(broker, now_ms)
     if not isinstance(result, Ticket):
         return result
     return when_answered(broker, event, result, lambda answer: answer, lambda code: SyncGroupResponse(error_code=code.number), now_ms)
