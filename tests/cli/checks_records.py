@@ -105,7 +105,7 @@ def broken_rows_name_their_lines(shell: Shell) -> None:
     file = str(shell.folder / "rejected.parquet")
     made = shell("produce", "--topic", topic, "--format", "json", "--rejected", file, stdin=rows)
     assert made.status == 1
-    assert "5 rows rejected, 2 written; line 2: no JSON" in made.err
+    assert "5 rows rejected, 2 written; line 2: no JSON: Expecting value at character 10; all" in made.err
     found = pq.read_table(file).to_pylist()
     assert [row["row"] for row in found] == [2, 4, 5, 6, 7]
     assert found[1]["value"] == b'{"values":"v4"}'

@@ -59,6 +59,14 @@ def test_lines_say_what_is_there(records):
         ("", "no JSON"),
         ("{", "no JSON"),
         ("[" * 100_000, "nested too deeply|no JSON"),
+        ('{"value":', r"^no JSON: Expecting value at character 10$"),
+        ('{"value":"\xff"}'.encode("latin-1"), r"^no JSON: not UTF-8 at byte 11$"),
+        ('{"value":1e999}', r"^number 1e999 is too large$"),
+        ('{"value":{"deep":[-1e999]}}', "number -1e999 is too large"),
+        ('{"value":NaN}', r"^no JSON: NaN is not in it$"),
+        ('{"value":[-Infinity]}', "no JSON: -Infinity is not in it"),
+        ('{"value":1,"value":2}', "field 'value' is there twice"),
+        ('{"value":{"a":1,"a":1}}', "field 'a' is there twice"),
         ("7", "7: expected an object"),
         ("{}", "no field 'value'"),
         ('{"valuee":1}', "unknown field 'valuee': the nearest is 'value'"),
@@ -80,7 +88,7 @@ def test_lines_say_what_is_there(records):
 )
 def test_what_is_no_record(text, reason):
     with pytest.raises(ValueError, match=reason):
-        record_of(text.encode())
+        record_of(text if isinstance(text, bytes) else text.encode())
 
 
 @pytest.mark.parametrize(

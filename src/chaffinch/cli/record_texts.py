@@ -9,8 +9,9 @@ import base64
 import binascii
 import difflib
 import json
+import math
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from chaffinch.cli.record_json import BASE64, compact
 from chaffinch.cli.times import parse_time
@@ -102,13 +103,40 @@ def partition_of(value: Any) -> int | None:
     raise ValueError(f"partition {_shown(value)}: expected a number from 0 to {PARTITION_MAX}")
 
 
-def _object(text: bytes) -> dict[str, Any]:
+def parse_json(text: bytes | str) -> Any:
+    """The value of a JSON text as RFC 8259 has it: no NaN, no number beyond a double, no name twice, which would all be changed."""
     try:
-        found = json.loads(text)
+        return json.loads(text, object_pairs_hook=_fields, parse_float=_finite, parse_constant=_refused)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"no JSON: {error}") from None
+    except json.JSONDecodeError as error:
+        # One row is one text: its own line number would only contradict the row's.
+        raise ValueError(f"no JSON: {error.msg} at character {error.pos + 1}") from None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"no JSON: not UTF-8 at byte {error.start + 1}") from None
+
+
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"field {next(name for name in names if names.count(name) > 1)!r} is there twice")
+    return found
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"number {_cut(text)} is too large")
+    return number
+
+
+def _refused(text: str) -> NoReturn:
+    raise ValueError(f"no JSON: {text} is not in it")
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    found = parse_json(text)
     if not isinstance(found, dict):
         raise ValueError(f"{_shown(found)}: expected an object")
     return found
@@ -137,5 +165,8 @@ def _bytes(value: Any) -> bytes | None:
 
 
 def _shown(value: Any) -> str:
-    text = compact(value)
+    return _cut(compact(value))
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
