@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.cli import row_sources
+from chaffinch.cli.csv_quotes import QuoteWatch
 from chaffinch.cli.record_texts import record_of
 from chaffinch.cli.row_sources import BrokenRow, Piece
 from chaffinch.errors import KafkaException
@@ -84,6 +85,43 @@ def test_csv(kinds, size):
     assert found == [(number, {"value": b"v%d" % number, "timestamp": 5}) for number in good]
     assert sorted(row.number for row in broken) == [number for number, kind in enumerate(kinds, 1) if kind != "good"]
     assert all(row.text.startswith(b"v%d" % row.number) for row in broken)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "row", "line"),
+    [
+        (b'a,1\nb,"2\nc,3\nd,4\n', 1, 2, 3),
+        (b'a,"1\n1"\n"b""\n,",2\nc,"d\n', 2, 3, 6),
+        (b'a,5" disk\nb,"', 1, 2, 3),
+        (b'"a\nb,2\nc,3\n', 0, 1, 2),
+        (b'a,"1"\nb,"2""', 1, 2, 3),
+    ],
+)
+def test_a_quote_that_is_never_closed_names_its_line(text, rows, row, line):
+    found, (broken,) = rows_of(row_sources.read_csv(io.BytesIO(b"key,value\n" + text), key_field=None, null_marker=None))
+    assert [number for number, _ in found] == list(range(1, rows + 1))
+    assert broken.number == row
+    assert broken.reason.startswith(f"the quote that opens a field in line {line} is never closed")
+
+
+def test_a_quote_that_swallows_more_than_is_read_at_once_names_its_line(piece_bytes):
+    piece_bytes(200)
+    text = b'key,value\na,1\nb,"2\n' + b"d,4\n" * 1000
+    with pytest.raises(KafkaException, match="the quote that opens a field in line 3 is never closed"):
+        rows_of(row_sources.read_csv(io.BytesIO(text), key_field=None, null_marker=None))
+
+
+FIELDS = st.lists(st.sampled_from(["x", '"y"', '"a""b"', '"a,\n"', '""', '5"', '"""q"']), max_size=20)
+
+
+@given(fields=FIELDS, size=st.integers(1, 9), is_open=st.booleans())
+def test_quotes_are_watched_however_the_pieces_fall(fields, size, is_open):
+    text = "\n".join([*fields, *(['"z""'] if is_open else [])]).encode()
+    watch = QuoteWatch(io.BytesIO(text), 1)
+    while watch.read(size):
+        pass
+    opened = sum(field.count("\n") + 1 for field in fields) + 1 if is_open else None
+    assert watch.open_line == opened
 
 
 @pytest.mark.parametrize("form", ["parquet", "file", "stream"])

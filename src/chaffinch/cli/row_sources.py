@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv as standard_csv
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Final, NamedTuple
 
 import numpy as np
@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chaffinch.cli.csv_quotes import QuoteWatch
 from chaffinch.cli.record_json import compact
-from chaffinch.cli.record_texts import READ_ONLY, TextRecord, headers_of, partition_of, timestamp_of
+from chaffinch.cli.record_texts import READ_ONLY, TextRecord, headers_of, parse_json, partition_of, timestamp_of
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.records.arrow_columns import HEADER_TYPE
 
@@ -161,22 +162,52 @@ def read_csv(file: IO[bytes], *, key_field: str | None, null_marker: str | None)
         null_values=["" if null_marker is None else null_marker],
         quoted_strings_can_be_null=False,
     )
+    # The names are line 1.
+    quotes = QuoteWatch(file, 2)
     try:
         reader = csv.open_csv(
-            file,
+            quotes,
             read_options=csv.ReadOptions(column_names=names, use_threads=False, block_size=PIECE_BYTES),
             parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=skip),
             convert_options=options,
         )
         number = 1
-        for batch in reader:
-            numbers, number = _numbered(len(batch), number, skipped)
+        for batch, is_last in _with_last(reader):
+            table = pa.table(batch)
+            numbers, number = _numbered(len(table), number, skipped)
             broken = [skipped.pop(known) for known in sorted(skipped) if known < number]
-            yield _csv_piece(pa.table(batch), numbers, broken, key_field, file)
-        yield Piece(_text_table([]), np.empty(0, np.int64), list(skipped.values()), file.tell() if file.seekable() else 0)
+            if is_last and not skipped and len(table) and quotes.open_line is not None:
+                broken.append(BrokenRow(int(numbers[-1]), _row_text(table, len(table) - 1), _never_closed(quotes.open_line)))
+                table, numbers = table.slice(0, len(table) - 1), numbers[:-1]
+            yield _csv_piece(table, numbers, broken, key_field, file)
+        rest = [skipped[known] for known in sorted(skipped)]
+        if rest and quotes.open_line is not None:
+            rest[-1] = rest[-1]._replace(reason=_never_closed(quotes.open_line))
+        yield Piece(_text_table([]), np.empty(0, np.int64), rest, file.tell() if file.seekable() else 0)
     except pa.ArrowInvalid as error:
+        if quotes.open_line is not None:
+            raise KafkaException(f"not readable as CSV: {_never_closed(quotes.open_line)}") from None
         if "Empty CSV" not in str(error):
             raise KafkaException(f"not readable as CSV: {error}") from None
+
+
+def _with_last(batches: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+    """Each batch, and whether it is the last."""
+    waiting = None
+    for batch in batches:
+        if waiting is not None:
+            yield waiting, False
+        waiting = batch
+    if waiting is not None:
+        yield waiting, True
+
+
+def _never_closed(line: int) -> str:
+    return f"the quote that opens a field in line {line} is never closed: the rest of the input would be in that field"
+
+
+def _row_text(table: pa.Table, index: int) -> bytes:
+    return b",".join(field or b"" for field in table.slice(index, 1).to_pylist()[0].values())
 
 
 def _csv_names(file: IO[bytes]) -> list[str]:
@@ -201,7 +232,7 @@ def _csv_piece(table: pa.Table, numbers: Numbers, broken: list[BrokenRow], key_f
     if key_field is not None:
         return Piece(keyed_rows(table, key_field), numbers, broken, done)
     table = table.drop_columns([name for name in READ_ONLY if name in table.schema.names])
-    good = np.ones(len(table), bool)
+    original, good = table, np.ones(len(table), bool)
     for name, parse, kind in _CSV_PARSERS:
         if name not in table.schema.names:
             continue
@@ -212,19 +243,14 @@ def _csv_piece(table: pa.Table, numbers: Numbers, broken: list[BrokenRow], key_f
             except ValueError as error:
                 values.append(None)
                 if good[index]:
-                    row = ",".join(
-                        "" if field is None else field.decode(errors="replace") for field in table.slice(index, 1).to_pylist()[0].values()
-                    )
-                    broken.append(BrokenRow(int(numbers[index]), row.encode(), str(error)))
+                    broken.append(BrokenRow(int(numbers[index]), _row_text(original, index), str(error)))
                 good[index] = False
         table = table.set_column(table.schema.get_field_index(name), name, pa.array(values, kind))
     return Piece(table if good.all() else table.filter(pa.array(good)), numbers[good], broken, done)
 
 
 def _csv_headers(text: str) -> list[dict[str, Any]]:
-    import json
-
-    return [{"key": key, "value": value} for key, value in headers_of(json.loads(text))]
+    return [{"key": key, "value": value} for key, value in headers_of(parse_json(text))]
 
 
 def _number(text: str) -> Any:

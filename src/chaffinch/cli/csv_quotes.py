@@ -1,0 +1,55 @@
+"""Where a quote of CSV opened that is never closed: Arrow takes the rest of the file for the field, and does not say so."""
+
+from __future__ import annotations
+
+import re
+from typing import IO, Final
+
+# A quote opens a field only where the field begins; two of them within one are a quote. Possessive: no way back, whatever the size.
+_OUTSIDE: Final = re.compile(rb'(?:[^"]++|(?<![,\r\n])"|"[^"]*+(?:""[^"]*+)*+")*+')
+_INSIDE: Final = re.compile(rb'[^"]*+(?:""[^"]*+)*+"')
+
+
+class QuoteWatch:
+    """A file for Arrow to read that looks at what goes through it. `file` stands at the beginning of line `line`."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes], line: int) -> None:
+        self.open_line: int | None = None
+        """The line of the quote that is open after what was read so far."""
+        self.is_ended = False
+        self._file = file
+        self._line = line
+        self._before = b"\n"
+        self._held = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        """Nothing: the file is its opener's."""
+
+    def read(self, size: int = -1) -> bytes:
+        chunk = self._file.read(size)
+        if not self.is_ended:
+            self.is_ended = not chunk
+            self._look(self._held + chunk)
+        return chunk
+
+    def _look(self, data: bytes) -> None:
+        # Whether quotes at the end are one that closes shows with what follows.
+        end = len(data) if self.is_ended else len(data.rstrip(b'"'))
+        text, self._held = self._before + data[:end], data[end:]
+        position = 1
+        if self.open_line is not None:
+            closing = _INSIDE.match(text, 1)
+            position = len(text) if closing is None else closing.end()
+            self.open_line = self.open_line if closing is None else None
+        if self.open_line is None:
+            found = _OUTSIDE.match(text, position)
+            assert found is not None, "it matches nothing too"
+            if found.end() < len(text):
+                self.open_line = self._line + text.count(b"\n", 1, found.end())
+        self._line += text.count(b"\n", 1)
+        self._before = text[-1:]
