@@ -8,19 +8,20 @@ Without `data_dir` everything lives in memory and is gone at the end, but surviv
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from chaffinch.broker import committed_records
+from chaffinch.broker import argument_checks, committed_records
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.counters import ALL_TOPICS
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.listeners import Address, listen, nodes_of
 from chaffinch.broker.server import BrokerServer
-from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_text, parse_python
-from chaffinch.errors import codes
+from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
+from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.runtime.loop import LoopThread
 from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
 
@@ -35,19 +36,22 @@ T = TypeVar("T")
 class EmbeddedBroker:
     """See the module. `topics` as in `topic_arguments.Topics`; `config`: broker options; `port` 0: a free one.
 
-    Raises ConfigException for wrong options, an ApiException for a topic that is refused, OSError for a port in use, StorageError for a
-    data directory that is in use, foreign or damaged.
+    Raises ConfigException for wrong arguments and options, an ApiException for a topic that is refused, OSError for a port in use, and
+    StorageError for a data directory that is in use, foreign or damaged.
     """
 
     def __init__(
         self,
         *,
         topics: Topics | None = None,
-        data_dir: str | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
         brokers: int = 1,
         config: Mapping[str, Any] | None = None,
         port: int = 0,
     ) -> None:
+        argument_checks.check(brokers=brokers, port=port, data_dir=data_dir)
+        argument_checks.check_config("config", {} if config is None else config)
+        wanted = parse_python(topics)
         self._config = dict(config or {})
         self._file_system: DiskFileSystem | MemoryFileSystem = MemoryFileSystem() if data_dir is None else DiskFileSystem(str(data_dir))
         self._data_dir = None if data_dir is None else str(data_dir)
@@ -58,7 +62,7 @@ class EmbeddedBroker:
             listeners = listen(Address(host=HOST, port=port), brokers)
             self._ports = [listener.getsockname()[1] for listener in listeners]
             self._start(listeners)
-            for topic in parse_python(topics):
+            for topic in wanted:
                 self._create_missing(topic)
         except BaseException:
             self.close()
@@ -120,7 +124,9 @@ class EmbeddedBroker:
         return self._call(lambda core: {topic.name: len(topic.partitions) for topic in core.topics})
 
     def counters(self, topic: str | None = None) -> dict[str, int]:
-        """BrokerTopicStats: totals since the broker's start, of one topic or of all."""
+        """BrokerTopicStats: totals since the broker's start, of one topic or of all. Raises UnknownTopicOrPartitionException."""
+        if topic is not None:
+            self._check_topic(topic)
         snapshot = self._call(lambda core: core.counters.snapshot())
         return snapshot.get(ALL_TOPICS if topic is None else topic, dict.fromkeys(snapshot[ALL_TOPICS], 0))
 
@@ -129,6 +135,8 @@ class EmbeddedBroker:
 
         With `read_committed`, without those of aborted and open transactions. Raises UnknownTopicOrPartitionException.
         """
+        argument_checks.check(isolation=isolation)
+        self._check_topic(topic)
         parts = self._call(lambda core: committed_records.collect(core, topic, is_committed=isolation == "read_committed"))
         return committed_records.to_table(parts)
 
@@ -139,9 +147,11 @@ class EmbeddedBroker:
     # Changing -------------------------------------------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, Any] | None = None) -> None:
-        """Create a topic; -1 leaves a number to the broker's defaults. Raises the ApiException of Kafka's code."""
-        texts = {key: config_text(value) for key, value in (config or {}).items()}
-        self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=texts))
+        """Create a topic; -1 leaves a number to the broker's defaults. Raises ConfigException, or the ApiException of Kafka's code."""
+        config = {} if config is None else config
+        argument_checks.check(name=name, partitions=partitions, replication=replication)
+        argument_checks.check_config("config", config)
+        self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=config_texts(config)))
 
     def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
         """Stop a declared node: its connections are cut and its port refuses new ones, its leaderships move, in-sync sets shrink.
@@ -149,13 +159,24 @@ class EmbeddedBroker:
         With `abruptly` it is missed in the in-sync sets only after `replica.lag.time.max.ms`; until then acks=all waits. Any node may be
         stopped, the last one too. Raises ConfigException for a node that does not exist.
         """
+        argument_checks.check(node_id=node_id)
         server = self._running
         self._thread.call(lambda: server.stop_node(node_id, abruptly=abruptly))
 
     def start_node(self, node_id: int) -> None:
         """Start a stopped node again, on its port; it is in sync at once. Raises ConfigException, OSError."""
+        argument_checks.check(node_id=node_id)
         server = self._running
         self._thread.call(lambda: server.start_node(node_id))
+
+    def _check_topic(self, name: str) -> None:
+        """Raises UnknownTopic, with the nearest name that is there."""
+        argument_checks.check(topic=name)
+        known = self.topics()
+        if name not in known:
+            near = argument_checks.nearest(name, known)
+            hint = f"the nearest is {near!r}" if near else "none has a name like it" if known else "there are none"
+            raise UnknownTopic(f"topic {name!r} does not exist; {hint}")
 
     def _create_missing(self, topic: TopicArgument) -> None:
         if topic.name not in self.topics():
@@ -186,6 +207,13 @@ class EmbeddedBroker:
             return self._thread.call(lambda: function(server.core))
         except RequestRefused as refused:
             raise refused.as_exception() from None
+
+
+class UnknownTopic(UnknownTopicOrPartitionException):
+    """A topic that this broker does not have, and will not have by asking again."""
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class Faults:

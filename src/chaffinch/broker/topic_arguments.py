@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from chaffinch.broker import argument_checks
+from chaffinch.broker.core.topic_options import TOPIC_OPTIONS_BY_NAME
 from chaffinch.errors import ConfigException
 
 Topics: TypeAlias = Mapping[str, Mapping[str, Any] | int | None] | Iterable[str]
 """`{"orders": {"partitions": 3, "replication": 1, "cleanup.policy": "compact"}}`, `{"orders": 3}` or `["orders"]`."""
+
+NUMBERS: Final = ("partitions", "replication")
+"""What stands beside a topic's options in its mapping."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +49,42 @@ def parse_text(text: str) -> TopicArgument:
 
 
 def parse_python(topics: Topics | None) -> list[TopicArgument]:
-    """The `topics=` argument of EmbeddedBroker."""
+    """The `topics=` argument of EmbeddedBroker. Raises ConfigException, naming the topic and what is expected."""
     if topics is None:
         return []
-    if not isinstance(topics, Mapping):
-        return [TopicArgument(name=name) for name in topics]
-    return [_from_mapping(name, described) for name, described in topics.items()]
+    if isinstance(topics, str | bytes) or not isinstance(topics, Iterable):
+        raise ConfigException(
+            f"topics={topics!r}: expected a list of names, as in topics=['orders'], or a mapping of names to what they have"
+        )
+    described = topics if isinstance(topics, Mapping) else dict.fromkeys(topics)
+    return [_described(name, what) for name, what in described.items()]
 
 
-def _from_mapping(name: str, described: Mapping[str, Any] | int | None) -> TopicArgument:
-    if described is None:
-        return TopicArgument(name=name)
-    if isinstance(described, int):
-        return TopicArgument(name=name, partitions=described)
-    config = {key: config_text(value) for key, value in described.items() if key not in ("partitions", "replication")}
-    return TopicArgument(name=name, partitions=described.get("partitions", -1), replication=described.get("replication", -1), config=config)
+def _described(name: object, what: object) -> TopicArgument:
+    if not isinstance(name, str):
+        raise ConfigException(f"topics: the name of a topic is a text, not {name!r}")
+    fields = {} if what is None else what if isinstance(what, Mapping) else {"partitions": what}
+    try:
+        argument_checks.check_config("its description", fields)
+        return _from_mapping(name, fields)
+    except ConfigException as error:
+        raise ConfigException(f"topic {name!r}: {error}") from None
+
+
+def _from_mapping(name: str, fields: Mapping[str, Any]) -> TopicArgument:
+    numbers = {field: fields[field] for field in NUMBERS if field in fields}
+    argument_checks.check(**numbers)
+    config = {field: value for field, value in fields.items() if field not in NUMBERS}
+    for option in config:
+        near = argument_checks.nearest(option, (*NUMBERS, *TOPIC_OPTIONS_BY_NAME))
+        if near in NUMBERS:
+            raise ConfigException(f"unknown option {option!r}: the nearest known one is {near!r}")
+    return TopicArgument(name=name, config=config_texts(config), **numbers)
+
+
+def config_texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """Options as the wire has them."""
+    return {name: config_text(value) for name, value in config.items()}
 
 
 def config_text(value: Any) -> str:

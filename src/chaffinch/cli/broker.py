@@ -22,6 +22,7 @@ from typing import Annotated, Final
 
 import typer
 
+from chaffinch.broker.argument_checks import BROKERS_MAX
 from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
 from chaffinch.broker.core.declared_replicas import Node
@@ -47,7 +48,9 @@ def broker(
     data_dir: Annotated[
         str | None, typer.Option("--data-dir", metavar="DIR", help="Where everything is kept; without it, in memory.")
     ] = None,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, max=1000, help="Declared nodes; the others listen on the next ports.")] = 1,
+    brokers: Annotated[
+        int, typer.Option("--brokers", min=1, max=BROKERS_MAX, help="Declared nodes; the others listen on the next ports.")
+    ] = 1,
     topic: Annotated[
         list[str] | None,
         typer.Option("--topic", metavar="NAME[:PARTITIONS[:REPLICATION]][,option=value...]", help="A topic to create if it is not there."),
