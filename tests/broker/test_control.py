@@ -65,6 +65,14 @@ def test_faults(controlled: BROKER_AND_PORT) -> None:
     assert ask(port, "DELETE", "/faults").value == []
 
 
+def test_a_rule_for_what_is_not_there_yet_says_so(controlled: BROKER_AND_PORT) -> None:
+    _, port = controlled
+    for given in ({"topic": "nosuchtopic"}, {"topic": "orders", "partition": 7}, {"topic": "orders", "partition": 2}):
+        faults = ask(port, "POST", "/faults", given).value
+    notes = [fault.get("note") for fault in faults]
+    assert notes == ["topic nosuchtopic does not exist now", "topic orders has 3 partitions now", None]
+
+
 BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "unknown path": ("GET", "/topics", None, 404, "only /nodes and /faults"),
     "unknown node": ("POST", "/nodes/7/stop", {}, 400, "nodes 0 to 2"),
@@ -75,7 +83,8 @@ BAD: dict[str, tuple[str, str, Any, int, str]] = {
     "wrong method for a fault": ("GET", "/faults/1", None, 405, "only DELETE"),
     "no boolean": ("POST", "/nodes/1/stop", {"abruptly": "yes"}, 400, "true or false"),
     "unknown field": ("POST", "/nodes/1/stop", {"abrupt": True}, 400, "unknown field 'abrupt': known are abruptly"),
-    "a field where none is": ("POST", "/nodes/1/start", {"abruptly": True}, 400, "known are none"),
+    "a field where none is": ("POST", "/nodes/1/start", {"abruptly": True}, 400, "unknown field 'abruptly': start takes no fields"),
+    "no delay": ("POST", "/faults", {"action": "delay"}, 400, "needs delay_ms"),
     "unknown field of a fault": ("POST", "/faults", {"errors": "X"}, 400, "known are api, topic"),
     "self is no field": ("POST", "/faults", {"self": 1}, 400, "unknown field 'self'"),
     "unknown error": ("POST", "/faults", {"error": "INVALIDRECORD"}, 400, "INVALID_RECORD"),
@@ -104,7 +113,8 @@ def test_bad_input_is_one_line(controlled: BROKER_AND_PORT, method: str, path: s
 def test_web_pages_cannot(controlled: BROKER_AND_PORT) -> None:
     """What a browser sends without asking first is refused, and so is a name that was pointed here."""
     _, port = controlled
-    assert ask(port, "POST", "/faults", {}, content_type="text/plain").status == 415
+    refused = ask(port, "POST", "/faults", {}, content_type="text/plain")
+    assert (refused.status, "send the header Content-Type: application/json" in refused.value["error"]) == (415, True)
     for host in (
         "evil.example",
         "evil.example:80",

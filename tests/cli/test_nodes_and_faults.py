@@ -106,6 +106,13 @@ def test_faults(shell: Shell) -> None:
         (("faults", "add", "--api", "Produze"), "did you mean Produce?"),
         (("faults", "add", "--action", "explode"), "drop_after"),
         (("faults", "add", "--error", "INVALIDRECORD"), "INVALID_RECORD"),
+        (("faults", "add", "--error", "zzz"), "unknown error 'zzz' of a fault: no error code has this number or a name like it"),
+        (("faults", "add", "--error", "9999"), "no error code has this number"),
+        (("faults", "add", "--error", "0"), "NONE is no error"),
+        (("faults", "add", "--action", "delay"), "action delay needs delay_ms"),
+        (("faults", "add", "--action", "delay", "--delay-ms", "1", "--error", "NOT_ENOUGH_REPLICAS"), "for action error, not for delay"),
+        (("faults", "add", "--action", "drop_after", "--direction", "both"), "for action slow_down, not for drop_after"),
+        (("faults", "add", "--delay-ms", "5"), "delay_ms of a fault is for action delay, not for error"),
         (("faults", "add", "--count", "0"), "count"),
         (("faults", "clear", "5"), "no fault 5"),
     ],
@@ -116,6 +123,25 @@ def test_bad_input_is_one_line_and_status_2(shell: Shell, arguments: tuple[str, 
     assert status == 2
     assert line.startswith("chaffinch: ")
     assert says in line
+
+
+ADDED = [
+    ((), "the next Produce request of any client for any topic, any partition: error=NOT_LEADER_OR_FOLLOWER"),
+    (
+        ("--error", "19", "--count", "2", "--topic", "orders"),
+        "the next 2 Produce requests of any client for topic orders, any partition: error=NOT_ENOUGH_REPLICAS",
+    ),
+    (("--error=-1",), "the next Produce request of any client for any topic, any partition: error=UNKNOWN_SERVER_ERROR"),
+    (
+        ("--action", "drop_after", "--topic", "nosuchtopic", "--partition", "0", "--client-id", "app"),
+        "the next Produce request of client app for topic nosuchtopic, partition 0: drop_after; topic nosuchtopic does not exist now",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), ADDED, ids=str)
+def test_the_rule_that_was_added_is_said_whole(shell: Shell, arguments: tuple[str, ...], says: str) -> None:
+    assert shell.ok("faults", "add", *arguments).splitlines()[0] == f"added: {says}"
 
 
 def test_nobody_there_and_somebody_else(shell: Shell) -> None:

@@ -19,7 +19,7 @@ import ipaddress
 import json
 from typing import Any, Final
 
-from chaffinch.broker.core.fault_script import FaultScript
+from chaffinch.broker.core.fault_script import Fault, FaultScript
 from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, json_reply
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import ConfigException
@@ -95,7 +95,19 @@ class Control:
             faults.add(**_object(request, FAULT_FIELDS))
         elif request.method == "DELETE":
             faults.clear(fault_id)
-        return json_reply([fault.as_object() for fault in faults.list()])
+        return json_reply([fault.as_object() | self._note(fault) for fault in faults.list()])
+
+    def _note(self, fault: Fault) -> dict[str, str]:
+        """A topic may be meant that comes later, or be misspelled."""
+        if fault.topic is None:
+            return {}
+        topic = self._server.core.topics.get(fault.topic)
+        if topic is None:
+            return {"note": f"topic {fault.topic} does not exist now"}
+        count = len(topic.partitions)
+        if fault.partition is None or fault.partition < count:
+            return {}
+        return {"note": f"topic {fault.topic} has {count} {'partition' if count == 1 else 'partitions'} now"}
 
     def _check_origin(self, request: Request) -> None:
         host = _host_of(request.headers.get("host", ""))
@@ -132,7 +144,7 @@ def _number(what: str, text: str) -> int:
 def _object(request: Request, fields: tuple[str, ...]) -> dict[str, Any]:
     """The body: a JSON object with these fields and no others."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-        raise Refused(415, f"the body must be {JSON}, and say so in Content-Type")
+        raise Refused(415, f"send the header Content-Type: {JSON}, without a body too: it keeps web pages out")
     try:
         value = json.loads(request.body or b"{}")
     except (ValueError, RecursionError):
@@ -140,6 +152,8 @@ def _object(request: Request, fields: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refused(400, "the body must be a JSON object")
     for name in value:
+        if not fields:
+            raise Refused(400, f"unknown field {name!r}: {request.path.rpartition('/')[2]} takes no fields")
         if name not in fields:
-            raise Refused(400, f"unknown field {name!r}: known are {', '.join(fields) or 'none'}")
+            raise Refused(400, f"unknown field {name!r}: known are {', '.join(fields)}")
     return value

@@ -21,7 +21,7 @@ from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.listeners import Address, listen, nodes_of
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
-from chaffinch.errors import UnknownTopicOrPartitionException, codes
+from chaffinch.errors import UnknownTopicOrPartitionException
 from chaffinch.runtime.loop import LoopThread
 from chaffinch.storage.file_system import DiskFileSystem, MemoryFileSystem
 
@@ -230,17 +230,18 @@ class Faults:
         topic: str | None = None,
         partition: int | None = None,
         action: Literal["error", "drop_before", "drop_after", "delay", "slow_down"] = "error",
-        error: str = codes.NOT_LEADER_OR_FOLLOWER.name,
+        error: str | int | None = None,
         count: int = 1,
-        delay_ms: int = 0,
+        delay_ms: int | None = None,
         *,
         client_id: str | None = None,
-        bytes_per_second: int = 1024,
-        direction: Literal["answers", "requests", "both"] = "answers",
+        bytes_per_second: int | None = None,
+        direction: Literal["answers", "requests", "both"] | None = None,
     ) -> int:
         """The next `count` requests of this API (for this topic and partition, of this client, where given) meet this fault; its id.
 
-        Raises ConfigException.
+        `error` (NOT_LEADER_OR_FOLLOWER), `delay_ms` (to be given), `bytes_per_second` (1024) and `direction` (answers) are each for the
+        action that uses it. Raises ConfigException.
         """
         return self._broker._call(
             lambda core: core.faults.add(

@@ -12,7 +12,10 @@ from chaffinch.cli.control_client import ControlPort, call
 
 app = new_app("Add, list and clear faults on purpose in a running broker.")
 
-TITLES = ("id", "api", "action", "topic", "partition", "client_id", "error", "delay_ms", "bytes_per_second", "direction", "count")
+TITLES = ("id", "api", "action", "topic", "partition", "client_id", "error", "delay_ms", "bytes_per_second", "direction", "count", "note")
+
+TOLD = ("error", "delay_ms", "bytes_per_second", "direction")
+"""What an action is told, where it is."""
 
 
 @app.command("list")
@@ -31,7 +34,10 @@ def add(
     action: Annotated[
         str, typer.Option("--action", metavar="ACTION", help="error, drop_before, drop_after, delay or slow_down.")
     ] = "error",
-    error: Annotated[str | None, typer.Option("--error", metavar="NAME", help="For error: Kafka's name of the code.")] = None,
+    error: Annotated[
+        str | None,
+        typer.Option("--error", metavar="NAME", help="For error: Kafka's name or number of the code; without it NOT_LEADER_OR_FOLLOWER."),
+    ] = None,
     count: Annotated[int, typer.Option("--count", metavar="N", help="How many requests it hits.")] = 1,
     delay_ms: Annotated[int | None, typer.Option("--delay-ms", metavar="MS", help="For delay: how much later the answer comes.")] = None,
     bytes_per_second: Annotated[
@@ -53,7 +59,10 @@ def add(
         "bytes_per_second": bytes_per_second,
         "direction": direction,
     }
-    _show(call(control, "POST", "/faults", {name: value for name, value in given.items() if value is not None}), as_json=as_json)
+    faults = call(control, "POST", "/faults", {name: value for name, value in given.items() if value is not None})
+    if not as_json:
+        print(f"added: {_in_words(faults[-1])}")
+    _show(faults, as_json=as_json)
 
 
 @app.command()
@@ -64,6 +73,18 @@ def clear(
 ) -> None:
     """Forget one fault, or all."""
     _show(call(control, "DELETE", "/faults" if fault is None else f"/faults/{quote(fault, safe='')}"), as_json=as_json)
+
+
+def _in_words(fault: dict[str, Any]) -> str:
+    """The whole rule, with what was not given."""
+    count, topic, partition, client_id = fault["count"], fault.get("topic"), fault.get("partition"), fault.get("client_id")
+    requests = f"the next {fault['api']} request" if count == 1 else f"the next {count} {fault['api']} requests"
+    client = "of any client" if client_id is None else f"of client {client_id}"
+    place = "any topic" if topic is None else f"topic {topic}"
+    place += ", any partition" if partition is None else f", partition {partition}"
+    told = " ".join([fault["action"], *(f"{name}={fault[name]}" for name in TOLD if name in fault)])
+    note = f"; {fault['note']}" if "note" in fault else ""
+    return f"{requests} {client} for {place}: {told.removeprefix('error ')}{note}"
 
 
 def _show(faults: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -7,7 +7,7 @@ the order in which they were added; the first that matches a request decides.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
@@ -17,11 +17,14 @@ from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol import apis
 from chaffinch.protocol.messages.fetch import FetchRequest
+from chaffinch.settings import LIKENESS_MIN
 
 RULES_MAX = 1000
 """Rules at a time. More is a mistake, and every request is held against all of them."""
 
 NUMBER_MAX = 2**31 - 1
+
+_CODES_BY_NUMBER = {str(code.number): code for code in reversed(codes.ALL)}
 
 Place: TypeAlias = tuple[str | None, int | None]
 """Topic and partition as far as a request names them."""
@@ -77,6 +80,9 @@ _CONCERNS = {
     FaultAction.SLOW_DOWN: ("bytes_per_second", "direction"),
 }
 
+_DEFAULTS = {"error": codes.NOT_LEADER_OR_FOLLOWER.name, "delay_ms": 0, "bytes_per_second": 1024, "direction": "answers"}
+"""Of what concerns an action; a delay has to be said."""
+
 
 class FaultScript:
     """The rules. Without any, one comparison per request."""
@@ -99,23 +105,28 @@ class FaultScript:
         partition: int | None = None,
         client_id: str | None = None,
         action: str = "error",
-        error: str = "NOT_LEADER_OR_FOLLOWER",
+        error: str | int | None = None,
         count: int = 1,
-        delay_ms: int = 0,
-        bytes_per_second: int = 1024,
-        direction: str = "answers",
+        delay_ms: int | None = None,
+        bytes_per_second: int | None = None,
+        direction: str | None = None,
     ) -> int:
-        """Add a rule; its id. Names are Kafka's. Raises ConfigException for an unknown name, and numbers that mean nothing."""
+        """Add a rule; its id. Names are Kafka's; `error` may be the number of a code. None: the action's default, where it has one.
+
+        Raises ConfigException for an unknown name, for numbers that mean nothing, and for what another action is told.
+        """
         _check_name("API", api, [known.name for known in apis.APIS.values() if known.served])
         _check_name("action", action, [known.value for known in FaultAction])
-        _check_name("direction", direction, DIRECTIONS)
+        given = {"error": error, "delay_ms": delay_ms, "bytes_per_second": bytes_per_second, "direction": direction}
+        told = _told(FaultAction(action), given)
+        _check_name("direction", told["direction"], DIRECTIONS)
         _check_text("topic", topic)
         _check_text("client_id", client_id)
         if partition is not None:
             _check_number("partition", partition, 0)
         _check_number("count", count, 1)
-        _check_number("delay_ms", delay_ms, 0)
-        _check_number("bytes_per_second", bytes_per_second, 1)
+        _check_number("delay_ms", told["delay_ms"], 0)
+        _check_number("bytes_per_second", told["bytes_per_second"], 1)
         if len(self._faults) >= RULES_MAX:
             raise ConfigException(f"there are {RULES_MAX} faults already: clear some")
         self._last_id += 1
@@ -126,10 +137,10 @@ class FaultScript:
             partition=partition,
             client_id=client_id,
             action=FaultAction(action),
-            error=_error_named(error),
-            delay_ms=delay_ms,
-            bytes_per_second=bytes_per_second,
-            direction=direction,
+            error=_error_named(told["error"]),
+            delay_ms=told["delay_ms"],
+            bytes_per_second=told["bytes_per_second"],
+            direction=told["direction"],
             remaining=count,
         )
         self._faults.append(fault)
@@ -192,9 +203,20 @@ def partition_index(partition: Any) -> int:
     return int(partition)
 
 
+def _told(action: FaultAction, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the action is told, with defaults. Raises ConfigException for what only another one uses, and a delay of no length."""
+    for name, value in given.items():
+        if value is not None and name not in _CONCERNS.get(action, ()):
+            (other,) = (known for known, names in _CONCERNS.items() if name in names)
+            raise ConfigException(f"{name} of a fault is for action {other.value}, not for {action.value}")
+    if action is FaultAction.DELAY and given["delay_ms"] is None:
+        raise ConfigException("a fault with action delay needs delay_ms: how much later the answer comes")
+    return _DEFAULTS | {name: value for name, value in given.items() if value is not None}
+
+
 def _check_name(what: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
-        near = difflib.get_close_matches(str(value), known, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(value), known, n=1, cutoff=LIKENESS_MIN)
         raise ConfigException(
             f"unknown {what} {value!r} of a fault: {f'did you mean {near[0]}?' if near else 'known are ' + ', '.join(known)}"
         )
@@ -211,10 +233,16 @@ def _check_number(what: str, value: object, minimum: int) -> None:
 
 
 def _error_named(name: object) -> ErrorCode:
+    """A code by its name, its number or an alias."""
+    text = str(name).strip().upper()
+    found = _CODES_BY_NUMBER.get(text)
     try:
-        code = codes.by_name(str(name))
-    except KeyError as unknown:
-        raise ConfigException(f"fault with unknown error {name!r}: {unknown.args[0]}") from None
+        code = found or codes.by_name(text)
+    except KeyError:
+        near = codes.nearest_names(text)[0]
+        is_like = difflib.SequenceMatcher(None, text, near).ratio() >= LIKENESS_MIN
+        hint = f"the nearest is {near}" if is_like else "no error code has this number or a name like it"
+        raise ConfigException(f"unknown error {name!r} of a fault: {hint}") from None
     if code is codes.NONE:
         raise ConfigException("NONE is no error: an answer without the work would be a lie, not a fault")
     return code
