@@ -216,6 +216,7 @@ def reading_starts_and_ends_where_it_is_told(shell: Shell) -> None:
         ("--partition", "1", "--offset", "3"): set("79"),
         ("--partition", "1", "--offset", "5"): set(),
         ("--offset", "latest"): set(),
+        ("--offset", "3"): set("6789"),
         ("--from-timestamp", str(TIME_MS + 6)): set("6789"),
         ("--from-timestamp", "2023-11-14T22:13:20.008Z"): set("89"),
         ("--from-timestamp", "2040-01-01"): set(),
@@ -226,7 +227,7 @@ def reading_starts_and_ends_where_it_is_told(shell: Shell) -> None:
         assert set(shell.ok("consume", "--topic", topic, *arguments).lines) == expected, arguments
     shell.refused("consume", "--topic", topic, "--partition", "1", "--offset", "6", says="begins at 0 and ends at 5")
     shell.refused("consume", "--topic", topic, "--partition", "2", says="has partitions 0 to 1", status=2)
-    shell.refused("consume", "--topic", topic, "--offset", "3", says="needs --partition", status=2)
+    shell.refused("consume", "--topic", topic, "--offset", "6", says="begins at 0 and ends at 5")
     shell.refused("consume", "--topic", topic, "--offset", "latest", "--from-beginning", says="contradict", status=2)
     shell.refused("consume", "--topic", topic, "--from-timestamp", "soon", says="expected milliseconds", status=2)
 
@@ -243,12 +244,11 @@ def a_group_goes_on_where_it_stopped(shell: Shell) -> None:
 
 def what_csv_cannot_hold_is_said(shell: Shell) -> None:
     topic = topic_of(shell, "bytes")
-    shell.ok("produce", "--topic", topic, "--format", "json", stdin=b'{"value":"/w==","value_encoding":"base64"}\n')
-    shell.refused(
-        "consume", "--topic", topic, "--output", str(shell.folder / "bytes.csv"), says="column value has bytes that are not UTF-8"
-    )
+    shell.ok("produce", "--topic", topic, "--format", "json", stdin=b'{"value":"a"}\n{"value":"/w==","value_encoding":"base64"}\n')
+    says = f"{topic}-0, offset 1: column value has bytes that are not UTF-8"
+    shell.refused("consume", "--topic", topic, "--output", str(shell.folder / "bytes.csv"), says=says)
     shell.ok("consume", "--topic", topic, "--output", str(shell.folder / "bytes.parquet"))
-    assert pq.read_table(shell.folder / "bytes.parquet")["value"].to_pylist() == [b"\xff"]
+    assert pq.read_table(shell.folder / "bytes.parquet")["value"].to_pylist() == [b"a", b"\xff"]
 
 
 def files_and_topics_that_are_not_there(shell: Shell) -> None:

@@ -113,6 +113,29 @@ def test_closed_streams_are_said_in_one_line(shell: Shell, words: str, says: str
     assert (done.returncode, done.stderr.decode()) == (1, f"chaffinch: {says}\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("topics list >/dev/full", "stdout: No space left on device"),
+        ("consume --topic lines >/dev/full", "stdout: No space left on device"),
+        ("consume --topic lines --output /dev/full >&2", "/dev/full: No space left on device"),
+        ("consume --topic lines --format parquet --output /dev/full >&2", "/dev/full: No space left on device"),
+        ("produce --topic refused --format json --rejected FULL.jsonl >&2 <<< {", "FULL.jsonl: No space left on device"),
+        ("produce --topic refused --format json --rejected FULL.parquet >&2 <<< {", "FULL.parquet: No space left on device"),
+    ],
+)
+def test_a_full_disk_is_said_with_the_file(shell: Shell, words: str, says: str) -> None:
+    for name in ("FULL.jsonl", "FULL.parquet"):
+        os.symlink("/dev/full", shell.folder / name)
+    line = f'exec "$0" -c "$1" {words}'
+    # Without a buffer stdout fails where it is written, and nobody knows what it was.
+    environment = {**os.environ, "CHAFFINCH_BOOTSTRAP_SERVER": shell.bootstrap_servers, "PYTHONUNBUFFERED": ""}
+    done = subprocess.run(
+        ["bash", "-c", line, COMMAND[0], COMMAND[2]], stderr=subprocess.PIPE, timeout=60, cwd=shell.folder, env=environment
+    )
+    assert (done.returncode, done.stderr.decode()) == (1, f"chaffinch: {says}\n")
+
+
 def test_rejected_rows_never_overwrite_the_input(shell: Shell) -> None:
     file = shell.file("rows.jsonl", '{"value":"1"}\n')
     for name, link in (("rows.jsonl", None), ("soft.jsonl", os.symlink), ("hard.jsonl", os.link)):

@@ -25,10 +25,11 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reset:
-    """One partition: where the group stood (None: nowhere), and where it is to go on, within what there is to read."""
+    """One partition: where the group stood (None: nowhere), and where it is to go on: the nearest to `wanted` that can be read."""
 
     topic_partition: TopicPartition
     before: int | None
+    wanted: int
     after: int
 
 
@@ -45,7 +46,7 @@ def plan_reset(client: SyncClient, group: str, partitions: Iterable[TopicPartiti
         wanted = _wanted(target, before.get(place), first[place], end[place], times.get(place, NO_OFFSET))
         if wanted is not None:
             after = min(max(wanted, first[place]), end[place])
-            plan.append(Reset(topic_partition=place, before=before.get(place), after=after))
+            plan.append(Reset(topic_partition=place, before=before.get(place), wanted=wanted, after=after))
     return plan
 
 

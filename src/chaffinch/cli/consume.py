@@ -7,10 +7,10 @@ offsets of a group without being a member of it, as a simple consumer does: it t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import PurePath
-from typing import IO, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -18,10 +18,21 @@ from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.connection import BootstrapServer, CommandConfig, settings_of
 from chaffinch.cli.progress import progress
-from chaffinch.cli.row_sinks import BINARY_FORMATS, FORMATS, SCHEMA, SUFFIXES, RowSink, format_of, open_sink, read_batch
+from chaffinch.cli.row_sinks import (
+    BINARY_FORMATS,
+    FORMATS,
+    SCHEMA,
+    SUFFIXES,
+    NotText,
+    RowSink,
+    format_of,
+    open_output,
+    open_sink,
+    read_batch,
+)
 from chaffinch.cli.times import parse_time
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import ConfigException, OffsetOutOfRangeException, Stored
+from chaffinch.errors import ConfigException, KafkaException, OffsetOutOfRangeException, Stored
 from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 
 _WORDS: Final = {"earliest": OFFSET_EARLIEST, "latest": OFFSET_LATEST}
@@ -68,13 +79,13 @@ def consume(
     if key_separator is not None and name != "lines":
         raise ConfigException(f"--key-separator is for lines; the format is {name}")
     columns = _columns(fields, name)
-    starting = _starting(from_beginning, offset, from_timestamp, partition)
+    starting = _starting(from_beginning, offset, from_timestamp)
     with ExitStack() as stack:
         client = stack.enter_context(options.open_client(settings))
         places = _places(client, topic, partition)
         starts = _starts(client, places, starting, group, follow=follow)
         ends = None if follow else offsets.latest(client, places, isolation=settings["isolation.level"])
-        out = stack.enter_context(_opened(output))
+        out = stack.enter_context(open_output(output))
         sink = open_sink(name, out, columns, key_separator=key_separator, null_marker=null_marker, is_file=output is not None)
         reader = RecordReader(client, starts, ends=ends, settings=settings, records_max=max_messages)
         try:
@@ -89,7 +100,11 @@ def consume(
 def _copy(reader: RecordReader, sink: RowSink, columns: list[str], show: Callable[[int], None]) -> None:
     count = 0
     for place, records in reader:
-        sink.write(read_batch(place, records).select(columns))
+        try:
+            sink.write(read_batch(place, records).select(columns))
+        except NotText as error:
+            assert records.offsets is not None, "records that were read have offsets"
+            raise KafkaException(f"{place}, offset {records.offsets[error.row]}: {error.message}") from None
         sink.flush()
         count += len(records)
         show(count)
@@ -131,9 +146,7 @@ def _columns(fields: str | None, name: str) -> list[str]:
     return columns
 
 
-def _starting(
-    from_beginning: bool, offset: str | None, from_timestamp: str | None, partition: list[int] | None
-) -> tuple[int | None, int | None]:
+def _starting(from_beginning: bool, offset: str | None, from_timestamp: str | None) -> tuple[int | None, int | None]:
     """(offset or sentinel, time), each None where not given."""
     asked = {"--from-beginning": from_beginning, "--offset": offset is not None, "--from-timestamp": from_timestamp is not None}
     given = [name for name, is_given in asked.items() if is_given]
@@ -147,8 +160,6 @@ def _starting(
         return _WORDS[offset], None
     if not offset.isdecimal() or int(offset) >= 2**63:
         raise ConfigException(f"--offset {offset!r}: it must be earliest, latest or a whole number")
-    if not partition:
-        raise ConfigException("--offset with a number needs --partition: each partition has offsets of its own")
     return int(offset), None
 
 
@@ -196,12 +207,3 @@ def _expected(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition
         return max_messages
     total = sum(max(0, ends[place] - start) for place, start in starts.items())
     return total if max_messages is None else min(total, max_messages)
-
-
-@contextmanager
-def _opened(output: str | None) -> Iterator[IO[bytes]]:
-    if output is None:
-        yield sys.stdout.buffer
-        return
-    with open(output, "wb") as file:
-        yield file

@@ -11,7 +11,7 @@ from chaffinch.admin import group_resets, groups, topics
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.admin.group_resets import Reset, Target
 from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table, warn
 from chaffinch.cli.times import parse_span, parse_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
@@ -189,6 +189,10 @@ def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
 
 
 def _report_reset(group: str, plan: list[Reset], is_done: bool, as_json: bool) -> None:
+    for reset in plan:
+        if reset.after != reset.wanted:
+            end = "first" if reset.wanted < reset.after else "end"
+            warn(f"{reset.topic_partition} has no offset {reset.wanted}: it is set to its {end} offset, {reset.after}")
     if as_json:
         entries = [
             {

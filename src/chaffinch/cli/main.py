@@ -89,6 +89,8 @@ def _run(given: list[str]) -> None:
             raise
         _end(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
     except Exception as error:
+        if isinstance(error, OSError) and not error.filename:
+            _flush()  # Where it is stdout that takes no more, this ends with its name.
         _end(*_ending_of(error))
     finally:
         _flush()
@@ -98,8 +100,10 @@ def _flush() -> None:
     """What is still to be printed, so that a reader who went away is noticed here and not, with a traceback, when Python ends."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            _end(f"stdout: {error.strerror}", EXIT_REFUSED)
 
 
 def _ending_of(error: Exception) -> tuple[str, int]:

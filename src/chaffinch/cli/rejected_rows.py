@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from chaffinch.cli.record_json import json_lines
+from chaffinch.cli.row_sinks import open_output
 from chaffinch.cli.row_sources import BrokenRow, Numbers
 from chaffinch.errors import ConfigException, codes
 from chaffinch.records.arrow_columns import COLUMNS
@@ -115,7 +116,7 @@ def rejected_rows(topic: str, unit: str, path: str | None) -> Iterator[RejectedR
     suffix = PurePath(path).suffix.lower()
     if suffix not in (".parquet", ".json", ".jsonl", ".ndjson"):
         raise ConfigException(f"--rejected {path!r}: its name must end in .jsonl, .json, .ndjson or .parquet")
-    with open(path, "wb") as out:
+    with open_output(path) as out:
         if suffix != ".parquet":
             yield RejectedRows(topic, unit, out, None)
             return

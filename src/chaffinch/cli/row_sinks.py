@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import PurePath
 from typing import IO, Any, Final, Protocol
 
@@ -63,6 +67,24 @@ def read_batch(place: TopicPartition, columns: RecordColumns) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
+@contextmanager
+def open_output(path: str | None) -> Iterator[IO[bytes]]:
+    """A file to write, or stdout; where it takes no more, the error names it, which the system's does not."""
+    try:
+        if path is None:
+            yield sys.stdout.buffer
+            return
+        with open(path, "wb") as file:
+            yield file
+    except OSError as error:
+        if error.errno in _TAKES_NO_MORE:
+            raise OSError(error.errno, os.strerror(error.errno), path or "stdout") from None
+        raise
+
+
+_TAKES_NO_MORE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
 class RowSink(Protocol):
     """Takes batches of some columns of `SCHEMA`. `flush` passes on what can be; `close` ends what is written, not the file."""
 
@@ -111,6 +133,14 @@ class JsonSink:
         self._out.flush()
 
 
+class NotText(KafkaException):
+    """Bytes in a batch's row `row`, from 0, for which the format has no place."""
+
+    def __init__(self, message: str, *, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+
+
 class CsvSink:
     """A line of names, then one row per record: text quoted, null empty and not quoted, times in ms, headers as JSON."""
 
@@ -142,7 +172,16 @@ def _csv_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     try:
         return array.cast(_CSV_TYPES.get(name, array.type))
     except pa.ArrowInvalid:
-        raise KafkaException(f"column {name} has bytes that are not UTF-8, which CSV cannot hold: choose json, parquet or arrow") from None
+        text = f"column {name} has bytes that are not UTF-8, which CSV cannot hold: choose json, parquet or arrow"
+        raise NotText(text, row=next(row for row, value in enumerate(array) if not _is_text(value.as_py()))) from None
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class GroupedSink:
