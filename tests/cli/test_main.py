@@ -81,6 +81,14 @@ def test_a_broker_starts_without_the_compiler_and_arrow():
     assert done.stdout == "set()\n"
 
 
+def test_little_is_loaded_before_ctrl_c_ends_it_quietly():
+    """Until `main` runs, Ctrl-C ends in Python's own traceback: that time must stay short."""
+    code = "import sys; before = set(sys.modules); import chaffinch.cli.main; print(*sorted(set(sys.modules) - before))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "chaffinch.cli.main" in loaded
+    assert not {"dataclasses", "inspect", "logging", "argparse", "typer"} & set(loaded)
+
+
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_missing_extras_are_said_in_one_line(capsys, monkeypatch, missing):
     for name in [name for name in sys.modules if name.partition(".")[0] in ("typer", "rich") or name == "chaffinch.cli.errors"]:

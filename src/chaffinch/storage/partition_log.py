@@ -396,7 +396,7 @@ class PartitionLog:
             return 0
         end_offset = self._segments[count - 1].end_offset
         self._start_at(end_offset)
-        LOGGER.info("%s: %d segments up to offset %d are deleted", self.topic_partition, count, end_offset)
+        LOGGER.info("%s: segments deleted up to offset %d: %d", self.topic_partition, end_offset, count)
         for segment in self._files.take_out(0, count):
             segment.remove()
         return count
