@@ -80,6 +80,11 @@ METHODS: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
 ]
 
 
+def test_one_node_is_not_nodes() -> None:
+    with EmbeddedBroker() as broker, pytest.raises(errors.InvalidReplicationFactorException, match="is more than the 1 node of this"):
+        broker.create_topic("a", replication=3)
+
+
 @pytest.mark.parametrize(("call", "error", "says"), METHODS, ids=[row[2] for row in METHODS])
 def test_wrong_arguments_of_methods(broker: EmbeddedBroker, call: Callable[[Any], Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says) as refused:

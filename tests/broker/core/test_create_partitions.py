@@ -104,7 +104,7 @@ def test_fewer_nodes_than_replicas(cluster: Cluster) -> None:
     cluster.node_count = 1
     cluster.restart()
     (result,) = create(cluster.client(), wanted(3))
-    assert (result.error_code, "1 nodes" in (result.error_message or "")) == (38, True)
+    assert (result.error_code, "1 node of" in (result.error_message or "")) == (38, True)
 
 
 @pytest.mark.parametrize("kill", [True, False])

@@ -160,6 +160,14 @@ class TestFencing:
         init(new)
         assert write(old, identity) == 47
 
+    def test_a_refused_offset_says_whose_it_was(self, cluster: Cluster) -> None:
+        client = cluster.client()
+        identity = identity_of(client)
+        add_group(client, identity)
+        assert commit_offset(client, identity, member="consumer-1", generation=7) == 22
+        (line,) = [line for line in cluster.lines if "ILLEGAL_GENERATION" in line]
+        assert line.endswith("offset of group 'g' in the transaction of 't', from member 'consumer-1' of generation 7")
+
     def test_a_timed_out_producer(self, cluster: Cluster) -> None:
         client = cluster.client()
         identity = identity_of(client)

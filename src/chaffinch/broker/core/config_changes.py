@@ -69,7 +69,7 @@ def carry_out(
 def check_node(broker: BrokerState, name: str) -> None:
     """A broker resource is named by a node's id. All nodes share their options."""
     if name not in {str(node.id) for node in broker.nodes.nodes}:
-        raise RequestRefused(codes.INVALID_REQUEST, f"node {name!r} is not one of this cluster's {len(broker.nodes.nodes)} nodes")
+        raise RequestRefused(codes.INVALID_REQUEST, f"node {name!r} does not exist: the last one is {len(broker.nodes.nodes) - 1}")
 
 
 def existing_topic(broker: BrokerState, name: str) -> Topic:

@@ -280,7 +280,7 @@ class TopicRegistry:
             raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, f"the replication factor must be at least 1, not {factor}")
         if factor > node_count:
             raise RequestRefused(
-                codes.INVALID_REPLICATION_FACTOR, f"replication factor {factor} is more than the {node_count} nodes of this cluster"
+                codes.INVALID_REPLICATION_FACTOR, f"replication factor {factor} is more than the {_nodes(node_count)} of this cluster"
             )
         return self._nodes.assign(count, factor, self._dice.randrange(node_count))
 
@@ -293,7 +293,7 @@ class TopicRegistry:
             raise RequestRefused(codes.INVALID_PARTITIONS, reason)
         if assignment is None:
             if factor > node_count:
-                reason = f"replication factor {factor} of topic {topic.name!r} is more than the {node_count} nodes of this cluster"
+                reason = f"replication factor {factor} of topic {topic.name!r} is more than the {_nodes(node_count)} of this cluster"
                 raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, reason)
             return self._nodes.assign(count - there, factor, (topic.partitions[-1].replicas.assigned[0] + 1) % node_count)
         if len(assignment) != count - there:
@@ -423,3 +423,7 @@ def stored_compression(compression_type: str) -> Compression | None:
     if compression_type == "producer":
         return None
     return compression.from_name("none" if compression_type == "uncompressed" else compression_type)
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
