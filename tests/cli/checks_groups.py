@@ -63,7 +63,7 @@ def simple_groups_are_listed_described_and_deleted(shell: Shell) -> None:
     assert group in [line.split()[0] for line in shell.ok("groups", "list").lines[1:]]
     assert group in [line.split()[0] for line in shell.ok("groups", "list", "--state", "empty", "--type", "classic").lines[1:]]
     assert group not in shell.ok("groups", "list", "--state", "stable").out
-    shell.refused("groups", "list", "--state", "Emtpy", says="--state 'Emtpy': it must be one of PreparingRebalance, ", status=2)
+    shell.refused("groups", "list", "--state", "Emptee", says="--state 'Emptee': it must be one of PreparingRebalance, ", status=2)
     shell.refused("groups", "list", "--type", "foo", says="--type 'foo': it must be one of classic, consumer, share, streams", status=2)
     assert offsets_of(shell, group) == {0: (2, 3, 1), 1: (2, 3, 1)}
     lines = shell.ok("groups", "describe", "--group", group).lines
