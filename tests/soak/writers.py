@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ TRANSACTIONAL_WRITERS = 4
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
 
 
-class Writer:
+class Writer(ABC):
     """A thread that writes until `stop`; what went wrong beside the expected is in `error`."""
 
     def __init__(self, bootstrap_servers: str) -> None:
@@ -51,8 +52,9 @@ class Writer:
         except BaseException as error:  # Shown by `stop`, in the main thread.
             self.error = error
 
+    @abstractmethod
     def run(self) -> None:
-        raise NotImplementedError
+        """Write until `stop`, then see that everything begun has its outcome."""
 
 
 class PlainWriter(Writer):

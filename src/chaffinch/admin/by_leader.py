@@ -60,6 +60,7 @@ def ask_leaders(
             return found
         if deadline.is_over:
             raise deadline.error(f"the last error was {last_code(deadline.last_error)}")
+        # The caller's own thread waits here: a command has nothing else to do until the cluster has made up its mind.
         time.sleep(PAUSE_S)
         client.refresh_metadata({partition.topic for partition in missing}, timeout_ms=max(1, deadline.left_ms))
 

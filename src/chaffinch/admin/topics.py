@@ -134,6 +134,7 @@ def wait_for_topic(client: SyncClient, name: str, *, timeout_ms: int | None = No
         except UnknownTopic:
             if deadline.is_over:
                 raise
+        # The caller's own thread waits here: a command has nothing else to do until the cluster has made up its mind.
         time.sleep(PAUSE_S)
 
 

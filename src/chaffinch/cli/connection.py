@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -18,6 +18,8 @@ from chaffinch.cli import properties
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
 from chaffinch.settings import OptionTable, Settings
+
+T = TypeVar("T")
 
 BOOTSTRAP_VARIABLE: Final = "CHAFFINCH_BOOTSTRAP_SERVER"
 # Without a terminal there is nobody to wrap lines for: into a pipe each row goes on one line.
@@ -78,6 +80,14 @@ def parse_pairs(option: str, texts: Iterable[str] | None) -> dict[str, str]:
             raise ConfigException(f"{option} {name.strip()} is given twice")
         pairs[name.strip()] = value.strip()
     return pairs
+
+
+def print_apart(found: Sequence[T], print_one: Callable[[T], None]) -> None:
+    """Print each of several things, with an empty line between two."""
+    for index, each in enumerate(found):
+        if index:
+            print()
+        print_one(each)
 
 
 def print_json(value: Any) -> None:

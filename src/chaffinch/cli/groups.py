@@ -11,7 +11,7 @@ from chaffinch.admin import group_resets, groups, topics
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.admin.group_resets import Reset, Target
 from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member
-from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_json, print_table, warn
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, print_json, print_table, warn
 from chaffinch.cli.times import parse_span, parse_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
@@ -61,10 +61,7 @@ def describe(
     if as_json:
         print_json([_details(description) for description in found])
         return
-    for index, description in enumerate(found):
-        if index:
-            print()
-        _print_description(description)
+    print_apart(found, _print_description)
 
 
 @app.command()

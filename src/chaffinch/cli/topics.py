@@ -17,6 +17,7 @@ from chaffinch.cli.connection import (
     connect,
     new_app,
     parse_pairs,
+    print_apart,
     print_json,
     print_table,
     warn,
@@ -60,10 +61,7 @@ def describe(
     if as_json:
         print_json([_details(description) for description in found])
         return
-    for index, description in enumerate(found):
-        if index:
-            print()
-        _print_description(description)
+    print_apart(found, _print_description)
 
 
 @app.command()

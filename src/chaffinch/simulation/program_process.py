@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
 from chaffinch.simulation.programs import Ledger, Program, Restart, Told, Transaction, Wanted
@@ -20,7 +21,7 @@ class User(Protocol):
     def wants_restart(self, process: Any) -> None: ...
 
 
-class ProgramProcess:
+class ProgramProcess(ABC):
     """One incarnation of a producer: a program somewhere in the middle. A subclass performs what the program wants."""
 
     def __init__(self, user: User, who: str, program: Program) -> None:
@@ -52,12 +53,13 @@ class ProgramProcess:
     def _go_on_soon(self, outcome: Any = None) -> None:
         self._world.after(0, lambda: self.go_on(outcome))
 
+    @abstractmethod
     def _begin(self, wanted: Wanted) -> None:
-        raise NotImplementedError
+        """Do what the program wants next; its outcome goes to `go_on`."""
 
+    @abstractmethod
     def _close(self) -> None:
         """Let go of the connections."""
-        raise NotImplementedError
 
     def die(self, reason: str) -> None:
         """The process is gone: what it had not told nobody will ever be told."""
