@@ -8,6 +8,7 @@ from chaffinch.identifiers import SEQUENCE_MODULUS, ProducerIdentity
 from chaffinch.records.batch import BatchHeader, TimestampType
 from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL
 from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerSequences, StoredBatch
+from chaffinch.storage.wall_time import WallTime
 
 PRODUCER = 7
 LAST = SEQUENCE_MODULUS - 1
@@ -49,7 +50,9 @@ class Partition:
             assert str(PRODUCER) in refusal.message
             return refusal.code
         self.end += 1
-        return self.sequences.complete(identity, is_commit=commit, coordinator_epoch=coordinator, offset=self.end - 1, now_ms=60)
+        return self.sequences.complete(
+            identity, is_commit=commit, coordinator_epoch=coordinator, offset=self.end - 1, timestamp=1300, now_ms=60
+        )
 
 
 # Per case: (sequence, count, epoch, expected code) one after the other.
@@ -200,9 +203,9 @@ def test_a_snapshot_brings_everything_back() -> None:
     partition.send(header(0, transactional=True))
     partition.mark(epoch=1, coordinator=3)
     partition.send(header(0, epoch=1, transactional=True))
-    rows = partition.sequences.to_rows()
-    back = ProducerSequences.from_rows(rows)
-    assert back.to_rows() == rows
+    rows = partition.sequences.to_rows(WallTime())
+    back = ProducerSequences.from_rows(rows, now_ms=70)
+    assert back.to_rows(WallTime()) == rows
     assert list(back.ongoing()) == list(partition.sequences.ongoing())
     assert back.find_duplicate(header(4, producer=9)) == partition.sequences.find_duplicate(header(4, producer=9))
 
@@ -213,15 +216,26 @@ def test_a_snapshot_keeps_the_oldest_transaction_first() -> None:
     partition.send(header(0, producer=9))
     partition.send(header(0, producer=8, transactional=True))
     partition.send(header(1, producer=9, transactional=True))
-    back = ProducerSequences.from_rows(partition.sequences.to_rows())
+    back = ProducerSequences.from_rows(partition.sequences.to_rows(WallTime()), now_ms=70)
     assert back.first_ongoing_offset == partition.sequences.first_ongoing_offset == 1
+
+
+def test_a_snapshot_says_by_the_wall_clock_when_a_producer_was_last_seen() -> None:
+    """Steady time ends with the process. Nobody was seen after the start of the next one, though the clock may have been set back."""
+    partition = Partition()
+    partition.send(header(0))
+    rows = partition.sequences.to_rows(WallTime(offset_ms=1000))
+    for now_ms, is_idle in ((1149, False), (1150, True)):
+        assert ProducerSequences.from_rows(rows, now_ms=now_ms).forget_idle(now_ms, 100) == is_idle
+    late = ProducerSequences.from_rows(rows, now_ms=500)
+    assert [late.forget_idle(now_ms, 100) for now_ms in (599, 600)] == [0, 1]
 
 
 def test_a_snapshot_of_an_earlier_version_is_read() -> None:
     """Without the last timestamp, which tools are shown: then it is when the producer was last seen."""
     row = [PRODUCER, 2, 0, 50, 4, [[0, 0, 4, 4, -1]]]
-    back = ProducerSequences.from_rows([row])
-    assert back.to_rows() == [[*row, 50]]
+    back = ProducerSequences.from_rows([row], now_ms=50)
+    assert back.to_rows(WallTime()) == [[*row, 50]]
     assert [entry.first_offset for entry in back.ongoing()] == [4]
 
 

@@ -10,6 +10,7 @@ from chaffinch.records.batch import read_header, views
 from chaffinch.records.batch_header import write_crc
 from chaffinch.storage.file_system import CorruptLog, Interrupted, MemoryFileSystem, StorageError
 from chaffinch.storage.partition_log import LogConfig, PartitionLog
+from chaffinch.storage.wall_time import WallTime
 from tests.storage.batches import batch
 from tests.storage.orders_log import DIRECTORY, FIRST, ONE, SIZE, filled, opened
 
@@ -239,7 +240,7 @@ def picture(log: PartitionLog) -> object:
         [bytes(log.read(offset, 1, at_least_one=True)[0]) for offset in range(end)],
         log.ongoing_transactions(),
         [log.aborted_transactions(first, last) for first in range(0, end, 3) for last in range(first, end, 3)],
-        sorted(log.producers.to_rows()),
+        sorted(log.producers.to_rows(WallTime())),
         [log.offset_for_timestamp(timestamp) for timestamp in range(15)],
     )
 

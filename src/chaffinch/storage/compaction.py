@@ -32,14 +32,14 @@ class Compaction:
     `map_bytes_max`: memory for keys (`log.cleaner.dedupe.buffer.size`); where they do not fit, compaction ends earlier.
     """
 
-    def __init__(self, log: PartitionLog, end_offset: int, now_ms: int, *, map_bytes_max: int) -> None:
+    def __init__(self, log: PartitionLog, end_offset: int, wall_ms: int, *, map_bytes_max: int) -> None:
         self.bytes_read = 0
         self.bytes_written = 0
         self._log = log
         self._files = log.files
         self._config = log.config
         self._end_offset = end_offset
-        self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._map_bytes_max = map_bytes_max
         self._slice_bytes = 0
         self._oldest = self._files.segments[0]
@@ -50,7 +50,7 @@ class Compaction:
             self._latest,
             self._aborted,
             log.producers.last_entries(),
-            now_ms=now_ms,
+            wall_ms=wall_ms,
             delete_retention_ms=self._config.delete_retention_ms,
             decompressed_bytes_max=self._config.decompressed_bytes_max,
         )

@@ -86,15 +86,15 @@ class Rules:
         aborted: AbortedRanges,
         last_of_producers: Mapping[int, tuple[int, int | None]],
         *,
-        now_ms: int,
+        wall_ms: int,
         delete_retention_ms: int,
         decompressed_bytes_max: int,
     ) -> None:
         self._latest = latest
         self._aborted = aborted
         self._last_of_producers = last_of_producers
-        self._now_ms = now_ms
-        self._horizon_ms = now_ms + delete_retention_ms
+        self._wall_ms = wall_ms
+        self._horizon_ms = wall_ms + delete_retention_ms
         self._decompressed_bytes_max = decompressed_bytes_max
         self._has_data: set[int] = set()  # Producers of transactional batches since their last marker.
 
@@ -124,7 +124,7 @@ class Rules:
         keeps = self._latest.are_latest(records)
         has_horizon = bool(header.attributes & ATTRIBUTE_DELETE_HORIZON)
         has_value = records.has_value != 0
-        if has_horizon and self._now_ms >= header.base_timestamp:
+        if has_horizon and self._wall_ms >= header.base_timestamp:
             keeps &= has_value | (records.offsets >= self._latest.end_offset)
         if not keeps.any():
             return None
@@ -144,7 +144,7 @@ class Rules:
         if not header.attributes & ATTRIBUTE_DELETE_HORIZON:
             records = read_keys(view, self._decompressed_bytes_max)
             return retained(view, records, np.ones(header.count, np.uint8), self._horizon_ms)
-        if self._now_ms < header.base_timestamp or is_last or self._tells_epoch(header):
+        if self._wall_ms < header.base_timestamp or is_last or self._tells_epoch(header):
             return view.data
         return None
 

@@ -36,8 +36,8 @@ class LogFiles:
         """The segment that `offset` belongs to, and the later ones."""
         return self.segments[max(0, bisect_right(self._base_offsets, offset) - 1) :]
 
-    def begin_segment(self, base_offset: int, config: LogConfig, now_ms: int) -> Segment:
-        segment = Segment(self.file_system, self.directory, base_offset, config, created_ms=now_ms)
+    def begin_segment(self, base_offset: int, config: LogConfig, wall_ms: int) -> Segment:
+        segment = Segment(self.file_system, self.directory, base_offset, config, created_ms=wall_ms)
         self.segments.append(segment)
         self._base_offsets.append(base_offset)
         return segment

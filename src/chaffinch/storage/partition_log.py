@@ -26,6 +26,7 @@ from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTr
 from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
 from chaffinch.storage.segment import Segment
 from chaffinch.storage.snapshot import Snapshot
+from chaffinch.storage.wall_time import WallTime
 
 __all__ = ["AppendResult", "LogConfig", "LogPosition", "OffsetOutOfRange", "PartitionLog", "ProducerRefusal"]
 
@@ -82,6 +83,7 @@ class PartitionLog:
         "_producers",
         "_segments",
         "_undecided",
+        "_wall",
         "config",
         "cuts",
         "directory",
@@ -93,7 +95,13 @@ class PartitionLog:
     )
 
     def __init__(
-        self, file_system: FileSystem, directory: str, topic_partition: TopicPartition, config: LogConfig, recovered: RecoveredLog
+        self,
+        file_system: FileSystem,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        recovered: RecoveredLog,
+        wall: WallTime,
     ) -> None:
         self.topic_partition = topic_partition
         self.config = config
@@ -103,6 +111,7 @@ class PartitionLog:
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.log_end_offset
         self._file_system = file_system
+        self._wall = wall
         self._files = LogFiles(file_system, directory, recovered)
         self._segments = self._files.segments  # The very list.
         self._producers = recovered.producers
@@ -124,15 +133,16 @@ class PartitionLog:
         topic_partition: TopicPartition,
         config: LogConfig | None = None,
         now_ms: int = 0,
+        wall: WallTime | None = None,
     ) -> "PartitionLog":
-        """Open or create the log in `directory` and recover it. `now_ms` is when its producers count as last seen.
+        """Open or create the log in `directory` and recover it. `now_ms` is when its producers count as last seen; see `WallTime`.
 
         Raises CorruptLog where acknowledged records are damaged, StorageError where the disk fails. What was cut off is in `cuts`.
         """
         config = config or LogConfig()
         if not file_system.exists(directory):
             file_system.make_directory(directory)
-        return cls(file_system, directory, topic_partition, config, recover(file_system, directory, config, now_ms))
+        return cls(file_system, directory, topic_partition, config, recover(file_system, directory, config, now_ms), wall or WallTime())
 
     # Appending.
 
@@ -183,10 +193,11 @@ class PartitionLog:
     ) -> AppendResult:
         """End the transaction of `identity` here; see `check_marker`. One offset is used. Raises StorageError."""
         offset = self.log_end_offset
-        data = encode_control_batch(is_commit, identity, coordinator_epoch, now_ms)
+        timestamp = self._wall.at(now_ms)
+        data = encode_control_batch(is_commit, identity, coordinator_epoch, timestamp)
         self._store(memoryview(data), read_header(data), offset, leader_epoch, now_ms)
         completed = self._producers.complete(
-            identity, is_commit=is_commit, coordinator_epoch=coordinator_epoch, offset=offset, now_ms=now_ms
+            identity, is_commit=is_commit, coordinator_epoch=coordinator_epoch, offset=offset, timestamp=timestamp, now_ms=now_ms
         )
         note_completed(self._segments[-1], completed, self._producers)
         if completed is not None and self._high_watermark is not None:
@@ -203,7 +214,7 @@ class PartitionLog:
         if size and (
             size + len(data) > config.segment_bytes
             or base_offset + header.last_offset_delta - segment.base_offset > SPAN_MAX
-            or retention.is_time_to_roll(segment, config, header.max_timestamp, now_ms)
+            or retention.is_time_to_roll(segment, config, header.max_timestamp, self._wall, now_ms)
         ):
             segment = self._roll(now_ms)
         self._has_unsynced_bytes = True
@@ -211,7 +222,7 @@ class PartitionLog:
         self.log_end_offset = segment.end_offset
 
     def _new_segment(self, now_ms: int) -> Segment:
-        segment = self._files.begin_segment(self.log_end_offset, self.config, now_ms)
+        segment = self._files.begin_segment(self.log_end_offset, self.config, self._wall.at(now_ms))
         self._has_unsynced_names = True
         if self.maintenance_wanted is not None:
             self.maintenance_wanted(self.topic_partition)
@@ -389,7 +400,7 @@ class PartitionLog:
 
         When all records are too old, the last segment goes too, and the next append begins one.
         """
-        count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, now_ms)
+        count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self._wall.at(now_ms))
         if count and count == len(self._segments) and not self._can_lose_last_segment():
             count -= 1
         if not count:
@@ -463,7 +474,7 @@ class PartitionLog:
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
             segments=[segment.save() for segment in self._segments],  # An older one too: its last save may have failed.
-            producers=self._producers.to_rows(),
+            producers=self._producers.to_rows(self._wall),
         )
         self._files.add_snapshot(taken)
 

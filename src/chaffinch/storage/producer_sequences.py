@@ -12,6 +12,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, ProducerIdentity, sequence_add
 from chaffinch.records.batch_header import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from chaffinch.storage.wall_time import WallTime
 
 BATCHES_KEPT = 5
 """As many as a producer may have in flight (`max.in.flight.requests.per.connection` of an idempotent producer)."""
@@ -54,7 +55,7 @@ class CompletedTransaction(NamedTuple):
 class ProducerState:
     """One producer. `batches` in order of their offsets; `first_offset` of its open transaction, or -1.
 
-    `last_used_ms` by the broker's clock decides when it is idle; `last_timestamp` is that of its last record or marker, for tools.
+    `last_used_ms` by the broker's steady time decides when it is idle; `last_timestamp` is that of its last record or marker, for tools.
     """
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "first_offset", "last_timestamp", "last_used_ms")
@@ -246,16 +247,16 @@ class ProducerSequences:
             self._ongoing[header.producer_id] = base_offset
 
     def complete(
-        self, identity: ProducerIdentity, *, is_commit: bool, coordinator_epoch: int, offset: int, now_ms: int
+        self, identity: ProducerIdentity, *, is_commit: bool, coordinator_epoch: int, offset: int, timestamp: int, now_ms: int
     ) -> CompletedTransaction | None:
-        """A marker was written at `offset`. None when there was nothing here to end."""
+        """A marker with this timestamp was written at `offset`. None when there was nothing here to end."""
         state = self._states.get(identity.producer_id)
         if state is None:
             state = self._states[identity.producer_id] = ProducerState(identity.epoch, now_ms)
         state.take_epoch(identity.epoch)
         state.coordinator_epoch = coordinator_epoch
         state.last_used_ms = now_ms
-        state.last_timestamp = now_ms
+        state.last_timestamp = timestamp
         self._expected.pop(identity.producer_id, None)
         first_offset, state.first_offset = state.first_offset, NO_OFFSET
         if self._ongoing.pop(identity.producer_id, None) is None:
@@ -275,14 +276,14 @@ class ProducerSequences:
             del self._expected[producer_id]
         return len(idle)
 
-    def to_rows(self) -> list[list[Any]]:
-        """For a snapshot: one row of plain numbers per producer."""
+    def to_rows(self, wall: WallTime) -> list[list[Any]]:
+        """For a snapshot: one row of plain numbers per producer. Times are the wall clock's: steady time ends with the process."""
         return [
             [
                 producer_id,
                 state.epoch,
                 state.coordinator_epoch,
-                state.last_used_ms,
+                wall.at(state.last_used_ms),
                 state.first_offset,
                 [list(batch) for batch in state.batches],
                 state.last_timestamp,
@@ -291,11 +292,12 @@ class ProducerSequences:
         ]
 
     @classmethod
-    def from_rows(cls, rows: list[list[Any]]) -> "ProducerSequences":
-        """The inverse of `to_rows`; earlier versions wrote no last timestamps."""
+    def from_rows(cls, rows: list[list[Any]], now_ms: int) -> "ProducerSequences":
+        """The inverse of `to_rows` when a process starts, that is, while steady time is that of the wall clock. Nobody was last seen after
+        `now_ms`, even if the clock was set back since. Earlier versions wrote no last timestamps."""
         sequences = cls()
         for producer_id, epoch, coordinator_epoch, last_used_ms, first_offset, batches, *later in rows:
-            state = sequences._states[producer_id] = ProducerState(epoch, last_used_ms)
+            state = sequences._states[producer_id] = ProducerState(epoch, min(last_used_ms, now_ms))
             state.coordinator_epoch = coordinator_epoch
             state.first_offset = first_offset
             state.batches = [StoredBatch(*batch) for batch in batches]

@@ -153,7 +153,7 @@ class _Recovery:
             self._snapshot_names.remove(name)
         if taken is not None:
             self._verify_end(taken.segments)
-            self._producers = ProducerSequences.from_rows(taken.producers)
+            self._producers = ProducerSequences.from_rows(taken.producers, self._now_ms)
         self._read_on()
         start = max(
             taken.log_start_offset if taken else self._segments[0].base_offset if self._segments else 0, self._state.log_start_offset
@@ -277,6 +277,7 @@ class _Recovery:
                 is_commit=is_commit,
                 coordinator_epoch=coordinator_epoch,
                 offset=header.base_offset,
+                timestamp=header.max_timestamp,
                 now_ms=self._now_ms,
             )
             note_completed(segment, completed, self._producers)

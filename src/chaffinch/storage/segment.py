@@ -40,7 +40,8 @@ class SegmentMark:
 
 
 class Segment:
-    """Offsets from `base_offset` up to, not including, `end_offset`. `created_ms` is when this process made or opened it."""
+    """Offsets from `base_offset` up to, not including, `end_offset`. `created_ms`: what the wall clock showed when this process
+    made or opened it."""
 
     __slots__ = (
         "_file_system",
