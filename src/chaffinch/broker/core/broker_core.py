@@ -18,6 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from chaffinch.broker.core import chores, options
+from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.broker_state import BrokerState, Close, Result, Silence, Waiting
 from chaffinch.broker.core.cluster_membership import ClusterMembership, first_epoch
 from chaffinch.broker.core.counters import Counters
@@ -253,10 +254,13 @@ class BrokerCore:
     def _begin(self, event: RequestReceived, connection: _Connection, now_ms: int) -> None:
         """Work on a request now: on a connection that waits for nothing."""
         fault = self._fault_for(event.request) if self.state.faults else None
-        if fault is None:
-            result = HANDLERS[event.request.api.key](self.state, event, now_ms, None)
-        else:
-            result = self._result_with_fault(event, fault, now_ms)
+        try:
+            if fault is None:
+                result = HANDLERS[event.request.api.key](self.state, event, now_ms, None)
+            else:
+                result = self._result_with_fault(event, fault, now_ms)
+        except AnswerTooLarge as too_large:
+            result = Close(f"{event.request.api.name} asks for too much at once: {too_large}")
         if isinstance(result, Waiting):
             connection.current = event
             self._waits.add(event.connection_id, result)

@@ -76,7 +76,7 @@ def _rows(topics: list[AddPartitionsToTxnTopic], number: Callable[[TopicPartitio
             name=topic.name,
             results_by_partition=[
                 AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=number(TopicPartition(topic.name, index)))
-                for index in topic.partitions
+                for index in dict.fromkeys(topic.partitions)
             ],
         )
         for topic in topics

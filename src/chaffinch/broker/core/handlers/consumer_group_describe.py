@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -26,10 +27,12 @@ DEAD = "Dead"
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, ConsumerGroupDescribeRequest)
-    return ConsumerGroupDescribeResponse(groups=[_group(broker, event, group_id) for group_id in request.group_ids])
+    room = AnswerRoom(broker.settings)
+    groups = [room.add(_group(broker, event, group_id, room)) for group_id in dict.fromkeys(request.group_ids)]
+    return ConsumerGroupDescribeResponse(groups=groups)
 
 
-def _group(broker: BrokerState, event: RequestReceived, group_id: str) -> DescribedConsumerGroup:
+def _group(broker: BrokerState, event: RequestReceived, group_id: str, room: AnswerRoom) -> DescribedConsumerGroup:
     if not group_id:
         return DescribedConsumerGroup(group_id=group_id, error_code=codes.INVALID_GROUP_ID.number)
     if not broker.is_coordinator(event.node_id, group_id):
@@ -45,11 +48,11 @@ def _group(broker: BrokerState, event: RequestReceived, group_id: str) -> Descri
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
         assignor_name=group.preferred_assignor(group.members, default),
-        members=[_member(broker, group, member) for member in group.members.values()],
+        members=[room.add(_member(broker, group, member, room)) for member in group.members.values()],
     )
 
 
-def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember) -> DescribedMember:
+def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember, room: AnswerRoom) -> DescribedMember:
     return DescribedMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
@@ -59,18 +62,19 @@ def _member(broker: BrokerState, group: ConsumerGroup, member: ConsumerMember) -
         client_host=member.client.host,
         subscribed_topic_names=sorted(member.topics),
         subscribed_topic_regex=member.pattern or "",
-        assignment=_assignment(broker, member.assigned),
-        target_assignment=_assignment(broker, group.targets.get(member.member_id, NO_PARTITIONS)),
+        assignment=_assignment(broker, member.assigned, room),
+        target_assignment=_assignment(broker, group.targets.get(member.member_id, NO_PARTITIONS), room),
         member_type=CONSUMER_MEMBER,
     )
 
 
-def _assignment(broker: BrokerState, partitions: Partitions) -> DescribedAssignment:
+def _assignment(broker: BrokerState, partitions: Partitions, room: AnswerRoom) -> DescribedAssignment:
     """By topic; partitions of topics that are gone are left out."""
     found: dict[UUID, DescribedTopicPartitions] = {}
     for topic_id, index in sorted(partitions):
         topic = broker.topics.by_id(topic_id)
         if topic is not None:
-            fresh = DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name)
-            found.setdefault(topic_id, fresh).partitions.append(index)
+            if topic_id not in found:
+                found[topic_id] = room.add(DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name))
+            found[topic_id].partitions.append(index)
     return DescribedAssignment(topic_partitions=list(found.values()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from chaffinch.broker.core import config_entries
+from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.config_changes import check_node, existing_topic
 from chaffinch.broker.core.config_entries import ConfigEntry
@@ -20,7 +21,6 @@ from chaffinch.protocol.messages.describe_configs import (
     RESOURCE_TOPIC,
     SOURCE_DEFAULT,
     DescribeConfigsRequest,
-    DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
     DescribeConfigsResult,
@@ -31,21 +31,37 @@ from chaffinch.protocol.messages.describe_configs import (
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, DescribeConfigsRequest)
-    return DescribeConfigsResponse(results=[_described(broker, resource, request) for resource in request.resources])
+    room = AnswerRoom(broker.settings)
+    results = [room.add(_described(broker, *place, keys, request, room)) for place, keys in _asked(request).items()]
+    return DescribeConfigsResponse(results=results)
 
 
-def _described(broker: BrokerState, resource: DescribeConfigsResource, request: DescribeConfigsRequest) -> DescribeConfigsResult:
-    result = DescribeConfigsResult(resource_type=resource.resource_type, resource_name=resource.resource_name)
+def _asked(request: DescribeConfigsRequest) -> dict[tuple[int, str], set[str] | None]:
+    """(type, name) -> wanted options, None for all; each resource once."""
+    asked: dict[tuple[int, str], set[str] | None] = {}
+    for resource in request.resources:
+        place = resource.resource_type, resource.resource_name
+        before = asked.setdefault(place, set())
+        if before is None or not resource.configuration_keys:
+            asked[place] = None
+        else:
+            before.update(resource.configuration_keys)
+    return asked
+
+
+def _described(
+    broker: BrokerState, resource_type: int, name: str, wanted: set[str] | None, request: DescribeConfigsRequest, room: AnswerRoom
+) -> DescribeConfigsResult:
+    result = DescribeConfigsResult(resource_type=resource_type, resource_name=name)
     try:
-        describe = _DESCRIBED.get(resource.resource_type)
+        describe = _DESCRIBED.get(resource_type)
         if describe is None:
-            raise RequestRefused(codes.INVALID_REQUEST, f"there are no resources of type {resource.resource_type}")
-        entries = describe(broker, resource.resource_name)
+            raise RequestRefused(codes.INVALID_REQUEST, f"there are no resources of type {resource_type}")
+        entries = describe(broker, name)
     except RequestRefused as refused:
         result.error_code, result.error_message = refused.code.number, refused.message
         return result
-    wanted = set(resource.configuration_keys or ())
-    result.configs = [_shown(entry, request) for entry in entries if not wanted or entry.name in wanted]
+    result.configs = [room.add(_shown(entry, request)) for entry in entries if wanted is None or entry.name in wanted]
     return result
 
 

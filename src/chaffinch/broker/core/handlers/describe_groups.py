@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -22,15 +23,16 @@ DEAD = "Dead"
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, DescribeGroupsRequest)
-    return DescribeGroupsResponse(groups=[_group(broker, event, group_id) for group_id in request.groups])
+    room = AnswerRoom(broker.settings)
+    return DescribeGroupsResponse(groups=[room.add(_group(broker, event, group_id, room)) for group_id in dict.fromkeys(request.groups)])
 
 
-def _group(broker: BrokerState, event: RequestReceived, group_id: str) -> DescribedGroup:
+def _group(broker: BrokerState, event: RequestReceived, group_id: str, room: AnswerRoom) -> DescribedGroup:
     if not broker.is_coordinator(event.node_id, group_id):
         return DescribedGroup(group_id=group_id, error_code=codes.NOT_COORDINATOR.number)
     group = broker.groups.find(group_id)
     if isinstance(group, ClassicGroup):
-        return _described(group)
+        return _described(group, room)
     if event.request.version < VERSION_WITH_NOT_FOUND:
         return DescribedGroup(group_id=group_id, group_state=DEAD)
     return DescribedGroup(
@@ -41,14 +43,14 @@ def _group(broker: BrokerState, event: RequestReceived, group_id: str) -> Descri
     )
 
 
-def _described(group: ClassicGroup) -> DescribedGroup:
+def _described(group: ClassicGroup, room: AnswerRoom) -> DescribedGroup:
     is_stable = group.state is ClassicState.STABLE
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state.value,
         protocol_type=group.protocol_type or "",
         protocol_data=(group.protocol or "") if is_stable else "",
-        members=[_member(group, member, is_stable) for member in group.members.values()],
+        members=[room.add(_member(group, member, is_stable)) for member in group.members.values()],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -19,18 +20,22 @@ from chaffinch.protocol.messages.describe_producers import (
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, DescribeProducersRequest)
+    room = AnswerRoom(broker.settings)
+    asked: dict[str, dict[int, None]] = {}
+    for topic in request.topics:
+        asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
     return DescribeProducersResponse(
         topics=[
             DescribeProducersTopicResponse(
-                name=topic.name,
-                partitions=[_partition(broker, event.node_id, TopicPartition(topic.name, index)) for index in topic.partition_indexes],
+                name=name,
+                partitions=[room.add(_partition(broker, event.node_id, TopicPartition(name, index), room)) for index in indexes],
             )
-            for topic in request.topics
+            for name, indexes in asked.items()
         ]
     )
 
 
-def _partition(broker: BrokerState, node_id: int, place: TopicPartition) -> DescribeProducersPartitionResponse:
+def _partition(broker: BrokerState, node_id: int, place: TopicPartition, room: AnswerRoom) -> DescribeProducersPartitionResponse:
     partition = broker.topics.partition(*place)
     if partition is None:
         code, message = codes.UNKNOWN_TOPIC_OR_PARTITION, f"{place} does not exist"
@@ -42,13 +47,15 @@ def _partition(broker: BrokerState, node_id: int, place: TopicPartition) -> Desc
         partition_index=place.partition,
         error_code=codes.NONE.number,
         active_producers=[
-            DescribeProducersState(
-                producer_id=producer_id,
-                producer_epoch=state.epoch,
-                last_sequence=state.last_sequence,
-                last_timestamp=state.last_timestamp,
-                coordinator_epoch=state.coordinator_epoch,
-                current_txn_start_offset=state.first_offset,
+            room.add(
+                DescribeProducersState(
+                    producer_id=producer_id,
+                    producer_epoch=state.epoch,
+                    last_sequence=state.last_sequence,
+                    last_timestamp=state.last_timestamp,
+                    coordinator_epoch=state.coordinator_epoch,
+                    current_txn_start_offset=state.first_offset,
+                )
             )
             for producer_id, state in partition.log.producers.states()
         ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from operator import attrgetter
 
+from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -21,12 +22,13 @@ from chaffinch.protocol.messages.describe_transactions import (
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, DescribeTransactionsRequest)
+    room = AnswerRoom(broker.settings)
     return DescribeTransactionsResponse(
-        transaction_states=[_state(broker, event.node_id, transactional_id) for transactional_id in request.transactional_ids]
+        transaction_states=[room.add(_state(broker, event.node_id, one, room)) for one in dict.fromkeys(request.transactional_ids)]
     )
 
 
-def _state(broker: BrokerState, node_id: int, transactional_id: str) -> DescribeTransactionsState:
+def _state(broker: BrokerState, node_id: int, transactional_id: str, room: AnswerRoom) -> DescribeTransactionsState:
     metadata = broker.transactions.describe(transactional_id)
     if not transactional_id:
         return DescribeTransactionsState(error_code=codes.INVALID_REQUEST.number, transactional_id=transactional_id)
@@ -42,7 +44,7 @@ def _state(broker: BrokerState, node_id: int, transactional_id: str) -> Describe
         transaction_start_time_ms=metadata.started_ms,
         producer_id=metadata.producer_id,
         producer_epoch=metadata.producer_epoch,
-        topics=_topics(metadata),
+        topics=[room.add(topic) for topic in _topics(metadata)],
     )
 
 

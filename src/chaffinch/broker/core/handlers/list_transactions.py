@@ -26,8 +26,10 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         refuse(broker, event, now_ms, place=request.transactional_id_pattern, code=code, reason=reason)
         return ListTransactionsResponse(error_code=code.number, unknown_state_filters=unknown, transaction_states=[])
 
+    producer_ids = set(request.producer_id_filters)
+
     def is_wanted(metadata: TransactionMetadata) -> bool:
-        if request.producer_id_filters and metadata.producer_id not in request.producer_id_filters:
+        if producer_ids and metadata.producer_id not in producer_ids:
             return False
         if request.state_filters and metadata.state not in states:
             return False

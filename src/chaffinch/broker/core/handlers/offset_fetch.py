@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
 from uuid import UUID
 
+from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -40,23 +41,25 @@ class _Asked:
 
     name: str | None
     topic_id: UUID
-    indexes: Sequence[int]
+    indexes: Collection[int]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Found:
     """What is said of one topic: (partition, offset, code)."""
 
     name: str
     topic_id: UUID
-    partitions: list[tuple[int, CommittedOffset, ErrorCode]] = field(default_factory=list)
+    partitions: Iterable[tuple[int, CommittedOffset, ErrorCode]]
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, OffsetFetchRequest)
+    room = AnswerRoom(broker.settings)
     if event.request.version >= VERSION_WITH_GROUPS:
-        return OffsetFetchResponse(groups=[_group(broker, event, group, request.require_stable) for group in request.groups])
+        groups = [room.add(_group(broker, event, group, request.require_stable, room)) for group in request.groups]
+        return OffsetFetchResponse(groups=groups)
     asked = None
     if request.topics is not None:
         asked = [_Asked(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
@@ -68,12 +71,14 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             OffsetFetchResponseTopic(
                 name=found.name,
                 partitions=[
-                    OffsetFetchResponsePartition(
-                        partition_index=index,
-                        committed_offset=offset.offset,
-                        committed_leader_epoch=offset.leader_epoch,
-                        metadata=offset.metadata,
-                        error_code=code.number,
+                    room.add(
+                        OffsetFetchResponsePartition(
+                            partition_index=index,
+                            committed_offset=offset.offset,
+                            committed_leader_epoch=offset.leader_epoch,
+                            metadata=offset.metadata,
+                            error_code=code.number,
+                        )
                     )
                     for index, offset, code in found.partitions
                 ],
@@ -83,7 +88,9 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     )
 
 
-def _group(broker: BrokerState, event: RequestReceived, group: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+def _group(
+    broker: BrokerState, event: RequestReceived, group: OffsetFetchRequestGroup, require_stable: bool, room: AnswerRoom
+) -> OffsetFetchResponseGroup:
     code = codes.NOT_COORDINATOR
     if broker.is_coordinator(event.node_id, group.group_id):
         code = broker.groups.fetch_fault(group.group_id, group.member_id, group.member_epoch)
@@ -97,12 +104,14 @@ def _group(broker: BrokerState, event: RequestReceived, group: OffsetFetchReques
                 name=found.name,
                 topic_id=found.topic_id,
                 partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index,
-                        committed_offset=offset.offset,
-                        committed_leader_epoch=offset.leader_epoch,
-                        metadata=offset.metadata,
-                        error_code=code.number,
+                    room.add(
+                        OffsetFetchResponsePartitions(
+                            partition_index=index,
+                            committed_offset=offset.offset,
+                            committed_leader_epoch=offset.leader_epoch,
+                            metadata=offset.metadata,
+                            error_code=code.number,
+                        )
                     )
                     for index, offset, code in found.partitions
                 ],
@@ -119,19 +128,27 @@ def _asked(broker: BrokerState, topic: OffsetFetchRequestTopics, version: int) -
     return _Asked(None if known is None else known.name, topic.topic_id, topic.partition_indexes)
 
 
-def _found(broker: BrokerState, group: str, asked: Sequence[_Asked] | None, require_stable: bool, whole: ErrorCode) -> list[_Found]:
+def _found(broker: BrokerState, group: str, asked: Iterable[_Asked] | None, require_stable: bool, whole: ErrorCode) -> Iterator[_Found]:
     """All that is committed or pending when nothing is asked for in particular. `whole` refuses everything."""
     unstable = broker.offsets.unstable_partitions(group) if require_stable else frozenset()
-    result = []
-    for topic in _everything(broker, group, unstable) if asked is None else asked:
-        found = _Found(topic.name or "", topic.topic_id)
+
+    def partitions(topic: _Asked) -> Iterator[tuple[int, CommittedOffset, ErrorCode]]:
         for index in topic.indexes:
-            place = TopicPartition(found.name, index)
+            place = TopicPartition(topic.name or "", index)
             code = codes.UNKNOWN_TOPIC_ID if topic.name is None else codes.UNSTABLE_OFFSET_COMMIT if place in unstable else whole
             offset = broker.offsets.fetch(group, place) if code is codes.NONE else None
-            found.partitions.append((index, offset or _NOTHING, code))
-        result.append(found)
-    return result
+            yield index, offset or _NOTHING, code
+
+    for topic in _everything(broker, group, unstable) if asked is None else _each_once(asked):
+        yield _Found(topic.name or "", topic.topic_id, partitions(topic))
+
+
+def _each_once(asked: Iterable[_Asked]) -> Iterable[_Asked]:
+    """Topics and partitions that are named again and again, named once."""
+    indexes: dict[tuple[str | None, UUID], dict[int, None]] = {}
+    for topic in asked:
+        indexes.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.indexes))
+    return (_Asked(*topic, once) for topic, once in indexes.items())
 
 
 def _everything(broker: BrokerState, group: str, unstable: frozenset[TopicPartition]) -> list[_Asked]:

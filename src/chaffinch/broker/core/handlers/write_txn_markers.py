@@ -39,7 +39,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
                                 partition_index=index,
                                 error_code=_write(broker, event, marker, TopicPartition(topic.name, index), now_ms).number,
                             )
-                            for index in topic.partition_indexes
+                            for index in dict.fromkeys(topic.partition_indexes)
                         ],
                     )
                     for topic in marker.topics
