@@ -59,6 +59,11 @@ class ScriptedServer:
             with contextlib.suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
 
+    @property
+    def connection_count(self) -> int:
+        """Connections so far, those included that are closed."""
+        return len(self._peers)
+
     def requests(self, kind: type) -> list[Any]:
         return [message for message in self.seen if isinstance(message, kind)]
 

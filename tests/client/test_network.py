@@ -12,6 +12,7 @@ import pytest
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.client.network import Network
+from chaffinch.client.options import ConnectionSettings
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
@@ -38,7 +39,7 @@ def produce(size: int, acks: int = -1) -> ProduceRequest:
 
 @pytest.fixture
 def network() -> Any:
-    made = Network(client_id="me", request_timeout_ms=100, connect_timeout_ms=5_000)
+    made = Network(ConnectionSettings(client_id="me", request_timeout_ms=100, setup_timeout_ms=5_000))
     yield made
     made.close()
     made.close()

@@ -14,7 +14,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark import sink
 from chaffinch.spark.commit_messages import TaskContextFacts
 from chaffinch.spark.marker import Refusal
-from chaffinch.spark.options import ClientOptions, SinkOptions
+from chaffinch.spark.options import SOURCE, ClientOptions, SinkOptions, parse
 from chaffinch.spark.target import forget_client
 from tests.spark.test_spark_write import alter, values
 
@@ -25,7 +25,7 @@ ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
 def kafka():
     with EmbeddedBroker(topics={"orders": {"partitions": 2}, "dead": {"partitions": 1}}) as broker:
         yield broker
-        forget_client(ClientOptions(bootstrap_servers=(broker.bootstrap_servers,), client_id="chaffinch-spark", request_timeout_ms=30_000))
+        forget_client(ClientOptions.of(parse(SOURCE, {"kafka.bootstrap.servers": broker.bootstrap_servers})))
 
 
 @pytest.fixture

@@ -7,21 +7,23 @@ protocol lends; requests leave as lists of buffers in one system call, without b
 from __future__ import annotations
 
 import contextlib
+import random
 import selectors
 import socket
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from chaffinch.client.addresses import Address
+from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, Failed
+from chaffinch.client.options import ConnectionSettings
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime import sockets
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.runtime.sockets import SocketFailed, Waker
 
-REQUEST_TIMEOUT_MS: Final = 30_000
-CONNECT_TIMEOUT_MS: Final = 10_000
 # How often one connection may read before the others get their turn.
 READS_PER_TURN_MAX: Final = 16
 
@@ -32,27 +34,21 @@ class _Transport:
 
     connection: BrokerConnection
     opened: socket.socket
-    connect_deadline_ms: int
+    setup_deadline_ms: int
     alternatives: list[tuple[int, Any]] = field(default_factory=list)
     is_open: bool = False
+    active_ms: int = 0
     events_wanted: int = 0
 
 
 class Network:
     """Connections by address, made when first used. Everything but `wakeup` belongs to one thread."""
 
-    def __init__(
-        self,
-        *,
-        client_id: str,
-        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
-        clock: Clock | None = None,
-    ) -> None:
-        self._client_id = client_id
-        self._request_timeout_ms = request_timeout_ms
-        self._connect_timeout_ms = connect_timeout_ms
+    def __init__(self, settings: ConnectionSettings, *, clock: Clock | None = None, dice: Dice | None = None) -> None:
+        self._settings = settings
         self._clock = clock or SystemClock()
+        self._dice = dice or random.Random()
+        self._setup_failures: Counter[Address] = Counter()
         self._transports: dict[Address, _Transport] = {}
         self._selector = selectors.DefaultSelector()
         self._waker = Waker()
@@ -71,15 +67,18 @@ class Network:
         expects_answer: bool = True,
     ) -> None:
         """Hand over a request. `token` comes back with its outcome from `poll`, exactly once, whatever happens."""
+        now_ms = self._clock.now_ms()
+        self._drop_if_idle(address, now_ms)
         try:
-            transport = self._transports.get(address) or self._connect(address)
+            transport = self._transports.get(address) or self._connect(address, now_ms)
         except SocketFailed as failure:
             self._events.append(Failed(address=address, token=token, reason=str(failure), was_sent=False))
             self._events.append(Disconnected(address=address, reason=str(failure)))
             return
         self._events += transport.connection.send(
-            message, token, self._clock.now_ms(), timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer
+            message, token, now_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer
         )
+        transport.active_ms = now_ms
         if transport.is_open:
             self._guarded(transport, self._write)
 
@@ -92,7 +91,7 @@ class Network:
                 self._waker.drain()
                 continue
             self._guarded(transport, self._advance if transport.is_open else self._finish_connecting, mask)
-        self._give_up_stuck()
+        self._look_around()
         events, self._events = self._events, []
         return events
 
@@ -130,20 +129,45 @@ class Network:
     def _wait_ms(self, timeout_ms: int | None) -> int | None:
         now_ms = self._clock.now_ms()
         deadlines = [deadline for t in self._transports.values() if (deadline := t.connection.deadline_ms) is not None]
-        deadlines += [t.connect_deadline_ms for t in self._transports.values() if not t.is_open]
+        deadlines += [t.setup_deadline_ms for t in self._transports.values() if not t.is_open]
+        deadlines += [deadline for t in self._transports.values() if (deadline := self._idle_deadline_ms(t)) is not None]
         waits = [max(0, deadline - now_ms) for deadline in deadlines]
         if timeout_ms is not None:
             waits.append(max(0, timeout_ms))
         return min(waits, default=None)
 
-    def _connect(self, address: Address) -> _Transport:
-        now_ms = self._clock.now_ms()
-        connection = BrokerConnection(address, client_id=self._client_id, request_timeout_ms=self._request_timeout_ms)
-        opened, alternatives = _open_first(sockets.resolve(address.host, address.port))
-        transport = _Transport(connection, opened, now_ms + self._connect_timeout_ms, alternatives)
+    def _idle_deadline_ms(self, transport: _Transport) -> int | None:
+        """When the connection has had no traffic for too long; None while there is some, or no limit."""
+        if self._settings.idle_ms_max < 0 or not transport.is_open or transport.connection.in_flight_count:
+            return None
+        return transport.active_ms + self._settings.idle_ms_max
+
+    def _drop_if_idle(self, address: Address, now_ms: int) -> None:
+        """Close without a word, nobody waits for it: before the broker does, who would just then be sent something."""
+        transport = self._transports.get(address)
+        if transport is not None and (deadline_ms := self._idle_deadline_ms(transport)) is not None and deadline_ms <= now_ms:
+            self._forget(transport)
+
+    def _connect(self, address: Address, now_ms: int) -> _Transport:
+        settings = self._settings
+        connection = BrokerConnection(address, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms)
+        opened, alternatives = self._open_first(sockets.resolve(address.host, address.port))
+        setup_ms = settings.setup_backoff.wait_ms(self._setup_failures[address] + 1, self._dice)
+        transport = _Transport(connection, opened, now_ms + setup_ms, alternatives)
         self._transports[address] = transport
         self._register(transport)
         return transport
+
+    def _open_first(self, candidates: list[tuple[int, Any]]) -> tuple[socket.socket, list[tuple[int, Any]]]:
+        """A socket connecting to the first candidate that does not refuse at once, and the candidates after it."""
+        failure = SocketFailed("name not known: it has no address")
+        buffers = self._settings.send_buffer_bytes, self._settings.receive_buffer_bytes
+        for index, (family, address) in enumerate(candidates):
+            try:
+                return sockets.open_connecting(family, address, *buffers), candidates[index + 1 :]
+            except SocketFailed as refused:
+                failure = refused
+        raise failure
 
     def _register(self, transport: _Transport) -> None:
         transport.events_wanted = selectors.EVENT_WRITE
@@ -172,14 +196,18 @@ class Network:
                 raise
             self._selector.unregister(transport.opened)
             sockets.close_quietly(transport.opened)
-            transport.opened, transport.alternatives = _open_first(transport.alternatives)
+            transport.opened, transport.alternatives = self._open_first(transport.alternatives)
             self._register(transport)
             return
+        now_ms = self._clock.now_ms()
         transport.is_open = True
-        transport.connection.opened(self._clock.now_ms())
+        transport.active_ms = now_ms
+        self._setup_failures.pop(transport.connection.address, None)
+        transport.connection.opened(now_ms)
         self._write(transport)
 
     def _advance(self, transport: _Transport, mask: int) -> None:
+        transport.active_ms = self._clock.now_ms()
         if mask & selectors.EVENT_READ:
             self._read(transport)
         self._write(transport)
@@ -203,29 +231,28 @@ class Network:
             self._events += connection.written(count)
         self._want(transport, selectors.EVENT_READ | (selectors.EVENT_WRITE if connection.wants_write else 0))
 
-    def _give_up_stuck(self) -> None:
+    def _look_around(self) -> None:
+        """Give up what takes too long, and close what nobody uses."""
         now_ms = self._clock.now_ms()
-        for transport in list(self._transports.values()):
-            if not transport.is_open and transport.connect_deadline_ms <= now_ms:
-                self._lose(transport, f"no connection after {self._connect_timeout_ms} ms")
+        for address, transport in list(self._transports.items()):
+            if not transport.is_open and transport.setup_deadline_ms <= now_ms:
+                self._lose(transport, "no connection within socket.connection.setup.timeout.ms")
             elif transport.connection.is_stuck(now_ms):
                 self._lose(transport, "no answer within the request time-out")
+            else:
+                self._drop_if_idle(address, now_ms)
 
     def _lose(self, transport: _Transport, reason: str) -> None:
-        if self._transports.pop(transport.connection.address, None) is None:
+        address = transport.connection.address
+        if self._transports.get(address) is not transport:
             return
+        if not transport.is_open:
+            self._setup_failures[address] += 1
+        self._forget(transport)
+        self._events += transport.connection.lost(reason, now_ms=self._clock.now_ms())
+
+    def _forget(self, transport: _Transport) -> None:
+        del self._transports[transport.connection.address]
         with contextlib.suppress(KeyError, ValueError):  # Never registered, or its number is gone with the socket.
             self._selector.unregister(transport.opened)
         sockets.close_quietly(transport.opened)
-        self._events += transport.connection.lost(reason, now_ms=self._clock.now_ms())
-
-
-def _open_first(candidates: list[tuple[int, Any]]) -> tuple[socket.socket, list[tuple[int, Any]]]:
-    """A socket connecting to the first candidate that does not refuse at once, and the candidates after it."""
-    failure = SocketFailed("name not known: it has no address")
-    for index, (family, address) in enumerate(candidates):
-        try:
-            return sockets.open_connecting(family, address), candidates[index + 1 :]
-        except SocketFailed as refused:
-            failure = refused
-    raise failure

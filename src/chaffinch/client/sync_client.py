@@ -18,8 +18,10 @@ from chaffinch.client.backoff import Backoff, Dice
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.connections import Answered, Connected, ConnectionEvent, Disconnected, Failed, Written
 from chaffinch.client.coordinators import CoordinatorKind, Coordinators
-from chaffinch.client.network import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, Network
-from chaffinch.client.pipeline import Deadline, Exchange, Pipeline, failure_of
+from chaffinch.client.exchange import Deadline, Exchange, failure_of
+from chaffinch.client.network import Network
+from chaffinch.client.options import ConnectionSettings
+from chaffinch.client.pipeline import Pipeline
 from chaffinch.errors import IllegalStateException, TimeoutException, UnsupportedVersionException, codes, exception_for
 from chaffinch.errors.handling import Handling
 from chaffinch.identifiers import TopicPartition
@@ -32,6 +34,7 @@ from chaffinch.runtime.clock import Clock, SystemClock
 TIMEOUT_MS: Final = 60_000
 RETRY_BACKOFF: Final = Backoff(initial_ms=100, max_ms=1_000)
 RECONNECT_BACKOFF: Final = Backoff(initial_ms=50, max_ms=1_000)
+CONNECTIONS: Final = ConnectionSettings()
 # Requests in flight per pipeline: enough to keep a broker busy while the next batch is being made.
 WINDOW_REQUESTS: Final = 5
 OUT_OF_TIME: Final = "no answer within the caller's time-out"
@@ -47,10 +50,8 @@ class SyncClient:
         self,
         bootstrap_servers: str | Sequence[str],
         *,
-        client_id: str = "chaffinch",
         timeout_ms: int = TIMEOUT_MS,
-        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
-        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        connections: ConnectionSettings = CONNECTIONS,
         retry_backoff: Backoff = RETRY_BACKOFF,
         reconnect_backoff: Backoff = RECONNECT_BACKOFF,
         clock: Clock | None = None,
@@ -64,9 +65,7 @@ class SyncClient:
         self._retry_backoff = retry_backoff
         self._attempts = Attempts(reconnect_backoff, self._dice)
         self._coordinators = Coordinators()
-        self._network = Network(
-            client_id=client_id, request_timeout_ms=request_timeout_ms, connect_timeout_ms=connect_timeout_ms, clock=self._clock
-        )
+        self._network = Network(connections, clock=self._clock, dice=self._dice)
         self.lock = threading.RLock()
         self._is_closed = False
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from chaffinch.client.network import Network
+from chaffinch.client.options import ConnectionSettings
 from chaffinch.errors import IllegalStateException, KafkaException, RecordTooLargeException, Stored, TimeoutException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer import arguments
@@ -59,12 +60,7 @@ class Producer:
         table_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES
         self._table_batch_bytes = max(1, min(table_bytes, self._request_bytes_max, self.settings["buffer.memory"]) - BATCH_OVERHEAD_BYTES)
         self._is_closed = False
-        network = Network(
-            client_id=self.settings["client.id"],
-            request_timeout_ms=self.settings["request.timeout.ms"],
-            connect_timeout_ms=self.settings["socket.connection.setup.timeout.ms"],
-            clock=self._clock,
-        )
+        network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
         self._sender = SenderThread(self._core, network, self._clock, f"{self.settings['client.id']}-sender", _tell_outcome)
         self._changed = self._sender.changed
         self._sender.start()

@@ -12,8 +12,6 @@ import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
-# Batches are large and few: let the kernel take several at once, so that the sender thread can go on.
-SEND_BUFFER_BYTES: Final = 4 << 20
 _IN_PROGRESS: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAGAIN, errno.EALREADY})
 
 
@@ -30,8 +28,10 @@ def resolve(host: str, port: int) -> list[tuple[int, Any]]:
     return [(family, address) for family, _, _, _, address in found]
 
 
-def open_connecting(family: int, address: Any) -> socket.socket:
-    """A socket that is connecting, without waiting for it: it becomes writable when the outcome is known (`connect_outcome`)."""
+def open_connecting(family: int, address: Any, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1) -> socket.socket:
+    """A socket that is connecting, without waiting for it: it becomes writable when the outcome is known (`connect_outcome`).
+
+    The system's buffers have these sizes, or those that it likes for -1."""
     try:
         opened = socket.socket(family, socket.SOCK_STREAM)
     except OSError as error:
@@ -40,7 +40,9 @@ def open_connecting(family: int, address: Any) -> socket.socket:
         opened.setblocking(False)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
+            if size >= 0:
+                opened.setsockopt(socket.SOL_SOCKET, option, size)
         number = opened.connect_ex(address)
     except OSError as error:
         opened.close()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from chaffinch.client.connections import Answered, Failed
-from chaffinch.client.pipeline import Exchange
+from chaffinch.client.exchange import Exchange
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
 from chaffinch.errors.codes import ErrorCode

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
+from chaffinch.client.backoff import Backoff
+from chaffinch.client.options import ConnectionSettings, connection_options, reconnect_backoff, retry_backoff
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.settings import Option, OptionTable, Settings
@@ -23,12 +25,8 @@ _log = logging.getLogger(__name__)
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "path")
 BATCH_SIZE_DEFAULT: Final = 1_000_000
 
-_CLIENT: Final = (
-    Option("kafka.bootstrap.servers", "list", None, "HOST:PORT of one or more brokers, separated by commas", required=True),
-    Option("kafka.client.id", "string", "chaffinch-spark", "name of this client in the broker's logs and quotas"),
-    Option("kafka.request.timeout.ms", "int", 30_000, "how long one request may take", minimum=1),
-    Option("kafka.security.protocol", "string", "PLAINTEXT", "how to talk to the broker", choices=("PLAINTEXT",)),
-)
+_KAFKA: Final = "kafka."
+_CLIENT: Final = tuple(replace(option, name=_KAFKA + option.name) for option in connection_options("chaffinch-spark"))
 SINK: Final = OptionTable(
     (
         *_CLIENT,
@@ -56,9 +54,8 @@ SINK: Final = OptionTable(
     ),
     without_effect=(
         *_OF_SPARK, "includeHeaders", "kafka.linger.ms", "kafka.buffer.memory", "kafka.retries", "kafka.delivery.timeout.ms",
-        "kafka.max.in.flight.requests.per.connection", "kafka.metadata.max.age.ms", "kafka.send.buffer.bytes", "kafka.receive.buffer.bytes",
-        "kafka.retry.backoff.ms", "kafka.retry.backoff.max.ms", "kafka.reconnect.backoff.ms", "kafka.reconnect.backoff.max.ms",
-        "kafka.connections.max.idle.ms", "kafka.client.dns.lookup", "kafka.max.request.size", "kafka.partitioner.class",
+        "kafka.max.in.flight.requests.per.connection", "kafka.metadata.max.age.ms", "kafka.client.dns.lookup", "kafka.max.request.size",
+        "kafka.partitioner.class",
     ),
 )  # fmt: skip
 SOURCE: Final = OptionTable(
@@ -78,7 +75,7 @@ SOURCE: Final = OptionTable(
     ),
     without_effect=(
         *_OF_SPARK, "groupIdPrefix", "kafka.group.id", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "kafka.max.poll.records",
-        "kafka.check.crcs", "kafka.receive.buffer.bytes", "kafka.metadata.max.age.ms",
+        "kafka.check.crcs", "kafka.metadata.max.age.ms",
     ),
 )  # fmt: skip
 
@@ -97,15 +94,18 @@ class ClientOptions:
     """What it takes to reach a cluster. Hashable: connections are kept per value of this."""
 
     bootstrap_servers: tuple[str, ...]
-    client_id: str
-    request_timeout_ms: int
+    connections: ConnectionSettings
+    retry_backoff: Backoff
+    reconnect_backoff: Backoff
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
+        kafka = {name.removeprefix(_KAFKA): value for name, value in settings.items() if name.startswith(_KAFKA)}
         return cls(
-            bootstrap_servers=settings["kafka.bootstrap.servers"],
-            client_id=settings["kafka.client.id"],
-            request_timeout_ms=settings["kafka.request.timeout.ms"],
+            bootstrap_servers=kafka["bootstrap.servers"],
+            connections=ConnectionSettings.of(kafka),
+            retry_backoff=retry_backoff(kafka),
+            reconnect_backoff=reconnect_backoff(kafka),
         )
 
 

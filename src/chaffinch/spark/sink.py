@@ -191,7 +191,7 @@ class _Writer:
         checkpoint = self._checkpoint(facts) if plan.has_checkpoint else None
         return ShellPlan(
             transactional_id=plan.transactional_id,
-            request_timeout_ms=options.client.request_timeout_ms,
+            request_timeout_ms=options.client.connections.request_timeout_ms,
             batch_id=plan.batch_id,
             origin=Origin(query=self._query(facts), batch_id=plan.batch_id, task=-1),
             staging=self._staging(facts),

@@ -45,7 +45,10 @@ def client_for(options: ClientOptions) -> SyncClient:
     client = _clients.get(options)
     if client is None:
         client = _clients[options] = SyncClient(
-            options.bootstrap_servers, client_id=options.client_id, request_timeout_ms=options.request_timeout_ms
+            options.bootstrap_servers,
+            connections=options.connections,
+            retry_backoff=options.retry_backoff,
+            reconnect_backoff=options.reconnect_backoff,
         )
     return client
 

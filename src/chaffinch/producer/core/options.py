@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from chaffinch.client import options as client_options
+from chaffinch.client.options import METADATA_MAX_AGE, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.settings import Option, OptionTable, Settings
 
@@ -16,14 +18,8 @@ INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
 _CONNECTION: Final = (
-    Option("bootstrap.servers", "list", None, "host:port of one or more brokers to start from", required=True),
-    Option("client.id", "string", "chaffinch-producer", "name sent with each request, for the broker's logs"),
-    Option("security.protocol", "string", "PLAINTEXT", "how to talk to the broker", choices=("PLAINTEXT",)),
-    Option("request.timeout.ms", "int", 30_000, "how long a broker may take to answer before its connection is given up", minimum=1),
-    Option("socket.connection.setup.timeout.ms", "int", 10_000, "how long opening a connection may take", minimum=1),
-    Option("reconnect.backoff.ms", "int", 50, "first wait before an address that failed is tried again", minimum=0),
-    Option("reconnect.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure", minimum=0),
-    Option("metadata.max.age.ms", "int", 300_000, "how old metadata may grow before it is asked for anew", minimum=0),
+    *connection_options("chaffinch-producer"),
+    METADATA_MAX_AGE,
     Option("metadata.max.idle.ms", "int", 300_000, "how long a topic without records stays in the metadata asked for", minimum=5_000),
 )
 _SENDING: Final = (
@@ -36,8 +32,6 @@ _SENDING: Final = (
     ),
     Option("enable.idempotence", "bool", True, "each batch is written once, however often it is sent; needs acks=all and retries"),
     Option("retries", "int", INT_MAX, "how often a batch is sent again after a retriable error", minimum=0, maximum=INT_MAX),
-    Option("retry.backoff.ms", "int", 100, "first wait before a batch or request is sent again", minimum=0),
-    Option("retry.backoff.max.ms", "int", 1_000, "longest such wait; it doubles with each failure", minimum=0),
     Option("delivery.timeout.ms", "int", 120_000, "from `send` until the outcome: after it a record fails", minimum=0, maximum=INT_MAX),
     Option(
         "max.in.flight.requests.per.connection",
@@ -72,29 +66,14 @@ _TRANSACTIONS: Final = (
 )
 OPTIONS: Final = (*_CONNECTION, *_SENDING, *_GATHERING, *_TRANSACTIONS)
 
-WITHOUT_EFFECT: Final = frozenset(
-    {
-        "auto.include.jmx.reporter",
-        "client.dns.lookup",
-        "connections.max.idle.ms",
-        "enable.metrics.push",
-        "interceptor.classes",
-        "key.serializer",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",
-        "metric.reporters",
-        "metrics.num.samples",
-        "metrics.recording.level",
-        "metrics.sample.window.ms",
-        "partitioner.adaptive.partitioning.enable",
-        "partitioner.availability.timeout.ms",
-        "receive.buffer.bytes",
-        "send.buffer.bytes",
-        "socket.connection.setup.timeout.max.ms",
-        "transaction.two.phase.commit.enable",
-        "value.serializer",
-    }
-)
+WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
+    "interceptor.classes",
+    "key.serializer",
+    "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms",
+    "transaction.two.phase.commit.enable",
+    "value.serializer",
+}
 
 PRODUCER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT)
 

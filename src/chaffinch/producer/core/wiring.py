@@ -6,8 +6,9 @@ from collections import Counter
 from typing import Final
 
 from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
-from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.backoff import Dice
 from chaffinch.client.cluster import ClusterState
+from chaffinch.client.options import reconnect_backoff, retry_backoff
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.options import ACKS, is_idempotent
 from chaffinch.settings import Settings
@@ -40,11 +41,10 @@ class Wiring:
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.request_bytes_max: int = settings["max.request.size"]
         self.requests_per_node_max: int = settings["max.in.flight.requests.per.connection"]
-        self.retry_backoff = Backoff(initial_ms=settings["retry.backoff.ms"], max_ms=settings["retry.backoff.max.ms"])
-        reconnect = Backoff(initial_ms=settings["reconnect.backoff.ms"], max_ms=settings["reconnect.backoff.max.ms"])
+        self.retry_backoff = retry_backoff(settings)
         self.bootstrap = parse_bootstrap_servers(settings["bootstrap.servers"])
         self.cluster = ClusterState()
-        self.attempts = Attempts(reconnect, dice)
+        self.attempts = Attempts(reconnect_backoff(settings), dice)
         self.metadata = MetadataWatch(
             self.cluster,
             age_ms_max=settings["metadata.max.age.ms"],

@@ -1,0 +1,120 @@
+"""The options that all clients share, each with its effect on the sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from chaffinch.admin.options import ADMIN_TABLE
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered, Disconnected, Failed
+from chaffinch.client.network import Network
+from chaffinch.client.options import ConnectionSettings
+from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.runtime import sockets
+from chaffinch.runtime.clock import ManualClock
+from tests.client.scripted_server import ScriptedServer
+
+
+class EvenDice:
+    """Waits without jitter."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+@contextlib.contextmanager
+def network_of(clock: ManualClock, **options: Any) -> Iterator[Network]:
+    settings = ADMIN_TABLE.parse({"bootstrap.servers": "x:1", **options})
+    network = Network(ConnectionSettings.of(settings), clock=clock, dice=EvenDice())
+    yield network
+    network.close()
+
+
+def ask(network: Network, server: ScriptedServer) -> None:
+    network.send(Address("127.0.0.1", server.port), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
+    while not any(isinstance(event, Answered) for event in network.poll(10_000)):
+        pass
+
+
+@pytest.mark.parametrize("table", [ADMIN_TABLE, PRODUCER_OPTIONS], ids=["admin", "producer"])
+def test_each_table_has_what_connections_need(table: Any) -> None:
+    settings = table.parse({"bootstrap.servers": "x:1", "client.id": "me", "socket.connection.setup.timeout.ms": "7"})
+    found = ConnectionSettings.of(settings)
+    assert (found.client_id, found.setup_timeout_ms) == ("me", 7)
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert len({found, ConnectionSettings.of(settings)}) == 1
+
+
+@pytest.mark.parametrize("idle_ms", [100, -1])
+@pytest.mark.parametrize("is_polled", [True, False], ids=["polled", "used again"])
+def test_an_idle_connection_is_closed_and_made_anew(idle_ms: int, is_polled: bool) -> None:
+    clock = ManualClock()
+    with ScriptedServer() as server, network_of(clock, **{"connections.max.idle.ms": idle_ms}) as network:
+        ask(network, server)
+        clock.advance(99)
+        assert network.poll(0) == []
+        assert network.is_connected(Address("127.0.0.1", server.port))
+        clock.advance(1)
+        if is_polled:
+            assert network.poll(0) == [], "nobody waits for it, so nobody is told"
+            assert network.is_connected(Address("127.0.0.1", server.port)) is (idle_ms == -1)
+        before = server.connection_count
+        ask(network, server)
+        assert server.connection_count - before == (0 if idle_ms == -1 else 1)
+
+
+def test_use_keeps_a_connection() -> None:
+    clock = ManualClock()
+    with ScriptedServer() as server, network_of(clock, **{"connections.max.idle.ms": 100}) as network:
+        for _ in range(5):
+            ask(network, server)
+            clock.advance(60)
+        assert server.connection_count == 1
+
+
+def test_the_time_to_open_a_connection_doubles_up_to_its_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never_connects(*_: Any) -> socket.socket:
+        opened, other = socket.socketpair()
+        others.append(other)
+        opened.setblocking(False)
+        while sockets.send_some(opened, [memoryview(bytes(1 << 16))]):
+            pass
+        return opened
+
+    clock, where, others = ManualClock(), Address("127.0.0.1", 1), []
+    monkeypatch.setattr(sockets, "open_connecting", never_connects)
+    options = {"socket.connection.setup.timeout.ms": 100, "socket.connection.setup.timeout.max.ms": 300}
+    with network_of(clock, **options) as network:
+        for setup_ms in (100, 200, 300, 300):
+            network.send(where, MetadataRequest(topics=[]), "t", timeout_ms=10_000)
+            clock.advance(setup_ms - 1)
+            assert network.poll(0) == []
+            clock.advance(1)
+            failed, lost = network.poll(0)
+            assert isinstance(failed, Failed)
+            assert isinstance(lost, Disconnected)
+            assert "socket.connection.setup.timeout.ms" in lost.reason
+    for other in others:
+        other.close()
+
+
+@pytest.mark.parametrize(("option", "number"), [("send.buffer.bytes", socket.SO_SNDBUF), ("receive.buffer.bytes", socket.SO_RCVBUF)])
+def test_buffers_of_the_system(option: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[socket.socket] = []
+    open_connecting = sockets.open_connecting
+
+    def noting(*arguments: Any) -> socket.socket:
+        opened.append(open_connecting(*arguments))
+        return opened[-1]
+
+    monkeypatch.setattr(sockets, "open_connecting", noting)
+    with ScriptedServer() as server, network_of(ManualClock(), **{option: 20_000}) as network:
+        ask(network, server)
+        assert opened[0].getsockopt(socket.SOL_SOCKET, number) == 40_000, "Linux counts what it needs itself, the same again"
