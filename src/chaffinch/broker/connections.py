@@ -42,13 +42,28 @@ class Owner(Protocol):
     def left_unsent(self, peer: Peer) -> None: ...
 
 
+class RequestsHeld:
+    """What has come of all connections whose first request waits for its answer, and how much that may be.
+
+    Beyond it none of them is read any further until it is answered: what it sends would only wait, too. The others are read.
+    """
+
+    __slots__ = ("bytes_held", "bytes_max")
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_held = 0
+        self.bytes_max = bytes_max
+
+
 class Peer(asyncio.BufferedProtocol):
     """A connected client. `node_id`: the declared node on whose listener it came.
 
     `unread_bytes_max`: answers that the client has not read, beyond which nothing more is done for it; one fetch answer may exceed it.
     """
 
-    def __init__(self, owner: Owner, frames: ServerConnection, connection_id: int, node_id: int, unread_bytes_max: int) -> None:
+    def __init__(
+        self, owner: Owner, frames: ServerConnection, connection_id: int, node_id: int, unread_bytes_max: int, held: RequestsHeld
+    ) -> None:
         self.connection_id = connection_id
         self.node_id = node_id
         self.frames = frames
@@ -63,6 +78,8 @@ class Peer(asyncio.BufferedProtocol):
         self._sends = True
         self._backlog: deque[ReceivedRequest] = deque()
         self._bytes_waiting = 0
+        self._held = held
+        self._bytes_held = 0  # Of it, counted there.
         self._unsent: list[Buffer] = []
         self._unsent_bytes = 0
         self._congested: set[str] = set()  # What has more answers than it should: the transport, or the pace.
@@ -118,6 +135,7 @@ class Peer(asyncio.BufferedProtocol):
         self._end()
         self._transport = None
         self.frames.close()
+        self._hold(0)
         self._owner.disconnected(self)
 
     # What the server calls ------------------------------------------------------------------------------------------------------------
@@ -146,7 +164,7 @@ class Peer(asyncio.BufferedProtocol):
             self._unsent_bytes += len(part)
         if self._unsent_bytes > UNSENT_BYTES_MAX:
             self.flush()
-        elif self._is_paused:
+        elif self._is_paused or self._bytes_held:
             self._consider_reading()
 
     def flush(self) -> None:
@@ -164,12 +182,12 @@ class Peer(asyncio.BufferedProtocol):
                 self._transport.writelines(parts)
             if self.unsent_bytes:
                 self._owner.left_unsent(self)
-        if self._is_paused:
+        if self._is_paused or self._bytes_held:
             self._consider_reading()
 
     def skip(self, request: ReceivedRequest) -> None:
         """The request has no answer, and is done."""
-        if self._is_paused:
+        if self._is_paused or self._bytes_held:
             self._consider_reading()
 
     def slow_down(self, bytes_per_second: int, *, answers: bool, requests: bool) -> None:
@@ -238,10 +256,12 @@ class Peer(asyncio.BufferedProtocol):
         waiting = self.frames.open_count
         if waiting == 0 and not self._backlog:
             self._bytes_waiting = 0
+        if self._bytes_held != self._bytes_waiting:
+            self._hold(self._bytes_waiting)
         must_pause = (
             bool(self._congested)
             or waiting > REQUESTS_WAITING_MAX
-            or (waiting > 0 and self._bytes_waiting > BYTES_WAITING_MAX)
+            or (waiting > 0 and (self._bytes_waiting > BYTES_WAITING_MAX or self._held.bytes_held > self._held.bytes_max))
             or (self._slow_requests is not None and self._slow_requests.must_pause)
         )
         if must_pause != self._is_paused and self._transport is not None and not self._transport.is_closing():
@@ -250,6 +270,10 @@ class Peer(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
+
+    def _hold(self, count: int) -> None:
+        self._held.bytes_held += count - self._bytes_held
+        self._bytes_held = count
 
 
 def _shown(address: Any) -> str:

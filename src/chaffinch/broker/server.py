@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from chaffinch.broker.connection_watch import ConnectionWatch
-from chaffinch.broker.connections import Peer
+from chaffinch.broker.connections import Peer, RequestsHeld
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.declared_replicas import Node
@@ -55,6 +55,7 @@ class BrokerServer:
         self._unread_bytes_max: int = settings["connections.max.unread.bytes"]
         self._frame_bytes_max: int = settings["socket.request.max.bytes"]
         self._budget = FrameBudget(settings["queued.max.request.bytes"])
+        self._held = RequestsHeld(settings["queued.max.request.bytes"])
         self._pool = BufferPool()
         self._syncs = settings["flush.policy"] == "always"
         self._unsent: list[Effect] = []
@@ -113,7 +114,7 @@ class BrokerServer:
 
     def _peer(self, node_id: int) -> Peer:
         frames = ServerConnection(self._frame_bytes_max, budget=self._budget, pool=self._pool)
-        return Peer(self, frames, next(self._ids), node_id, self._unread_bytes_max)
+        return Peer(self, frames, next(self._ids), node_id, self._unread_bytes_max, self._held)
 
     @property
     def peers(self) -> Collection[Peer]:

@@ -105,7 +105,14 @@ _KAFKA = (
         minimum=0,
     ),
     Option("num.partitions", "int", 1, "Partitions of topics created without a number.", minimum=1),
-    Option("queued.max.request.bytes", "int", 512 << 20, "Largest sum of what has arrived of incomplete large requests.", minimum=1),
+    Option(
+        "queued.max.request.bytes",
+        "int",
+        512 << 20,
+        "Largest sum of what has arrived of incomplete large requests, beyond which those who send more are disconnected; and of requests "
+        "that wait, beyond which nothing more is read from those who wait for an answer.",
+        minimum=1,
+    ),
     Option(
         "queued.max.response.bytes",
         "int",
