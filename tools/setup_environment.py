@@ -1,4 +1,4 @@
-"""Sets up `.venv`: the locked dependencies, Chaffinch itself, Java where none is, the compiled kernels.
+"""Sets up `.venv`: the locked dependencies, Chaffinch itself, Java where none is, the compiled kernels and bytecode.
 
 Run by `make setup` with the machine's own Python, so it uses the standard library only. Every failure ends in one line
 that says what is missing and what to install. It runs again only when the lock files or pyproject.toml have changed.
@@ -87,6 +87,8 @@ def main() -> None:
         run(*pip_install("--no-deps", "--no-build-isolation", "--editable", "."), what="installing chaffinch")
         if not has_java():
             install_java()
+    # As pip does for what it copies. Else processes pay for it: 0.2 s of a broker's start, of each one under PYTHONDONTWRITEBYTECODE.
+    run(PYTHON, "-m", "compileall", "-q", "src/chaffinch", what="compiling the sources")
     run(PYTHON, "-m", "chaffinch.records.kernels", what="compiling the kernels")
     READY.touch()
 
