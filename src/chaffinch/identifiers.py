@@ -45,6 +45,15 @@ class OffsetAndMetadata(NamedTuple):
     leader_epoch: int = -1
 
 
+class GroupMetadata(NamedTuple):
+    """The consumer group whose offsets go into a transaction. Without a member only the group id is checked by the broker."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 NO_PRODUCER: Final = ProducerIdentity(-1, -1)
 
 

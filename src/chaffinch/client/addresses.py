@@ -18,10 +18,15 @@ _ADDRESS: Final = re.compile(r"(?:\[(?P<bracketed>[0-9a-fA-F:.%\w]+)\]|(?P<name>
 
 
 class Address(NamedTuple):
-    """One listener. `str()` gives `host:port`, with brackets around an IPv6 host."""
+    """One listener. `str()` gives `host:port`, with brackets around an IPv6 host.
+
+    Brokers answer a connection's requests in order. What must not wait behind something slow (a Fetch that waits for records) goes
+    over another connection to the same listener: another `lane`, with an address of its own.
+    """
 
     host: str
     port: int
+    lane: int = 0
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.identifiers import NO_OFFSET, GroupMetadata, TopicPartition
+
+__all__ = ["GroupMetadata", "Headers", "ProducerRecord", "RecordMetadata"]
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -39,13 +41,3 @@ class RecordMetadata(NamedTuple):
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
-    """The consumer group whose offsets go into a transaction. Without a member only the group id is checked by the broker."""
-
-    group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None

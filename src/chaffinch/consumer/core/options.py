@@ -1,0 +1,171 @@
+"""The consumer's options: names, defaults and ranges as in Apache Kafka 4.3 (ConsumerConfig.java, CommonClientConfigs.java).
+
+Everything in `OPTIONS` has an effect. Names in `WITHOUT_EFFECT` are Kafka's, accepted so that configurations can be shared, and said
+once in the log. What contradicts itself is refused here, before anything is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from chaffinch.client import options as client_options
+from chaffinch.client.options import METADATA_MAX_AGE, connection_options
+from chaffinch.errors import ConfigException
+from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST
+from chaffinch.protocol.messages.fetch import READ_COMMITTED, READ_UNCOMMITTED
+from chaffinch.settings import Option, OptionTable, Settings
+
+INT_MAX: Final = 2**31 - 1
+MS_MAX: Final = 2**31 - 1
+
+TABLE_RECORDS: Final = 100_000
+"""Most rows of one `poll_table`, unless max.poll.records is given: a table costs little per row, and something per table."""
+
+ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+
+_GROUP: Final = (
+    Option("group.id", "string", None, "the group that shares the topics' partitions and keeps the offsets; needed to subscribe or commit"),
+    Option("group.instance.id", "string", None, "a name that makes the member static: a restart within the session moves no partition"),
+    Option("group.protocol", "string", "classic", "how the group agrees: `classic` (KIP-848's `consumer` is not spoken)"),
+    Option(
+        "partition.assignment.strategy",
+        "list",
+        ("range", "cooperative-sticky"),
+        "ways to share partitions, the preferred one first; all members need one in common. With `cooperative-sticky` alone members keep"
+        " reading while the group rebalances",
+        choices=ASSIGNORS,
+    ),
+    Option("session.timeout.ms", "int", 45_000, "without a heartbeat for so long the member is out", minimum=1, maximum=MS_MAX),
+    Option("heartbeat.interval.ms", "int", 3_000, "time between heartbeats", minimum=1, maximum=MS_MAX),
+    Option(
+        "max.poll.interval.ms",
+        "int",
+        300_000,
+        "a member that does not poll for so long leaves the group; how long members may take to join again in a rebalance",
+        minimum=1,
+        maximum=MS_MAX,
+    ),
+)
+_OFFSETS: Final = (
+    Option("enable.auto.commit", "bool", True, "`poll` commits what earlier polls gave; off unless given where there is no group.id"),
+    Option("auto.commit.interval.ms", "int", 5_000, "time between such commits", minimum=0, maximum=MS_MAX),
+    Option(
+        "auto.offset.reset",
+        "string",
+        "latest",
+        "where to begin without a committed offset, or where it is not there any more: `earliest`, `latest`, `by_duration:PT1H30M` (so"
+        " long ago, ISO 8601), or `none`: an error",
+    ),
+)
+_FETCHING: Final = (
+    Option(
+        "isolation.level", "string", "read_uncommitted", "with `read_committed`, only what is committed", choices=tuple(ISOLATION_LEVELS)
+    ),
+    Option("fetch.min.bytes", "int", 1, "a broker answers when it has so much", minimum=0, maximum=INT_MAX),
+    Option("fetch.max.wait.ms", "int", 500, "or has waited for so long", minimum=0, maximum=MS_MAX),
+    Option("fetch.max.bytes", "int", 50 << 20, "bytes of one answer; one batch comes whole all the same", minimum=0, maximum=INT_MAX),
+    Option(
+        "max.partition.fetch.bytes",
+        "int",
+        1 << 20,
+        "bytes per partition in one answer; of each partition up to twice as much waits to be polled",
+        minimum=0,
+        maximum=INT_MAX,
+    ),
+    Option("max.poll.records", "int", 500, f"records one `poll` gives at most; {TABLE_RECORDS} for `poll_table` unless given", minimum=1),
+    Option("check.crcs", "bool", True, "check the checksum of every batch"),
+    Option("client.rack", "string", "", "where this client is: brokers may send it to a replica nearby"),
+    Option("key.deserializer", "any", None, "a callable: bytes of a key to what `poll` gives; not asked for null, nor for `poll_table`"),
+    Option("value.deserializer", "any", None, "the same for values"),
+)
+_TOPICS: Final = (
+    Option("allow.auto.create.topics", "bool", True, "a topic that is asked for may be created, where the broker does so"),
+    Option("exclude.internal.topics", "bool", True, "internal topics match no pattern"),
+    Option("default.api.timeout.ms", "int", 60_000, "how long calls without a timeout of their own wait", minimum=0, maximum=MS_MAX),
+)
+OPTIONS: Final = (*connection_options("chaffinch-consumer"), METADATA_MAX_AGE, *_GROUP, *_OFFSETS, *_FETCHING, *_TOPICS)
+
+WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {"group.remote.assignor", "interceptor.classes", "share.acknowledgement.mode"}
+
+CONSUMER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT)
+
+_DURATION: Final = re.compile(
+    r"by_duration:P(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?", re.IGNORECASE
+)
+_SECONDS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+
+
+class ResetStrategy(NamedTuple):
+    """Where to begin: `timestamp` is what ListOffsets is asked for, `ago_ms` is taken from the wall clock instead; both None: an error."""
+
+    name: str
+    timestamp: int | None = None
+    ago_ms: int | None = None
+
+
+EARLIEST: Final = ResetStrategy("earliest", OFFSET_EARLIEST)
+LATEST: Final = ResetStrategy("latest", OFFSET_LATEST)
+NONE: Final = ResetStrategy("none")
+
+
+def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
+    """The settings of a consumer. ConfigException for an unknown name, a value out of range, or options that contradict each other."""
+    settings = CONSUMER_OPTIONS.parse(mapping, **keywords)
+    for check in (_check_group, _check_times, _check_deserializers):
+        check(settings)
+    reset_strategy(settings)
+    return settings
+
+
+def reset_strategy(settings: Settings) -> ResetStrategy:
+    """What auto.offset.reset says; ConfigException for what it cannot say."""
+    text: str = settings["auto.offset.reset"]
+    simple = {strategy.name: strategy for strategy in (EARLIEST, LATEST, NONE)}.get(text.lower())
+    if simple is not None:
+        return simple
+    found = _DURATION.fullmatch(text)
+    if found is None or not any(found.groups()):
+        allowed = "one of earliest, latest, none, or by_duration: and an ISO 8601 duration as in by_duration:PT1H30M"
+        raise ConfigException(f"option auto.offset.reset cannot be {text!r}: it must be {allowed}")
+    seconds = sum(float(number) * _SECONDS[unit] for unit, number in found.groupdict().items() if number)
+    return ResetStrategy(text, ago_ms=int(seconds * 1000))
+
+
+def commits_itself(settings: Settings) -> bool:
+    """Whether polls commit: the default needs a group, as in Kafka."""
+    return bool(settings["enable.auto.commit"]) and settings["group.id"] is not None
+
+
+def _check_group(settings: Settings) -> None:
+    if settings["group.protocol"].lower() != "classic":
+        given = settings["group.protocol"]
+        raise ConfigException(
+            f"option group.protocol cannot be {given!r}: it must be classic; this client does not speak KIP-848's protocol"
+        )
+    for name in ("group.id", "group.instance.id"):
+        if settings[name] == "":
+            raise ConfigException(f"option {name} cannot be empty: leave it out")
+    if settings["group.id"] is None and settings["group.instance.id"] is not None:
+        raise ConfigException("option group.instance.id needs a group.id, and there is none")
+    if settings["group.id"] is None and "enable.auto.commit" in settings.given and settings["enable.auto.commit"]:
+        raise ConfigException("option enable.auto.commit cannot be true without a group.id: offsets are committed for a group")
+    strategies = settings["partition.assignment.strategy"]
+    if not strategies or len(set(strategies)) < len(strategies):
+        raise ConfigException(
+            f"option partition.assignment.strategy cannot be {','.join(strategies)!r}: it must name one or more, each once"
+        )
+
+
+def _check_times(settings: Settings) -> None:
+    heartbeat, session = settings["heartbeat.interval.ms"], settings["session.timeout.ms"]
+    if heartbeat >= session:
+        raise ConfigException(f"option heartbeat.interval.ms cannot be {heartbeat}: it must be below session.timeout.ms, {session}")
+
+
+def _check_deserializers(settings: Settings) -> None:
+    for name in ("key.deserializer", "value.deserializer"):
+        if settings[name] is not None and not callable(settings[name]):
+            raise ConfigException(f"option {name} cannot be {settings[name]!r}: it must be a callable that takes bytes")

@@ -1,0 +1,193 @@
+"""Who gets which partition: Kafka's own results for range and round robin, and what the sticky assignors promise, for any group."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+from chaffinch.consumer.core.assignors import ASSIGNORS
+from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_cooperative, encode_sticky
+from chaffinch.consumer.core.sticky import Claim, share
+from chaffinch.identifiers import TopicPartition
+
+TOPICS = ("a", "b", "c", "d")
+names = st.sampled_from(TOPICS)
+counts_of_topics = st.dictionaries(names, st.integers(0, 9))
+subscriptions = st.dictionaries(st.sampled_from([f"m{i}" for i in range(6)]), st.sets(names).map(frozenset), min_size=1)
+
+
+def claims_of(assigned, generation=1):
+    return {member: Claim(tuple(partitions), generation) for member, partitions in assigned.items()}
+
+
+def members(**topics):
+    return {name: MemberSubscription(topics=tuple(wanted)) for name, wanted in topics.items()}
+
+
+def written(assignment):
+    return {member: [str(partition) for partition in partitions] for member, partitions in assignment.items()}
+
+
+def every_partition(assigned):
+    return sorted(partition for partitions in assigned.values() for partition in partitions)
+
+
+def wanted_partitions(topics, counts):
+    wanted = frozenset().union(*topics.values())
+    return sorted(TopicPartition(topic, number) for topic in wanted for number in range(counts.get(topic, 0)))
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "counts", "expected"),
+    [
+        # The examples in the documentation of RangeAssignor and RoundRobinAssignor.
+        ("range", {"c0": "ab", "c1": "ab"}, {"a": 3, "b": 3}, {"c0": ["a-0", "a-1", "b-0", "b-1"], "c1": ["a-2", "b-2"]}),
+        ("roundrobin", {"c0": "ab", "c1": "ab"}, {"a": 3, "b": 3}, {"c0": ["a-0", "a-2", "b-1"], "c1": ["a-1", "b-0", "b-2"]}),
+        (
+            "roundrobin",
+            {"c0": "a", "c1": "ab", "c2": "abc"},
+            {"a": 1, "b": 2, "c": 3},
+            {"c0": ["a-0"], "c1": ["b-0"], "c2": ["b-1", "c-0", "c-1", "c-2"]},
+        ),
+        ("range", {"c0": "a"}, {}, {"c0": []}),
+        ("sticky", {"c0": "a", "c1": ""}, {"a": 2}, {"c0": ["a-0", "a-1"], "c1": []}),
+        # StickyAssignor's second example, where everybody's topics differ.
+        (
+            "sticky",
+            {"c0": "a", "c1": "ab", "c2": "abc"},
+            {"a": 1, "b": 2, "c": 3},
+            {"c0": ["a-0"], "c1": ["b-0", "b-1"], "c2": ["c-0", "c-1", "c-2"]},
+        ),
+    ],
+)
+def test_known_results(name, said, counts, expected):
+    assert written(ASSIGNORS[name].assign(members(**said), counts)) == expected
+
+
+def test_static_members_come_first_and_in_the_order_of_their_names():
+    said = {
+        "m1": MemberSubscription(topics=("a",)),
+        "m2": MemberSubscription(topics=("a",), instance_id="z"),
+        "m3": MemberSubscription(topics=("a",), instance_id="y"),
+    }
+    assert written(ASSIGNORS["range"].assign(said, {"a": 3})) == {"m3": ["a-0"], "m2": ["a-1"], "m1": ["a-2"]}
+
+
+def kafka_python_assignment(assignor, counts, topics):
+    """What kafka-python's assignor gives; it wants a cluster's partitions and a list of members."""
+    cluster = SimpleNamespace(partitions_for_topic=lambda topic: set(range(counts[topic])) if topic in counts else None)
+    said = [
+        SimpleNamespace(member_id=member, group_instance_id=None, metadata=SimpleNamespace(topics=sorted(wanted)))
+        for member, wanted in topics.items()
+    ]
+    return {
+        member: sorted(TopicPartition(topic, number) for topic, numbers in found.assigned_partitions for number in numbers)
+        for member, found in assignor.assign(cluster, said).items()
+    }
+
+
+@pytest.mark.parametrize(("name", "other"), [("range", RangePartitionAssignor), ("roundrobin", RoundRobinPartitionAssignor)])
+@given(topics=subscriptions, counts=st.dictionaries(names, st.integers(1, 9)))
+def test_kafka_python_gives_the_same(name, other, topics, counts):
+    if name == "roundrobin":  # There it raises KeyError when it has to pass over a member.
+        topics = dict.fromkeys(topics, next(iter(topics.values())))
+    mine = ASSIGNORS[name].assign({member: MemberSubscription(topics=tuple(sorted(wanted))) for member, wanted in topics.items()}, counts)
+    assert {member: sorted(partitions) for member, partitions in mine.items()} == kafka_python_assignment(other, counts, topics)
+
+
+@pytest.mark.parametrize("name", ASSIGNORS)
+@given(topics=subscriptions, counts=counts_of_topics)
+def test_each_partition_goes_to_one_subscriber(name, topics, counts):
+    assigned = ASSIGNORS[name].assign({member: MemberSubscription(topics=tuple(wanted)) for member, wanted in topics.items()}, counts)
+    assert assigned.keys() == topics.keys()
+    assert every_partition(assigned) == wanted_partitions(topics, counts)
+    assert all(partition.topic in topics[member] for member, partitions in assigned.items() for partition in partitions)
+
+
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
+@given(topics=subscriptions, counts=counts_of_topics)
+def test_a_settled_group_stays_as_it_is(name, topics, counts):
+    assign = ASSIGNORS[name].assign
+    first = assign({member: MemberSubscription(topics=tuple(wanted)) for member, wanted in topics.items()}, counts)
+    said = {
+        member: MemberSubscription(
+            topics=tuple(wanted),
+            owned=tuple(first[member]),
+            generation=3,
+            user_data=encode_sticky(first[member], 3),
+        )
+        for member, wanted in topics.items()
+    }
+    assert assign(said, counts) == first
+
+
+@given(topics=subscriptions, counts=counts_of_topics, seed=st.integers(0, 1000))
+def test_no_other_sharing_is_more_equal(topics, counts, seed):
+    """A sharing is as equal as can be when no partition can go, through however many hands, to a member with two fewer."""
+    dice = random.Random(seed)
+    there = wanted_partitions(topics, counts)
+    claims = {member: Claim(tuple(p for p in there if dice.random() < 0.3), dice.randrange(3)) for member in topics}
+    assigned = share(topics, counts, claims)
+    assert every_partition(assigned) == there
+    for start in topics:
+        reachable, before = {start}, set()
+        while reachable != before:
+            before = set(reachable)
+            given = {partition.topic for member in reachable for partition in assigned[member]}
+            reachable |= {member for member, wanted in topics.items() if wanted & given}
+        assert min(len(assigned[member]) for member in reachable) >= len(assigned[start]) - 1
+
+
+@given(before=st.integers(1, 6), after=st.integers(1, 6), count=st.integers(0, 40))
+def test_only_as_many_partitions_move_as_must(before, after, count):
+    """Members with one subscription come or go: who stays keeps what it had, up to its new share."""
+    old = share({f"m{i}": frozenset("a") for i in range(before)}, {"a": count}, {})
+    new = share({f"m{i}": frozenset("a") for i in range(after)}, {"a": count}, claims_of(old))
+    kept = sum(len(set(new[member]) & set(old[member])) for member in new if member in old)
+    shares = sorted(map(len, new.values()), reverse=True)
+    assert kept == sum(min(len(old[member]), size) for member, size in zip(old, shares, strict=False))
+
+
+@pytest.mark.parametrize(
+    ("claims", "owner"),
+    [
+        ({"m0": ((0,), 1), "m1": ((0,), 2)}, "m1"),
+        ({"m0": ((0,), 2), "m1": ((0,), 1)}, "m0"),
+        ({"m0": ((), 2), "m1": ((0,), 2)}, "m1"),
+    ],
+)
+def test_the_later_generation_has_what_two_claim(claims, owner):
+    had = {
+        member: Claim(tuple(TopicPartition("a", number) for number in found), generation) for member, (found, generation) in claims.items()
+    }
+    assigned = share({"m0": frozenset("a"), "m1": frozenset("a")}, {"a": 1}, had)
+    assert assigned[owner] == [TopicPartition("a", 0)]
+
+
+def test_a_cooperative_member_gives_up_before_another_gets():
+    owned = tuple(TopicPartition("a", number) for number in range(4))
+    said = {"m0": MemberSubscription(topics=("a",), owned=owned, generation=1), "m1": MemberSubscription(topics=("a",))}
+    first = ASSIGNORS["cooperative-sticky"].assign(said, {"a": 4})
+    assert written(first) == {"m0": ["a-0", "a-1"], "m1": []}
+    said["m0"] = MemberSubscription(topics=("a",), owned=owned[:2], generation=2)
+    assert written(ASSIGNORS["cooperative-sticky"].assign(said, {"a": 4})) == {"m0": ["a-0", "a-1"], "m1": ["a-2", "a-3"]}
+
+
+def test_the_generation_of_an_older_member_is_in_its_user_data():
+    both = (TopicPartition("a", 0),)
+    said = {
+        "m0": MemberSubscription(topics=("a",), owned=both, user_data=encode_cooperative(7)),
+        "m1": MemberSubscription(topics=("a",), owned=both, user_data=encode_cooperative(6)),
+    }
+    assert written(ASSIGNORS["cooperative-sticky"].assign(said, {"a": 1}))["m0"] == ["a-0"]
+
+
+def test_a_large_group_is_shared_in_no_time():
+    members_before = {f"m{i}": frozenset("a") for i in range(2)}
+    old = share(members_before, {"a": 2000}, {})
+    new = share({f"m{i}": frozenset("a") for i in range(50)}, {"a": 2000}, claims_of(old))
+    assert {len(partitions) for partitions in new.values()} == {40}
