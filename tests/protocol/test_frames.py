@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaffinch.protocol.frames import (
+    BUSY_CHUNK_BYTES,
     CHUNK_BYTES,
     EAGER_BYTES_MAX,
     POOL_BUFFERS_MAX,
@@ -67,7 +68,7 @@ class TestArrivals:
         assert feed(assembler, b"\2ab") == [b"ab"]
 
     @settings(max_examples=60, deadline=None)
-    @given(st.lists(st.integers(0, 3000) | st.integers(CHUNK_BYTES - 8, CHUNK_BYTES + 8), max_size=12), st.integers(1, 100_000))
+    @given(st.lists(st.integers(0, 3000) | st.integers(CHUNK_BYTES - 8, CHUNK_BYTES + 8), max_size=12), st.integers(1, 300_000))
     def test_any_sizes_in_any_pieces(self, sizes: list[int], read_bytes_max: int) -> None:
         bodies = [body(size) for size in sizes]
         assert feed(FrameAssembler(), framed(*bodies), max(read_bytes_max, sum(sizes) // 200)) == bodies
@@ -80,6 +81,51 @@ class TestArrivals:
         assembler.get_buffer(-1)
         assembler.get_buffer(-1)[:3] = b"\2ab"
         assert assembler.buffer_updated(3) == [b"ab"]
+
+
+SMALL = framed(body(18_000))
+PENDING_BYTES = CHUNK_BYTES % len(SMALL)
+"""How much of the fourth one a read of `CHUNK_BYTES` brings."""
+
+
+class TestBusyConnections:
+    """Reads that fill their chunk make the next one larger; what an idle connection holds stays small."""
+
+    def busy(self, pool: BufferPool) -> FrameAssembler:
+        assembler = FrameAssembler(pool=pool)
+        assert len(assembler.get_buffer()) == CHUNK_BYTES
+        assert len(feed(assembler, (4 * SMALL)[:CHUNK_BYTES])) == 3
+        assert len(assembler.get_buffer()) == BUSY_CHUNK_BYTES - PENDING_BYTES
+        return assembler
+
+    def test_as_long_as_reads_fill_it(self) -> None:
+        assembler = self.busy(BufferPool())
+        stream = 20 * SMALL
+        assert feed(assembler, stream[PENDING_BYTES:BUSY_CHUNK_BYTES]) == 14 * [body(18_000)]
+        assert len(assembler.get_buffer()) == BUSY_CHUNK_BYTES - BUSY_CHUNK_BYTES % len(SMALL)
+
+    @pytest.mark.parametrize(
+        "last",
+        [b"", SMALL[:3], SMALL[:10_000], framed(bytes(CHUNK_BYTES - 4))[:-1], framed(body(200_000))[:70_000]],
+        ids=["nothing", "part of a size", "part of a frame", "nearly a chunk", "part of a large frame"],
+    )
+    def test_a_read_with_room_left_ends_it(self, last: bytes) -> None:
+        pool = BufferPool()
+        assembler = self.busy(pool)
+        assert len(feed(assembler, (5 * SMALL)[PENDING_BYTES:] + last)) == 5
+        assert assembler.bytes_pending == len(last)
+        assert len(assembler.get_buffer()) <= CHUNK_BYTES or len(last) > CHUNK_BYTES
+        kept = pool.bytes_kept
+        pool.lend(BUSY_CHUNK_BYTES)
+        assert pool.bytes_kept == kept, "the larger chunk is free for others"
+
+    def test_a_large_frame_ends_it_too(self) -> None:
+        pool = BufferPool()
+        assembler = self.busy(pool)
+        feed(assembler, (5 * SMALL)[PENDING_BYTES:] + framed(body(400_000))[: BUSY_CHUNK_BYTES - 5 * len(SMALL)])
+        kept = pool.bytes_kept
+        pool.lend(BUSY_CHUNK_BYTES)
+        assert pool.bytes_kept == kept
 
 
 class TestViews:
