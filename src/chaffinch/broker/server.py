@@ -43,13 +43,16 @@ TURNS_TO_END: Final = 5
 class BrokerServer:
     """A running broker. Made by `start`; `close` ends it in order, `abandon` as a SIGKILL would."""
 
-    def __init__(self, core: BrokerCore, listeners: Sequence[socket.socket], clock: Clock) -> None:
+    def __init__(self, core: BrokerCore, listeners: Sequence[socket.socket], clock: Clock, start_ms: int) -> None:
+        """`start_ms`: what the clock's `wall_ms` was when its `now_ms` was 0: with it the core's time begins."""
         self.core = core
         self._clock = clock
+        self._start_ms = start_ms
         self._listeners = [Listener(listener) for listener in listeners]
         self._loop = asyncio.get_running_loop()
         self._peers: dict[int, Peer] = {}
         self._ids = itertools.count(1)
+        self._wall = core.state.wall
         settings = core.state.settings
         self._connections_max: int = settings["max.connections"]
         self._unread_bytes_max: int = settings["connections.max.unread.bytes"]
@@ -84,15 +87,17 @@ class BrokerServer:
         """Open the core and begin to accept, but for the nodes that are `stopped`. Raises ConfigException, StorageError; the listeners are
         closed then."""
         clock = clock or SystemClock()
+        wall_ms = clock.wall_ms()
+        start_ms = wall_ms - clock.now_ms()
         try:
             parsed = options.parse(settings)
             _check_replication(parsed["default.replication.factor"], len(nodes))
-            core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, now_ms=clock.wall_ms())
+            core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, now_ms=wall_ms)
         except BaseException:
             for listener in listeners:
                 listener.close()
             raise
-        server = cls(core, listeners, clock)
+        server = cls(core, listeners, clock, start_ms)
         try:
             server._accept(stopped)
         except BaseException:
@@ -102,13 +107,13 @@ class BrokerServer:
 
     def _accept(self, stopped: Iterable[int]) -> None:
         for node_id in stopped:
-            self.core.apply(NodeStopped(node_id=node_id), self._clock.wall_ms())
+            self.core.apply(NodeStopped(node_id=node_id), self._now_ms())
         for node_id, listener in enumerate(self._listeners):
             if node_id in self.core.state.nodes.stopped:
                 listener.stop()
             else:
                 listener.start(partial(self._peer, node_id))
-        self._carry_out(self.core.apply(TimePassed(), self._clock.wall_ms()))
+        self._carry_out(self.core.apply(TimePassed(), self._now_ms()))
         self._arm()
         self._look_around()
 
@@ -130,7 +135,7 @@ class BrokerServer:
         when the port is lost to somebody else in this very moment.
         """
         was_running = node_id not in self.core.state.nodes.stopped
-        effects = self.core.apply(NodeStopped(node_id=node_id, abruptly=abruptly), self._clock.wall_ms())
+        effects = self.core.apply(NodeStopped(node_id=node_id, abruptly=abruptly), self._now_ms())
         LOG.info("node %d is stopped%s", node_id, ", abruptly" if abruptly else "")
         try:
             if was_running:
@@ -152,7 +157,7 @@ class BrokerServer:
         listener = self._listeners[node_id]
         listener.start(partial(self._peer, node_id))
         try:
-            effects = self.core.apply(NodeStarted(node_id=node_id), self._clock.wall_ms())
+            effects = self.core.apply(NodeStarted(node_id=node_id), self._now_ms())
         except BaseException:
             listener.stop()
             raise
@@ -190,14 +195,16 @@ class BrokerServer:
         if not self._kernels_asked_for and request.api.key == 0:
             self._load_kernels()
         self.traffic.requests[request.api.name] += 1
-        effects = self.core.apply(event, self._clock.wall_ms())
+        now_ms = self._now_ms()
+        if not self._arms:
+            self._arms = True
+            self._loop.call_soon(self._arm)
+            self._look_at_wall_clock(now_ms)
+        effects = self.core.apply(event, now_ms)
         if self._syncs:
             self._send_later(effects)
         else:
             self._carry_out(effects)
-        if not self._arms:
-            self._arms = True
-            self._loop.call_soon(self._arm)
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         """The stream makes no sense any more: this connection ends, with one line."""
@@ -214,7 +221,7 @@ class BrokerServer:
         self._watch.forget(peer)
         self.traffic.count_gone(peer)
         if self._peers.pop(peer.connection_id, None) is not None and not self._is_ending:
-            self._carry_out(self.core.apply(ConnectionLost(connection_id=peer.connection_id), self._clock.wall_ms()))
+            self._carry_out(self.core.apply(ConnectionLost(connection_id=peer.connection_id), self._now_ms()))
 
     def left_unsent(self, peer: Peer) -> None:
         for victim in self._watch.left_unsent(peer):
@@ -292,6 +299,16 @@ class BrokerServer:
 
     # Time -----------------------------------------------------------------------------------------------------------------------------
 
+    def _now_ms(self) -> int:
+        """The core's time: the steady clock, from where the wall clock stood at the start."""
+        return self._start_ms + self._clock.now_ms()
+
+    def _look_at_wall_clock(self, now_ms: int) -> None:
+        """At the first event of a turn of the loop: somebody may have set it, or the machine slept."""
+        wall_ms = self._clock.wall_ms()
+        if wall_ms - now_ms != self._wall.offset_ms:
+            self.core.set_wall_clock(wall_ms, now_ms)
+
     def _arm(self) -> None:
         """Wake up at the core's next deadline; too early is harmless. Once for all requests of a turn: to ask for it has a price."""
         self._arms = False
@@ -301,12 +318,14 @@ class BrokerServer:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
-        delay_ms = max(0, deadline_ms - self._clock.wall_ms())
+        delay_ms = max(0, deadline_ms - self._now_ms())
         self._timer = self._loop.call_later(delay_ms / 1000, self._time_passed)
 
     def _time_passed(self) -> None:
         self._timer = self._timer_ms = None
-        effects = self.core.apply(TimePassed(), self._clock.wall_ms())
+        now_ms = self._now_ms()
+        self._look_at_wall_clock(now_ms)
+        effects = self.core.apply(TimePassed(), now_ms)
         if self._syncs:
             self._send_later(effects)
         else:
@@ -354,7 +373,7 @@ class BrokerServer:
 
     def create_topic(self, topic: TopicArgument) -> None:
         """Create a topic as CreateTopics does. Raises RequestRefused, StorageError."""
-        self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, now_ms=self._clock.wall_ms())
+        self.core.create_topic(topic.name, topic.partitions, topic.replication, topic.config, now_ms=self._now_ms())
         self._carry_out(self.core.state.refusals.take())
 
     def say_differences(self, argument: TopicArgument) -> None:
@@ -380,7 +399,7 @@ class BrokerServer:
 
     def _say_seldom(self, peer: Peer, what: str, text: str) -> None:
         refusals = self.core.state.refusals
-        refusals.say_seldom(what, peer.address.rpartition(":")[0], text, self._clock.wall_ms())
+        refusals.say_seldom(what, peer.address.rpartition(":")[0], text, self._now_ms())
         self._carry_out(refusals.take())
         self._arm()
 

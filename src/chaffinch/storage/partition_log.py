@@ -9,11 +9,11 @@ and follows on disk at checkpoints. An append that fails leaves the log as it wa
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_TIMESTAMP, ProducerIdentity, TopicPartition
-from chaffinch.records.batch import BatchHeader, BatchView, decode, patch_offset, read_header
+from chaffinch.records.batch import BatchHeader, BatchView, patch_offset, read_header
 from chaffinch.records.batch_header import ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.validation_policy import Origin
@@ -26,6 +26,7 @@ from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTr
 from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
 from chaffinch.storage.segment import Segment
 from chaffinch.storage.snapshot import Snapshot
+from chaffinch.storage.timestamps import Timestamps
 from chaffinch.storage.wall_time import WallTime
 
 __all__ = ["AppendResult", "LogConfig", "LogPosition", "OffsetOutOfRange", "PartitionLog", "ProducerRefusal"]
@@ -70,7 +71,8 @@ class PartitionLog:
     """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read.
 
     `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `maintenance_wanted` is called
-    with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do.
+    with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do. `now_ms`,
+    which methods take, is steady time; `wall` says what the wall clock shows then.
     """
 
     __slots__ = (
@@ -83,7 +85,6 @@ class PartitionLog:
         "_producers",
         "_segments",
         "_undecided",
-        "_wall",
         "config",
         "cuts",
         "directory",
@@ -92,16 +93,11 @@ class PartitionLog:
         "maintenance_wanted",
         "recovery_bytes_read",
         "topic_partition",
+        "wall",
     )
 
     def __init__(
-        self,
-        file_system: FileSystem,
-        directory: str,
-        topic_partition: TopicPartition,
-        config: LogConfig,
-        recovered: RecoveredLog,
-        wall: WallTime,
+        self, file_system: FileSystem, directory: str, topic_partition: TopicPartition, config: LogConfig, recovered: RecoveredLog
     ) -> None:
         self.topic_partition = topic_partition
         self.config = config
@@ -111,10 +107,10 @@ class PartitionLog:
         self.log_start_offset = recovered.log_start_offset
         self.log_end_offset = recovered.log_end_offset
         self._file_system = file_system
-        self._wall = wall
         self._files = LogFiles(file_system, directory, recovered)
         self._segments = self._files.segments  # The very list.
         self._producers = recovered.producers
+        self.wall = WallTime()
         self.maintenance_wanted: Callable[[TopicPartition], None] | None = None
         self._bytes_since_checkpoint = 0
         # A last segment without records may have begun after the snapshot: nobody has synced its name.
@@ -133,16 +129,15 @@ class PartitionLog:
         topic_partition: TopicPartition,
         config: LogConfig | None = None,
         now_ms: int = 0,
-        wall: WallTime | None = None,
     ) -> "PartitionLog":
-        """Open or create the log in `directory` and recover it. `now_ms` is when its producers count as last seen; see `WallTime`.
+        """Open or create the log in `directory` and recover it. `now_ms` is when its producers count as last seen.
 
         Raises CorruptLog where acknowledged records are damaged, StorageError where the disk fails. What was cut off is in `cuts`.
         """
         config = config or LogConfig()
         if not file_system.exists(directory):
             file_system.make_directory(directory)
-        return cls(file_system, directory, topic_partition, config, recover(file_system, directory, config, now_ms), wall or WallTime())
+        return cls(file_system, directory, topic_partition, config, recover(file_system, directory, config, now_ms))
 
     # Appending.
 
@@ -193,7 +188,7 @@ class PartitionLog:
     ) -> AppendResult:
         """End the transaction of `identity` here; see `check_marker`. One offset is used. Raises StorageError."""
         offset = self.log_end_offset
-        timestamp = self._wall.at(now_ms)
+        timestamp = self.wall.at(now_ms)
         data = encode_control_batch(is_commit, identity, coordinator_epoch, timestamp)
         self._store(memoryview(data), read_header(data), offset, leader_epoch, now_ms)
         completed = self._producers.complete(
@@ -214,7 +209,7 @@ class PartitionLog:
         if size and (
             size + len(data) > config.segment_bytes
             or base_offset + header.last_offset_delta - segment.base_offset > SPAN_MAX
-            or retention.is_time_to_roll(segment, config, header.max_timestamp, self._wall, now_ms)
+            or retention.is_time_to_roll(segment, config, header.max_timestamp, self.wall, now_ms)
         ):
             segment = self._roll(now_ms)
         self._has_unsynced_bytes = True
@@ -222,7 +217,7 @@ class PartitionLog:
         self.log_end_offset = segment.end_offset
 
     def _new_segment(self, now_ms: int) -> Segment:
-        segment = self._files.begin_segment(self.log_end_offset, self.config, self._wall.at(now_ms))
+        segment = self._files.begin_segment(self.log_end_offset, self.config, self.wall.at(now_ms))
         self._has_unsynced_names = True
         if self.maintenance_wanted is not None:
             self.maintenance_wanted(self.topic_partition)
@@ -270,48 +265,15 @@ class PartitionLog:
 
     def max_timestamp(self) -> int:
         """The largest timestamp (ms) of a record from the log's start on; -1 while there is none. Raises StorageError."""
-        segments = self._files.from_offset(self.log_start_offset)
-        latest = max((segment.max_timestamp for segment in segments[1:]), default=NO_TIMESTAMP)
-        if not segments or segments[0].max_timestamp <= latest:
-            return latest
-        if segments[0].base_offset >= self.log_start_offset:
-            return segments[0].max_timestamp
-        return max(latest, self._max_timestamp_left(segments[0]))
-
-    def _max_timestamp_left(self, segment: Segment) -> int:
-        """As `max_timestamp`, of a segment whose first records were deleted."""
-        latest = NO_TIMESTAMP
-        for position, header in segment.headers(segment.position_of(self.log_start_offset)):
-            if header.base_offset >= self.log_start_offset and header.count:
-                latest = max(latest, header.max_timestamp)
-            elif header.max_timestamp > latest:
-                times = [found for offset, found in self._timestamps(segment, position, header) if offset >= self.log_start_offset]
-                latest = max(times, default=latest)
-        return latest
+        return self._timestamps.latest()
 
     def offset_for_timestamp(self, timestamp: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record whose timestamp (ms) is `timestamp` or later; None if there is none."""
-        for segment in self._segments:
-            if segment.max_timestamp >= timestamp:
-                for position, header in segment.headers(segment.index.floor_timestamp(timestamp)[1]):
-                    if header.max_timestamp >= timestamp and header.last_offset >= self.log_start_offset:
-                        found = self._first_in_batch(segment, position, header, timestamp)
-                        if found is not None:
-                            return found
-        return None
+        return self._timestamps.first_from(timestamp)
 
-    def _first_in_batch(self, segment: Segment, position: int, header: BatchHeader, timestamp: int) -> tuple[int, int] | None:
-        for offset, found in self._timestamps(segment, position, header):
-            if found >= timestamp and offset >= self.log_start_offset:
-                return offset, found
-        return None
-
-    def _timestamps(self, segment: Segment, position: int, header: BatchHeader) -> Iterator[tuple[int, int]]:
-        """(offset, timestamp) of each record of a batch."""
-        view = BatchView(memoryview(segment.log.read(position, header.size)), header)
-        columns = decode(view, decompressed_bytes_max=self.config.decompressed_bytes_max)
-        assert columns.offsets is not None, "decode gives every record its offset"
-        return zip(columns.offsets.tolist(), columns.timestamps.tolist(), strict=True)
+    @property
+    def _timestamps(self) -> Timestamps:
+        return Timestamps(self._files.from_offset(self.log_start_offset), self.log_start_offset, self.config.decompressed_bytes_max)
 
     # How far readers may see.
 
@@ -400,7 +362,7 @@ class PartitionLog:
 
         When all records are too old, the last segment goes too, and the next append begins one.
         """
-        count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self._wall.at(now_ms))
+        count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(now_ms))
         if count and count == len(self._segments) and not self._can_lose_last_segment():
             count -= 1
         if not count:
@@ -474,7 +436,7 @@ class PartitionLog:
             log_start_offset=self.log_start_offset,
             log_end_offset=self.log_end_offset,
             segments=[segment.save() for segment in self._segments],  # An older one too: its last save may have failed.
-            producers=self._producers.to_rows(self._wall),
+            producers=self._producers.to_rows(self.wall),
         )
         self._files.add_snapshot(taken)
 

@@ -13,6 +13,7 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from chaffinch.storage.journal import Journal
+from chaffinch.storage.wall_time import WallTime
 
 T0 = 1_000_000
 TIMEOUT_MS = 60_000
@@ -56,7 +57,8 @@ class World:
         self.recorder = Recorder()
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self, now_ms: int = T0) -> None:
+        self.wall = WallTime()
         self.journal = Journal.open(self.file_system, "journals", "transactions")
         self.coordinator = TransactionCoordinator(
             self.journal,
@@ -65,6 +67,8 @@ class World:
             expiration_ms=EXPIRATION_MS,
             sync_decisions=False,
             transaction_version=self.version,
+            wall=self.wall,
+            now_ms=now_ms,
         )
 
     def init(self, now_ms: int = T0, expected: ProducerIdentity | None = None) -> ProducerIdentity:

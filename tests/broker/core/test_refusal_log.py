@@ -168,15 +168,6 @@ def test_a_line_stays_one_line() -> None:
     assert all(line.isprintable() and len(line) < 1100 for line in diary.lines)
 
 
-def test_a_clock_that_is_set_back_does_not_silence_new_clients() -> None:
-    diary = Diary()
-    for number in range(LINES_PER_INTERVAL_MAX):
-        diary.refuse(client=f"client-{number}")
-    diary.now_ms -= 3_600_000
-    diary.refuse(client="another")
-    assert "another" in diary.lines[-1]
-
-
 @given(st.lists(st.tuples(st.integers(0, 80), st.integers(0, 3), st.integers(0, 1500)), max_size=200))
 def test_no_count_is_lost(refusals: list[tuple[int, int, int]]) -> None:
     diary = Diary()

@@ -96,7 +96,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
         refusal = _replication_refusal(broker, partition, terms.acks)
     if refusal is not None:
         return refusal
-    verdict = check_records(view, policy, Origin.CLIENT, now_ms)
+    verdict = check_records(view, policy, Origin.CLIENT, broker.wall.at(now_ms))
     if isinstance(verdict, Rejected):
         return _rejection(verdict, size)
     refusal = _producer_refusal(broker, partition, header, terms, now_ms) if has_producer else None
@@ -118,7 +118,7 @@ def _append_set(broker: BrokerState, partition: Partition, message_set: MessageS
     refusal = _replication_refusal(broker, partition, terms.acks)
     if refusal is not None:
         return refusal
-    verdict = convert(message_set, partition.policy, now_ms)
+    verdict = convert(message_set, partition.policy, broker.wall.at(now_ms))
     if isinstance(verdict, Rejected):
         return _rejection(verdict, size)
     converted = len(verdict.batch)

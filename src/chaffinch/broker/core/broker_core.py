@@ -2,7 +2,9 @@
 
 Requests of one connection are worked on one at a time and in order, as in Apache Kafka: what a client has pipelined waits until the answer
 before it is given. Answers that wait (a fetch for records, a scripted delay) are kept here with their deadlines; a shell calls
-`handle(TimePassed())` at `next_deadline_ms`. All times are ms since 1970, as record timestamps are.
+`handle(TimePassed())` at `next_deadline_ms`. `now_ms` is steady: it begins where the wall clock stood at construction and
+does not jump with it. What that shows since, a shell tells by `set_wall_clock`; one that knows a single time need not. See
+`storage/wall_time.py`.
 
 Files are reached through the file system object given at construction; randomness comes from the dice given there.
 """
@@ -47,8 +49,11 @@ from chaffinch.storage.data_directory import DataDirectory
 from chaffinch.storage.file_system import FileSystem, StorageError
 from chaffinch.storage.journal import REWRITE_BYTES_MIN, Journal
 from chaffinch.storage.partition_log import PartitionLog
+from chaffinch.storage.wall_time import WallTime
 
 JOURNALS = "journals"
+CLOCK_STEP_MS = 1000
+"""A wall clock that is off by so much all at once was set, or the machine slept: records have another age now."""
 
 
 @dataclass(slots=True)
@@ -95,6 +100,7 @@ class BrokerCore:
         self._waits = WaitingAnswers()
         self._effects: list[Effect] = []
         self._unsynced: dict[Partition, None] = {}
+        self._stepped_offset_ms = 0
 
     def _open(self, file_system: FileSystem, static: Settings, nodes: Sequence[Node], dice: Dice, now_ms: int) -> None:
         if self._directory.is_new:
@@ -103,7 +109,8 @@ class BrokerCore:
             self._directory.complete()
         dynamic = DynamicSettings(static, self._journals["cluster"])
         declared = DeclaredNodes(nodes, first_epoch=first_epoch(self._journals["cluster"]))
-        topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, now_ms)
+        wall = WallTime()
+        topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, wall, now_ms)
         offsets = GroupOffsets(self._journals["offsets"])
         with suppress(StorageError):  # On a full disk they stay until the next start.
             offsets.forget_missing(lambda topic: topics.get(topic) is not None)
@@ -117,9 +124,11 @@ class BrokerCore:
             expiration_ms=static["transactional.id.expiration.ms"],
             sync_decisions=static["flush.policy"] == "always",
             transaction_version=static["transaction.version"],
+            wall=wall,
+            now_ms=now_ms,
         )
         self._syncs = static["flush.policy"] == "always"
-        groups = GroupCoordinator(self._journals["offsets"], offsets, TopicView(topics), dynamic, dice, changed_keys, now_ms)
+        groups = GroupCoordinator(self._journals["offsets"], offsets, TopicView(topics), dynamic, dice, changed_keys, wall, now_ms)
         self.state = BrokerState(
             cluster_id=self._directory.cluster_id,
             settings=dynamic,
@@ -129,13 +138,14 @@ class BrokerCore:
             offsets=offsets,
             groups=groups,
             membership=membership,
+            wall=wall,
             fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
             grown=grown,
             changed_keys=changed_keys,
             chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
         )
-        self.state.chores += [self.state.refusals, LogMaintenance(topics, dynamic, now_ms)]
-        self.state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, now_ms)]
+        self.state.chores += [self.state.refusals, LogMaintenance(topics, dynamic, wall, now_ms)]
+        self.state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, wall, now_ms)]
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
             # and readers see them: they must not go any more.
@@ -179,6 +189,16 @@ class BrokerCore:
             self._effects += self.state.refusals.take()
         effects, self._effects = self._effects, []
         return effects
+
+    def set_wall_clock(self, wall_ms: int, now_ms: int) -> None:
+        """The wall clock shows `wall_ms` at `now_ms`. Waits are as long as before; what is stored from now on has its time."""
+        offset_ms = self.state.wall.offset_ms = wall_ms - now_ms
+        step_ms = offset_ms - self._stepped_offset_ms
+        if abs(step_ms) >= CLOCK_STEP_MS:
+            self._stepped_offset_ms = offset_ms
+            self.state.topics.want_maintenance()
+            text = f"the wall clock went {'forward' if step_ms > 0 else 'back'} by {abs(step_ms)} ms; what waits, waits as long as before"
+            self.state.refusals.say_within_limit(text, now_ms)
 
     def sync(self) -> None:
         """With `flush.policy=always`: return once everything that the answers so far promise is on disk. Else nothing.

@@ -23,6 +23,7 @@ from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.schema import Message
+from chaffinch.storage.wall_time import WallTime
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +32,9 @@ class BrokerState:
 
     `grown` collects the partitions that got records while an event was handled, `changed_keys` what else waiting answers may wait for.
     `chores` are called when their time comes.
+
+    There are two times. `now_ms`, which every handler and chore is given, is steady: for all that waits. What is stored, compared with what
+    is stored, or told to somebody as a time is `wall.at(now_ms)`. A part that mixes them up works until somebody sets the clock.
     """
 
     cluster_id: str
@@ -42,6 +46,7 @@ class BrokerState:
     groups: GroupCoordinator
     membership: ClusterMembership
     fetch_sessions: FetchSessions
+    wall: WallTime
     counters: Counters = field(default_factory=Counters)
     faults: FaultScript = field(default_factory=FaultScript)
     refusals: RefusalLog = field(default_factory=RefusalLog)

@@ -1,8 +1,9 @@
 """Old segments go, and logs are compacted: a chore that works in slices and looks only at partitions that may need it.
 
-A partition is looked at when a segment of it begins, when its options change, and when its oldest records reach their age; never because
-time passes. Retention is checked on a grid of `log.retention.check.interval.ms`, compaction on one of `log.cleaner.backoff.ms`, as in
-Apache Kafka. One log is compacted at a time, the one with the largest share of new bytes first; see `storage/compaction.py`.
+A partition is looked at when a segment of it begins, when its options change, when its oldest records reach their age, and when somebody
+sets the wall clock, by which they age (`TopicRegistry.want_maintenance`); never because time passes. Retention is checked on a grid of
+`log.retention.check.interval.ms`, compaction on one of `log.cleaner.backoff.ms`, as in Apache Kafka. One log is compacted at a time, the
+one with the largest share of new bytes first; see `storage/compaction.py`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from chaffinch.storage import retention
 from chaffinch.storage.cleanable import Cleanable, cleanable
 from chaffinch.storage.compaction import SLICE_BYTES, Compaction
 from chaffinch.storage.files import CorruptLog, StorageError
+from chaffinch.storage.wall_time import WallTime
 
 LOGGER = logging.getLogger(__name__)
 
@@ -32,9 +34,10 @@ PAUSE_MS = 1
 class LogMaintenance:
     """See the module. Errors of the disk are tried again at the next check; a damaged log is compacted no more until the next start."""
 
-    def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], now_ms: int) -> None:
+    def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], wall: WallTime, now_ms: int) -> None:
         self._topics = topics
         self._settings = settings
+        self._wall = wall
         self._now_ms = now_ms
         self._retention = _DueTimes(now_ms, settings["log.retention.check.interval.ms"])
         self._compaction = _DueTimes(now_ms, settings["log.cleaner.backoff.ms"])
@@ -83,7 +86,8 @@ class LogMaintenance:
             return
         due_ms = retention.next_expiry_ms(partition.log.files.segments, partition.log.config)
         if due_ms is not None:
-            self._retention.put(topic_partition, max(due_ms, now_ms))  # What cannot go yet, above the high watermark, is due again later.
+            # What cannot go yet, above the high watermark, is due again later.
+            self._retention.put(topic_partition, max(self._wall.when(due_ms), now_ms))
 
     # Compaction -------------------------------------------------------------------------------------------------------------------------
 
@@ -102,12 +106,11 @@ class LogMaintenance:
         if found.is_due(partition.log.config) and partition.log.directory not in self._damaged:
             self._dirty[topic_partition] = found.dirty_ratio
         elif found.check_again_ms is not None:
-            self._compaction.put(topic_partition, found.check_again_ms)
+            self._compaction.put(topic_partition, self._wall.when(found.check_again_ms))
 
-    @staticmethod
-    def _cleanable(partition: Partition, now_ms: int) -> Cleanable:
+    def _cleanable(self, partition: Partition, now_ms: int) -> Cleanable:
         log = partition.log
-        return cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, now_ms)
+        return cleanable(log.files.segments, log.files.state, log.config, log.last_stable_offset, self._wall.at(now_ms))
 
     def _compact(self, now_ms: int, lines: list[str]) -> None:
         """One slice of the compaction in hand; begins the next one where there is none."""
@@ -144,7 +147,8 @@ class LogMaintenance:
                 continue
             if found.is_due(partition.log.config) and self._settings["log.cleaner.enable"]:  # Still: options may have changed since.
                 map_bytes_max = self._settings["log.cleaner.dedupe.buffer.size"]
-                return _Job(partition, Compaction(partition.log, found.end_offset, now_ms, map_bytes_max=map_bytes_max))
+                wall_ms = self._wall.at(now_ms)
+                return _Job(partition, Compaction(partition.log, found.end_offset, wall_ms, map_bytes_max=map_bytes_max))
         return None
 
     def _put_off(self, topic_partition: TopicPartition, error: StorageError, now_ms: int, lines: list[str]) -> None:

@@ -39,7 +39,8 @@ def commit(
     """Check each offset and `store` the good ones, in one go. `whole` refuses all; a topic without a name is not known by its id."""
     results: Results = []
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    expires_ms = -1 if retention_time_ms == DEFAULT_RETENTION else now_ms + retention_time_ms
+    wall_ms = broker.wall.at(now_ms)
+    expires_ms = -1 if retention_time_ms == DEFAULT_RETENTION else wall_ms + retention_time_ms
     for topic, name in zip(topics, names, strict=True):
         results.append([])
         for asked in topic.partitions:
@@ -49,7 +50,7 @@ def commit(
                     offset=asked.committed_offset,
                     leader_epoch=asked.committed_leader_epoch,
                     metadata=asked.committed_metadata or "",
-                    committed_ms=now_ms,
+                    committed_ms=wall_ms,
                     expires_ms=expires_ms,
                 )
             results[-1].append(code)

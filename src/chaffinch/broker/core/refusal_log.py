@@ -140,7 +140,7 @@ class RefusalLog:
 
     def _has_room(self, now_ms: int) -> bool:
         """Whether one more line may be said in this interval; it is counted if so."""
-        if now_ms >= self._interval_end_ms or now_ms < self._interval_end_ms - INTERVAL_MS:
+        if now_ms >= self._interval_end_ms:
             self._interval_end_ms = now_ms + INTERVAL_MS
             self._interval_lines = 0
         if self._interval_lines >= LINES_PER_INTERVAL_MAX:

@@ -29,6 +29,7 @@ from chaffinch.storage.files import sync_directories
 from chaffinch.storage.journal import Journal
 from chaffinch.storage.log_config import LogConfig
 from chaffinch.storage.partition_log import PartitionLog
+from chaffinch.storage.wall_time import WallTime
 
 PARTITIONS_MAX = 100_000
 """Partitions of one topic; a request for more is a mistake, not a wish."""
@@ -98,6 +99,7 @@ class TopicRegistry:
         nodes: DeclaredNodes,
         settings: Mapping[str, Any],
         dice: Dice,
+        wall: WallTime,
         now_ms: int,
     ) -> None:
         self._file_system = file_system
@@ -105,6 +107,7 @@ class TopicRegistry:
         self._nodes = nodes
         self._settings = settings
         self._dice = dice
+        self._wall = wall
         self._topics: dict[str, Topic] = {}
         self._by_id: dict[UUID, Topic] = {}
         self._collisions: dict[str, str] = {}
@@ -147,6 +150,10 @@ class TopicRegistry:
     def partitions(self) -> Iterator[Partition]:
         for topic in self._topics.values():
             yield from topic.partitions
+
+    def want_maintenance(self) -> None:
+        """All that has segments is looked at again."""
+        self.wants_maintenance += [partition.topic_partition for partition in self.partitions() if partition.log.files.segments]
 
     # Changing -----------------------------------------------------------------------------------------------------------------------
 
@@ -343,6 +350,7 @@ class TopicRegistry:
                 log_config = replace(log_config, verify_bytes_max=max(0, self._verify_bytes_left))
             log = PartitionLog.open(self._file_system, directory, topic_partition, log_config, now_ms)
             self._verify_bytes_left -= log.recovery_bytes_read
+            log.wall = self._wall
             log.maintenance_wanted = self.wants_maintenance.append
             if log.files.segments:
                 self.wants_maintenance.append(topic_partition)

@@ -5,7 +5,8 @@ makes the moves, writes them down. Clients choose transaction version 1 or 2 by 
 Every change goes to the journal first and to memory second; a decision to commit or abort is in the journal before the first marker, and
 a decision found at start without its completion is completed then, so a crash between the two changes nothing for anybody.
 
-Partitions and group offsets are reached through `Participants`. No clock: each call takes the time.
+Partitions and group offsets are reached through `Participants`. No clock: each call takes the steady time, by which timeouts run; what is
+written down is the wall clock's (`WallTime`).
 Follows Apache Kafka's TransactionCoordinator and TransactionMetadata. One deviation: in state ONGOING, InitProducerId with an epoch that is
 not the current one is refused as fenced instead of aborting somebody else's transaction. (Another one is in `repeats_last_end`.)
 """
@@ -26,6 +27,7 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
+from chaffinch.storage.wall_time import WallTime
 
 COORDINATOR_EPOCH = 0
 """There is one coordinator per data directory, held by the directory's lock: its epoch never has to rise."""
@@ -77,6 +79,8 @@ class TransactionCoordinator:
         expiration_ms: int,
         sync_decisions: bool,
         transaction_version: int = VERSION_WITH_EPOCH_BUMP,
+        wall: WallTime,
+        now_ms: int,
     ) -> None:
         """`transaction_version`: the one under which the coordinator itself aborts; clients choose their own."""
         self._journal = journal
@@ -86,12 +90,15 @@ class TransactionCoordinator:
         self._expiration_ms = expiration_ms
         self._sync_decisions = sync_decisions
         self._transaction_version = transaction_version
+        self._wall = wall
         self._transactions: dict[str, TransactionMetadata] = {}
         self._deadlines: Timers[str] = Timers()
         for key, value in journal.items().items():
             if key.startswith(_KEY_PREFIX):
                 transactional_id = key[len(_KEY_PREFIX) :].decode()
-                self._remember(transaction_metadata.from_bytes(transactional_id, value))
+                metadata = transaction_metadata.from_bytes(transactional_id, value)
+                self._transactions[transactional_id] = metadata
+                self._begin_timeout(metadata, min(self._wall.when(_begin_ms(metadata)), now_ms))  # A clock may have been set back.
 
     # Looking ------------------------------------------------------------------------------------------------------------------------
 
@@ -163,8 +170,8 @@ class TransactionCoordinator:
         renewed = transaction_epochs.renewed(metadata, expected, self._producer_ids.allocate)
         if renewed is None:
             return IdentityAnswer(codes.PRODUCER_FENCED)
-        empty = replace(renewed, timeout_ms=timeout_ms, state=TransactionState.EMPTY, started_ms=-1, updated_ms=now_ms)
-        return IdentityAnswer(codes.NONE, self._move(metadata, empty).identity)
+        empty = replace(renewed, timeout_ms=timeout_ms, state=TransactionState.EMPTY, started_ms=-1, updated_ms=self._wall.at(now_ms))
+        return IdentityAnswer(codes.NONE, self._move(metadata, empty, now_ms).identity)
 
     def add_partitions(
         self, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], now_ms: int
@@ -195,16 +202,17 @@ class TransactionCoordinator:
         is_open = metadata.state is TransactionState.ONGOING
         if is_open and partitions <= metadata.partitions and groups <= metadata.groups:
             return codes.NONE
+        wall_ms = self._wall.at(now_ms)
         grown = replace(
             metadata,
             state=TransactionState.ONGOING,
             partitions=metadata.partitions | partitions,
             groups=metadata.groups | groups,
-            started_ms=metadata.started_ms if is_open else now_ms,
-            updated_ms=now_ms,
+            started_ms=metadata.started_ms if is_open else wall_ms,
+            updated_ms=wall_ms,
         )
         try:
-            self._move(metadata, grown)
+            self._move(metadata, grown, now_ms)
         except StorageError:
             return NOT_WRITTEN
         return codes.NONE
@@ -306,15 +314,15 @@ class TransactionCoordinator:
             metadata,
             is_commit=is_commit,
             transaction_version=transaction_version,
-            now_ms=now_ms,
+            wall_ms=self._wall.at(now_ms),
             allocate=self._producer_ids.allocate,
         )
-        self._move(metadata, decided)
+        self._move(metadata, decided, now_ms)
         try:
             self._complete(decided, now_ms)
         except StorageError:
             self._deadlines.schedule(decided.transactional_id, now_ms + MARKER_RETRY_MS)
-        return transaction_epochs.completed(decided, now_ms).identity
+        return transaction_epochs.completed(decided, self._wall.at(now_ms)).identity
 
     def _complete(self, metadata: TransactionMetadata, now_ms: int) -> None:
         self.sync()
@@ -326,24 +334,22 @@ class TransactionCoordinator:
         if self._sync_decisions:
             # Before the completion: were it kept by a loss of power and a marker not, nobody would write that marker again.
             self._participants.sync(metadata.partitions, metadata.groups)
-        self._move(metadata, transaction_epochs.completed(metadata, now_ms))
+        self._move(metadata, transaction_epochs.completed(metadata, self._wall.at(now_ms)), now_ms)
 
-    def _move(self, before: TransactionMetadata, after: TransactionMetadata) -> TransactionMetadata:
+    def _move(self, before: TransactionMetadata, after: TransactionMetadata, now_ms: int) -> TransactionMetadata:
         """The only place where a state changes: checked, written down, remembered."""
         _check_move(before.state, after.state)
         self._journal.put({_key(after.transactional_id): transaction_metadata.to_bytes(after)})
-        self._remember(after)
+        self._transactions[after.transactional_id] = after
+        if not before.state is after.state is TransactionState.ONGOING:  # What is open and grows has its deadline.
+            self._begin_timeout(after, now_ms)
         return after
 
-    def _remember(self, metadata: TransactionMetadata) -> None:
-        self._transactions[metadata.transactional_id] = metadata
+    def _begin_timeout(self, metadata: TransactionMetadata, begin_ms: int) -> None:
+        """That of an open transaction, or of an id that is not used. `begin_ms` is steady time."""
         if not metadata.is_decided:  # Those are completed at once, or scheduled by whoever failed to.
-            self._deadlines.schedule(metadata.transactional_id, self._due_ms(metadata))
-
-    def _due_ms(self, metadata: TransactionMetadata) -> int:
-        if metadata.state is TransactionState.ONGOING:
-            return metadata.started_ms + metadata.timeout_ms
-        return metadata.updated_ms + self._expiration_ms
+            timeout_ms = metadata.timeout_ms if metadata.state is TransactionState.ONGOING else self._expiration_ms
+            self._deadlines.schedule(metadata.transactional_id, begin_ms + timeout_ms)
 
     # Identities ---------------------------------------------------------------------------------------------------------------------
 
@@ -361,6 +367,11 @@ def _membership(metadata: TransactionMetadata, is_member: bool) -> ErrorCode:
     if isinstance(answer, Refused):
         return answer.code
     return codes.NONE if is_member else codes.TRANSACTION_ABORTABLE
+
+
+def _begin_ms(metadata: TransactionMetadata) -> int:
+    """When, by the wall clock, the time began that ends a transaction or an id."""
+    return metadata.started_ms if metadata.state is TransactionState.ONGOING else metadata.updated_ms
 
 
 def _check_move(before: TransactionState, after: TransactionState) -> None:

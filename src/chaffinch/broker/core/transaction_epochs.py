@@ -54,7 +54,7 @@ def fenced(metadata: TransactionMetadata) -> TransactionMetadata:
 
 
 def decided(
-    metadata: TransactionMetadata, *, is_commit: bool, transaction_version: int, now_ms: int, allocate: Callable[[], int]
+    metadata: TransactionMetadata, *, is_commit: bool, transaction_version: int, wall_ms: int, allocate: Callable[[], int]
 ) -> TransactionMetadata:
     """The decision. In version 2 it has the next epoch, which the markers carry to every partition: what comes late is refused there."""
     is_begun = metadata.state in (TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE)
@@ -62,8 +62,8 @@ def decided(
         metadata,
         state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
         transaction_version=transaction_version,
-        started_ms=metadata.started_ms if is_begun else now_ms,
-        updated_ms=now_ms,
+        started_ms=metadata.started_ms if is_begun else wall_ms,
+        updated_ms=wall_ms,
     )
     if transaction_version < VERSION_WITH_EPOCH_BUMP:
         return taken
@@ -75,9 +75,9 @@ def decided(
     )
 
 
-def completed(metadata: TransactionMetadata, now_ms: int) -> TransactionMetadata:
+def completed(metadata: TransactionMetadata, wall_ms: int) -> TransactionMetadata:
     """After the markers. A producer whose epochs are used up goes on under its next id; `last_producer_epoch` stays what it knows."""
-    done = replace(metadata, state=COMPLETED[metadata.state], partitions=frozenset(), groups=frozenset(), updated_ms=now_ms)
+    done = replace(metadata, state=COMPLETED[metadata.state], partitions=frozenset(), groups=frozenset(), updated_ms=wall_ms)
     if metadata.next_producer_id == NO_PRODUCER_ID:
         return done
     return replace(

@@ -16,7 +16,8 @@ EPOCH_EXHAUSTED = EPOCH_MAX - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionMetadata:
-    """One transactional id. Times in ms since 1970; `started_ms` is that of the last transaction, -1 before the first one.
+    """One transactional id. Times are those of the wall clock, in ms since 1970; `started_ms` is that of the last transaction, -1 before
+    the first one.
 
     `last_producer_epoch` is the epoch before the last bump that a client asked for with its own epoch (KIP-360, KIP-890): whoever comes
     again with it lost the answer. `previous_producer_id` is the id before the last rotation, -1 if there was none. `next_producer_id` is

@@ -30,6 +30,7 @@ from chaffinch.protocol.messages.leave_group import MemberIdentity
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from chaffinch.storage.file_system import MemoryFileSystem
 from chaffinch.storage.journal import Journal
+from chaffinch.storage.wall_time import WallTime
 
 CLIENT = Client(client_id="test", host="/127.0.0.1")
 SESSION_MS, REBALANCE_MS = 10_000, 20_000
@@ -62,7 +63,7 @@ class World:
 
     def _coordinator(self) -> GroupCoordinator:
         offsets = GroupOffsets(self.journal)
-        return GroupCoordinator(self.journal, offsets, self.topics, options.parse({}), random.Random(1), [], self.now_ms)
+        return GroupCoordinator(self.journal, offsets, self.topics, options.parse({}), random.Random(1), [], WallTime(), self.now_ms)
 
     def restart(self) -> None:
         self.coordinator = self._coordinator()

@@ -147,10 +147,10 @@ class ClassicGroup:
 
     # Changing -----------------------------------------------------------------------------------------------------------------------
 
-    def move_to(self, state: ClassicState, now_ms: int) -> None:
+    def move_to(self, state: ClassicState, wall_ms: int) -> None:
         assert state in MOVES[self.state], f"group {self.group_id!r} cannot go from {self.state} to {state}"
         self.state = state
-        self.state_since_ms = now_ms
+        self.state_since_ms = wall_ms
 
     def add(self, member: ClassicMember, protocol_type: str) -> None:
         """The first member brings the protocol type and leads."""
@@ -192,12 +192,12 @@ class ClassicGroup:
             self.leader = next(name for name in self.members if name in self.joins)
         return self.leader in self.joins
 
-    def begin_generation(self, now_ms: int) -> None:
+    def begin_generation(self, wall_ms: int) -> None:
         """The rebalance is over: members wait for the leader's word, or the group is empty."""
         self.generation += 1
         self.protocol = self.selected_protocol() if self.members else None
         self.remember_topics()
-        self.move_to(ClassicState.COMPLETING_REBALANCE if self.members else ClassicState.EMPTY, now_ms)
+        self.move_to(ClassicState.COMPLETING_REBALANCE if self.members else ClassicState.EMPTY, wall_ms)
         self.unsynced = {}
 
     def remember_topics(self) -> None:

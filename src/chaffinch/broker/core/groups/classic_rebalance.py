@@ -43,7 +43,7 @@ class ClassicRebalance:
         group.unsynced = {}
         self._context.timers.cancel(TimerKey(group.group_id, TimerKind.SYNC))
         is_initial = group.state is ClassicState.EMPTY
-        group.move_to(ClassicState.PREPARING_REBALANCE, now_ms)
+        group.move_to(ClassicState.PREPARING_REBALANCE, self._context.wall.at(now_ms))
         if is_initial:
             delay_ms = self._initial_delay_ms
             group.initial_remaining_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
@@ -84,7 +84,7 @@ class ClassicRebalance:
             self._schedule(group, TimerKind.JOIN, now_ms + group.rebalance_timeout_ms)
             return
         group.initial_remaining_ms = None
-        group.begin_generation(now_ms)
+        group.begin_generation(self._context.wall.at(now_ms))
         if group.members:
             self._tell_generation(group, now_ms)
             group.unsynced = dict.fromkeys(group.members)
@@ -109,7 +109,7 @@ class ClassicRebalance:
 
     def assign(self, group: ClassicGroup, assignments: Mapping[str, bytes], now_ms: int) -> None:
         """The leader has spoken: written down first, then told to all that wait."""
-        since_ms, group.state_since_ms = group.state_since_ms, now_ms
+        since_ms, group.state_since_ms = group.state_since_ms, self._context.wall.at(now_ms)
         try:
             self._journal.put(group, group.members.values(), assignments)
         except StorageError as error:
@@ -120,7 +120,7 @@ class ClassicRebalance:
             return
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
-        group.move_to(ClassicState.STABLE, now_ms)
+        group.move_to(ClassicState.STABLE, group.state_since_ms)
         for member_id, ticket in list(group.syncs.items()):
             self._context.answer(ticket, current_assignment(group, member_id))
             self.keep_session(group, member_id, now_ms)

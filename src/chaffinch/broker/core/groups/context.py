@@ -11,6 +11,7 @@ from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.groups.tickets import Answer, Ticket
 from chaffinch.broker.core.groups.timers import TimerKey
 from chaffinch.broker.core.timers import Timers
+from chaffinch.storage.wall_time import WallTime
 
 MEMBERS_BYTES_MAX: Final = 256 << 20
 """What all members of all groups may take together; a member beyond it is told that the group is full."""
@@ -47,6 +48,7 @@ class GroupContext:
     settings: Mapping[str, Any]
     dice: Dice
     changed: list[Hashable]
+    wall: WallTime
     timers: Timers[TimerKey] = field(default_factory=Timers)
     memory: MembersMemory = field(default_factory=lambda: MembersMemory(MEMBERS_BYTES_MAX))
     lines: list[str | Report] = field(default_factory=list)

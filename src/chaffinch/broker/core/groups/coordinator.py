@@ -41,6 +41,7 @@ from chaffinch.protocol.messages.leave_group import MemberIdentity
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
+from chaffinch.storage.wall_time import WallTime
 
 Group = ClassicGroup | ConsumerGroup
 
@@ -62,9 +63,10 @@ class GroupCoordinator:
         settings: Mapping[str, Any],
         dice: Dice,
         changed: list[Hashable],
+        wall: WallTime,
         now_ms: int,
     ) -> None:
-        self._context = GroupContext(settings=settings, dice=dice, changed=changed)
+        self._context = GroupContext(settings=settings, dice=dice, changed=changed, wall=wall)
         self._offsets = offsets
         self._groups: dict[str, Group] = {}
         self._classic_journal = ClassicJournal(journal)
@@ -94,7 +96,7 @@ class GroupCoordinator:
             self._consumer_journal.remove(group)
             group = None
         if group is None:
-            group = ClassicGroup(group_id=request.group_id, state_since_ms=now_ms)
+            group = ClassicGroup(group_id=request.group_id, state_since_ms=self._context.wall.at(now_ms))
             self._groups[request.group_id] = group
         result = self._joins.join(group, request, version, client, now_ms)
         self._note(group)
@@ -195,7 +197,7 @@ class GroupCoordinator:
     def committed(self, group_id: str, now_ms: int) -> None:
         """Offsets were committed: the group exists."""
         if group_id not in self._groups:
-            self._groups[group_id] = ClassicGroup(group_id=group_id, state_since_ms=now_ms)
+            self._groups[group_id] = ClassicGroup(group_id=group_id, state_since_ms=self._context.wall.at(now_ms))
 
     # Groups that go -------------------------------------------------------------------------------------------------------------------
 

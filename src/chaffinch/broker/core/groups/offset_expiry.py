@@ -17,6 +17,7 @@ from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.coordinator import Group, GroupCoordinator
 from chaffinch.identifiers import TopicPartition
 from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.wall_time import WallTime
 
 GROUPS_PER_CALL: Final = 100
 OFFSETS_PER_CALL: Final = 1000
@@ -27,10 +28,11 @@ MINUTE_MS: Final = 60_000
 class OffsetExpiry:
     """A `Chore`: looks at all groups every `offsets.retention.check.interval.ms`, a slice of them per call."""
 
-    def __init__(self, groups: GroupCoordinator, offsets: GroupOffsets, settings: Mapping[str, Any], now_ms: int) -> None:
+    def __init__(self, groups: GroupCoordinator, offsets: GroupOffsets, settings: Mapping[str, Any], wall: WallTime, now_ms: int) -> None:
         self._groups = groups
         self._offsets = offsets
         self._settings = settings
+        self._wall = wall
         self._left: list[str] = []
         self._deadline_ms = now_ms + self._interval_ms
 
@@ -55,7 +57,7 @@ class OffsetExpiry:
             if group is None:
                 continue
             try:
-                count = self._expire_group(group, now_ms, room)
+                count = self._expire_group(group, self._wall.at(now_ms), room)
             except StorageError as error:
                 return [*lines, f"group {group_id!r}: expired offsets cannot be forgotten: {error}"]
             room -= count
@@ -70,13 +72,13 @@ class OffsetExpiry:
         interval_ms: int = self._settings["offsets.retention.check.interval.ms"]
         return interval_ms
 
-    def _expire_group(self, group: Group, now_ms: int, count_max: int) -> int:
+    def _expire_group(self, group: Group, wall_ms: int, count_max: int) -> int:
         retention_ms = self._settings["offsets.retention.minutes"] * MINUTE_MS
         pending = self._offsets.unstable_partitions(group.group_id)
         found = (
             place
             for place, offset in self._offsets.fetch_all(group.group_id).items()
-            if place not in pending and is_expired(group, place, offset, retention_ms, now_ms)
+            if place not in pending and is_expired(group, place, offset, retention_ms, wall_ms)
         )
         expired = list(islice(found, count_max))
         self._offsets.forget_committed(group.group_id, expired)
@@ -85,12 +87,12 @@ class OffsetExpiry:
         return len(expired)
 
 
-def is_expired(group: Group, place: TopicPartition, offset: CommittedOffset, retention_ms: int, now_ms: int) -> bool:
+def is_expired(group: Group, place: TopicPartition, offset: CommittedOffset, retention_ms: int, wall_ms: int) -> bool:
     """Whether an offset may be forgotten."""
     begin_ms = _begin_ms(group, place, offset)
     if begin_ms is None:
         return False
-    return now_ms >= (offset.expires_ms if offset.expires_ms >= 0 else begin_ms + retention_ms)
+    return wall_ms >= (offset.expires_ms if offset.expires_ms >= 0 else begin_ms + retention_ms)
 
 
 def _begin_ms(group: Group, place: TopicPartition, offset: CommittedOffset) -> int | None:

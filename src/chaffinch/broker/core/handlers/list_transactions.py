@@ -33,7 +33,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
             return False
         if request.state_filters and metadata.state not in states:
             return False
-        if request.duration_filter >= 0 and now_ms - metadata.started_ms <= request.duration_filter:
+        if request.duration_filter >= 0 and broker.wall.at(now_ms) - metadata.started_ms <= request.duration_filter:
             return False
         return pattern is None or pattern.matches(metadata.transactional_id)
 
