@@ -41,7 +41,7 @@ class TestOrder:
         assert rig.trace[-1] == "de@2/1"
 
     def test_two_in_flight_the_second_comes_back_for_the_gap_and_goes_behind_the_innocents(self) -> None:
-        rig = Rig(in_flight_max=5)
+        rig = Rig()
         self._acknowledge_one(rig)
         rig.send("abc")
         rig.send("de")
@@ -58,7 +58,7 @@ class TestOrder:
         assert rig.core.is_idle
 
     def test_two_in_flight_the_lost_second_goes_again_under_its_old_number_first(self) -> None:
-        rig = Rig(in_flight_max=5)
+        rig = Rig()
         self._acknowledge_one(rig)
         rig.send("abc")
         rig.send("de")
@@ -73,7 +73,7 @@ class TestOrder:
         assert rig.trace[4:] == ["ac@0/1", "de@2/1"]
 
     def test_two_in_flight_the_first_lost_then_refused_holds_the_second(self) -> None:
-        rig = Rig(in_flight_max=5)
+        rig = Rig()
         self._acknowledge_one(rig)
         rig.send("abc")
         rig.send("de")
@@ -87,7 +87,7 @@ class TestOrder:
         assert [type(rig.error(value)) for value in "abc"] == [NetworkException, InvalidRecordException, NetworkException]
 
     def test_one_in_flight_until_the_first_acknowledgement(self) -> None:
-        rig = Rig(in_flight_max=5)
+        rig = Rig()
         for batch in ("a", "b", "c"):
             rig.send(batch)
         assert rig.trace == ["a@0/0"]
@@ -95,7 +95,7 @@ class TestOrder:
         assert rig.trace == ["a@0/0", "b@1/0", "c@2/0"]
 
     def test_one_in_flight_again_after_ten_idle_minutes(self) -> None:
-        rig = Rig(in_flight_max=5)
+        rig = Rig()
         self._acknowledge_one(rig)
         rig.sleep(600_001)
         rig.send("b")

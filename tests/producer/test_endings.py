@@ -69,7 +69,7 @@ class TestCallbacks:
         assert [future.result(0) for future in futures] == [0, 1, 2]
 
     def test_close_in_one_fails_what_has_no_outcome(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        producer = producer_of(broker)
+        producer = producer_of(broker, max_in_flight_requests_per_connection=1)
         producer.send("orders", b"v", partition=0).result(LATEST_S)
         broker.faults.add(api="Produce", action="delay", delay_ms=300)
         first = producer.send("orders", b"first", partition=0)

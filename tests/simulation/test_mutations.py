@@ -309,12 +309,8 @@ DISK = [
 
 def takes_sequences_back(patch: Patch) -> None:
     """Numbers of a batch that may be stored are given to the next."""
-    failed = PartitionQueue.failed
-
-    def always_takes_back(self: PartitionQueue, batch: Any, *, takes_back: bool = False, instead: Any = ()) -> None:
-        failed(self, batch, takes_back=True, instead=instead)
-
-    patch.setattr(PartitionQueue, "failed", always_takes_back)
+    hold = PartitionQueue._hold
+    patch.setattr(PartitionQueue, "_hold", lambda self, batch, *, is_unstored: hold(self, batch, is_unstored=True))
 
 
 def resends_innocents(patch: Patch) -> None:
@@ -359,12 +355,12 @@ def innocents_go_last(patch: Patch) -> None:
     """What comes back is sent behind what waits in the accumulator, not before it."""
     next_batch = PartitionQueue.next_batch
 
-    def new_first(self: PartitionQueue, now_ms: int, identity: Any, take_new: Any, *, is_transactional: bool = False) -> Any:
+    def new_first(self: PartitionQueue, now_ms: int, identity: Any, take_new: Any) -> Any:
         if self.returned and not self.retries:
             waiting = take_new()
             if waiting is not None:
                 self.returned.insert(0, waiting)
-        return next_batch(self, now_ms, identity, take_new, is_transactional=is_transactional)
+        return next_batch(self, now_ms, identity, take_new)
 
     patch.setattr(PartitionQueue, "next_batch", new_first)
 

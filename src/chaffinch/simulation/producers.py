@@ -27,7 +27,6 @@ from chaffinch.producer.core.effects import (
     SendRequest,
     WakeCallers,
 )
-from chaffinch.producer.core.in_flight import IN_FLIGHT_BATCHES_MAX
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.records import GroupMetadata
@@ -80,13 +79,11 @@ class ProducerUser:
         name: str,
         options: Mapping[str, Any],
         work: Iterator[Burst] | Iterator[PlannedTransaction],
-        in_flight_max: int = IN_FLIGHT_BATCHES_MAX,
         process: MakeProcess | None = None,
     ) -> None:
         self.ledger = Ledger(name=name)
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
         self.is_transactional = "transactional.id" in options
-        self.in_flight_max = in_flight_max
         self.world = world
         self.network = network
         self._work: Any = work
@@ -157,7 +154,7 @@ class ProducerProcess(ProgramProcess):
     def __init__(self, user: ProducerUser, who: str, program: Program) -> None:
         super().__init__(user, who, program)
         settings = parse_options(user.options)
-        self._core = ProducerCore(settings, self._world.new_dice(), in_flight_max=user.in_flight_max)
+        self._core = ProducerCore(settings, self._world.new_dice())
         self._transport = Transport(
             self._world,
             user.network,

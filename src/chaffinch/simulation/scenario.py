@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chaffinch.broker.core.transaction_moves import TransactionState
-from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES, IN_FLIGHT_BATCHES_MAX
+from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES
 from chaffinch.simulation import checkers
 from chaffinch.simulation.cluster import BrokerProcess
 from chaffinch.simulation.disk import Death
@@ -54,8 +54,8 @@ class Knobs:
     version_2_count: int = 0
     """Producers of transaction version 2."""
     producer_records: int = 100
-    in_flight_batches_max: int = IN_FLIGHT_BATCHES_MAX
-    """Batches of one partition under way. The core's rules hold for any number up to the five that brokers remember."""
+    in_flight_max: int = BROKER_REMEMBERED_BATCHES
+    """Requests under way per broker, of each producer, at least; with 1 some producers have five nevertheless."""
     query_count: int = 0
     query_rows: int = 60
     query_has_checkpoint: bool = True
@@ -85,7 +85,7 @@ class Knobs:
             transactional_count=dice.choice((0, 1, 1, 2)),
             version_2_count=int(world.seed % VERSION_2_EVERY == VERSION_2_EVERY - 1),
             producer_records=dice.randint(60, 120),
-            in_flight_batches_max=dice.choice((IN_FLIGHT_BATCHES_MAX, BROKER_REMEMBERED_BATCHES)),
+            in_flight_max=dice.choice((1, BROKER_REMEMBERED_BATCHES)),
             query_count=dice.choice((0, 0, 1)),
             query_rows=dice.randint(40, 120),
             query_has_checkpoint=dice.random() < 0.7,
@@ -202,7 +202,6 @@ class _Scene:
             name,
             options,
             work,
-            in_flight_max=self.knobs.in_flight_batches_max,
             process=process,
         )
 
@@ -225,7 +224,7 @@ class _Scene:
             "retry.backoff.ms": dice.choice((10, 100)),
             "retry.backoff.max.ms": 400,
             "compression.type": dice.choice(("none", "none", "gzip", "snappy", "lz4", "zstd")),
-            "max.in.flight.requests.per.connection": dice.choice((1, 5)),
+            "max.in.flight.requests.per.connection": max(self.knobs.in_flight_max, dice.choice((1, BROKER_REMEMBERED_BATCHES))),
         }
 
     def play(self) -> list[str]:

@@ -101,14 +101,13 @@ class Rig:
 
     options: dict[str, Any] = field(default_factory=dict)
     partitions: int = 2
-    in_flight_max: int = 1
     configs: dict[str, str] = field(default_factory=lambda: {"cleanup.policy": "delete", "min.insync.replicas": "1"})
     scripted: dict[type, list[Any]] = field(default_factory=dict)
     """Answers to the next requests of a class, before the rig's own."""
 
     def __post_init__(self) -> None:
         settings = parse_options({"bootstrap.servers": str(BROKER), "linger.ms": 0, "retry.backoff.ms": 100, **self.options})
-        self.core = ProducerCore(settings, random.Random(7), in_flight_max=self.in_flight_max)
+        self.core = ProducerCore(settings, random.Random(7))
         self.now_ms = 1_000_000
         self.open: list[SendRequest] = []
         """Produce requests without an answer, in the order sent."""

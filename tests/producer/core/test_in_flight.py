@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -29,8 +31,8 @@ def batch(position: int, count: int = 2) -> ProducerBatch:
     )
 
 
-def queue_of(*waiting: ProducerBatch, limit: int = 5, is_idempotent: bool = True) -> tuple[PartitionQueue, list[ProducerBatch]]:
-    queue = PartitionQueue(ORDERS_0, is_idempotent=is_idempotent, limit=limit)
+def queue_of(*waiting: ProducerBatch, **more: Any) -> tuple[PartitionQueue, list[ProducerBatch]]:
+    queue = PartitionQueue(ORDERS_0, **{"is_idempotent": True, **more})
     return queue, list(waiting)
 
 
@@ -61,12 +63,12 @@ def test_sequences_wrap() -> None:
 
 
 def test_a_batch_taken_back_across_the_wrap() -> None:
-    queue, waiting = queue_of(batch(0, 5), batch(5, 5))
+    queue, waiting = queue_of(batch(0, 5), batch(5, 5), is_transactional=True)
     acknowledge_one(queue)
     queue._sequence_next = SEQUENCE_MODULUS - 3
     first, second = send(queue, waiting), send(queue, waiting)
-    queue.failed(second, takes_back=True)
-    queue.failed(first, takes_back=True)
+    queue.failed(second, is_unstored=True)
+    queue.failed(first, is_unstored=True)
     assert send(queue, [batch(10)]).base_sequence == SEQUENCE_MODULUS - 3
 
 
@@ -118,7 +120,7 @@ def test_what_comes_back_keeps_its_old_order() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)
     first, second = send(queue, waiting), send(queue, waiting)
-    queue.failed(second, instead=[second.unnumbered()])
+    queue.renumber(second)
     queue.failed(first, instead=first.halves())
     positions = []
     for _ in range(4):

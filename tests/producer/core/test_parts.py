@@ -15,6 +15,7 @@ from chaffinch.producer.core import culprits
 from chaffinch.producer.core.accumulator import Accumulator, Appended, record_size
 from chaffinch.producer.core.culprits import BatchAnswer, Blamed, Situation, judge
 from chaffinch.producer.core.errors_again import again, as_abortable
+from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, is_idempotent, parse_options
 from chaffinch.producer.core.partitioner import Partitioner, murmur2, partition_of_key
 from chaffinch.producer.core.topic_facts import TopicFacts
@@ -41,6 +42,7 @@ class TestOptions:
             ({"enable.idempotence": True, "acks": "1"}, "acks"),
             ({"enable.idempotence": "true", "retries": 0}, "retries"),
             ({"transactional.id": "t", "acks": "0"}, "acks"),
+            ({"max.in.flight.requests.per.connection": 6}, r"max\.in\.flight.*at most 5"),
             ({"transactional.id": "t", "enable.idempotence": False}, r"enable\.idempotence"),
             ({"transactional.id": ""}, r"transactional\.id"),
             ({"delivery.timeout.ms": 1000}, r"delivery\.timeout\.ms"),
@@ -56,6 +58,9 @@ class TestOptions:
     @pytest.mark.parametrize("given", [{"acks": "1"}, {"acks": 0}, {"retries": 0}, {"enable.idempotence": "false"}])
     def test_idempotence_gives_way_unless_asked_for(self, given: dict[str, Any]) -> None:
         assert not is_idempotent(options(**given))
+
+    def test_without_idempotence_any_number_may_be_in_flight(self) -> None:
+        assert options(**{"enable.idempotence": False, "max.in.flight.requests.per.connection": 1_000})
 
     def test_no_server(self) -> None:
         with pytest.raises(ConfigException, match=r"bootstrap\.servers"):
@@ -186,6 +191,7 @@ SITUATIONS = st.builds(
     possibly_stored=st.booleans(),
     in_transaction=st.booleans(),
     is_idempotent=st.booleans(),
+    front=st.sampled_from(Front),
     may_retry=st.booleans(),
     rounds=st.integers(0, 20),
     facts=st.builds(
@@ -214,7 +220,7 @@ def test_every_answer_has_a_verdict_and_the_rules_hold(answer: BatchAnswer, situ
                 assert not verdict.error.code.is_retriable
             if situation.possibly_stored:
                 assert verdict.error.stored.value == "possibly"
-                assert verdict.is_stored_unknown
+                assert verdict.uses_up_numbers
         case culprits.AskForFacts():
             assert not situation.facts.is_asked
 

@@ -83,7 +83,8 @@ def settle(rig: Rig, models: dict[Any, Model], action: str, *, names_all: bool) 
 
 def play(actions: list[tuple[str, int]], *, in_flight_max: int, names_all: bool, timeout_ms: int) -> tuple[Rig, dict[Any, Model], str]:
     """Run the actions, then let everything come to its end."""
-    rig = Rig(in_flight_max=in_flight_max, options={"delivery.timeout.ms": timeout_ms, "request.timeout.ms": 1000})
+    options = {"delivery.timeout.ms": timeout_ms, "request.timeout.ms": 1000, "max.in.flight.requests.per.connection": in_flight_max}
+    rig = Rig(options=options)
     models = {ORDERS_0: Model(), ORDERS_1: Model()}
     letters = string.ascii_letters
     sent = ""

@@ -40,9 +40,12 @@ OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
 GROUP = GroupMetadata("group")
 
 
-def rig_in(state: State) -> Rig:
+ONE_IN_FLIGHT = {"max.in.flight.requests.per.connection": 1}
+
+
+def rig_in(state: State, **options: Any) -> Rig:
     """A producer that has been brought into a state by its own calls and a broker's answers."""
-    rig = Rig(options={"transactional.id": "t"})
+    rig = Rig(options={"transactional.id": "t", **options})
     if state is State.UNINITIALIZED:
         return rig
     if state is State.INITIALIZING:
@@ -355,7 +358,7 @@ def test_offsets_that_time_out_make_the_transaction_abortable() -> None:
 
 
 def test_records_of_an_aborted_transaction_fail_and_what_is_under_way_is_waited_for() -> None:
-    rig = rig_in(State.IN_TRANSACTION)
+    rig = rig_in(State.IN_TRANSACTION, **ONE_IN_FLIGHT)
     rig.send("b")
     rig.send("c")
     rig.call(events.AbortCalled, "abort")
@@ -382,7 +385,7 @@ def test_a_lost_batch_of_an_aborted_transaction_is_not_sent_again_and_its_number
 
 
 def test_a_fatal_error_fails_what_waits_and_every_later_call() -> None:
-    rig = rig_in(State.IN_TRANSACTION)
+    rig = rig_in(State.IN_TRANSACTION, **ONE_IN_FLIGHT)
     rig.send("b")
     rig.send("c")
     rig.answer(Answer(codes.PRODUCER_FENCED))

@@ -39,6 +39,8 @@ class ProducerBatch:
     """What it holds of `buffer.memory` until its outcome is known."""
     identity: ProducerIdentity = NO_PRODUCER
     base_sequence: int = NO_SEQUENCE
+    ordinal: int = 0
+    """How many batches of its partition were numbered before it."""
     attempts: int = 0
     """How often it was sent and a retriable answer, or none, came back."""
     rounds: int = 0
@@ -68,9 +70,9 @@ class ProducerBatch:
         """The sequence that follows its last record."""
         return sequence_add(self.base_sequence, self.count)
 
-    def number(self, identity: ProducerIdentity, base_sequence: int, *, is_transactional: bool) -> None:
+    def number(self, identity: ProducerIdentity, base_sequence: int, ordinal: int, *, is_transactional: bool) -> None:
         """Write producer and sequence into the bytes; from now on a repetition is recognised by the broker."""
-        self.identity, self.base_sequence = identity, base_sequence
+        self.identity, self.base_sequence, self.ordinal = identity, base_sequence, ordinal
         record_batch.patch_producer(self.data, 0, identity, base_sequence, is_transactional=is_transactional)
 
     def decode(self) -> RecordColumns:
@@ -96,12 +98,13 @@ class ProducerBatch:
             start = stop
         return children
 
-    def unnumbered(self) -> ProducerBatch:
-        """The same records, to be numbered anew: for a batch that is surely not stored."""
-        return self._child(self.rows, self.timestamps, self.data, self.position)
+    def lose_number(self) -> None:
+        """It is surely not stored, and will be numbered anew."""
+        self.identity, self.base_sequence, self.possibly_stored = NO_PRODUCER, NO_SEQUENCE, False
 
     def _child(self, rows: Rows, timestamps: npt.NDArray[np.int64], data: bytearray, position: int) -> ProducerBatch:
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
         child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes)
-        child.identity, child.base_sequence, child.possibly_stored, child.retry_at_ms = NO_PRODUCER, NO_SEQUENCE, False, 0
+        child.lose_number()
+        child.retry_at_ms = 0
         return child

@@ -6,7 +6,8 @@ to bottom; the core carries its verdict out.
     a. success                                      -> Written
     b. retriable code, culprits listed or not       -> Resend, whole (3.a), while attempts are left
     c. too large, several records                   -> Split, unless it may be stored
-    d. a gap in the sequence, outside a transaction -> Renumber: surely not stored
+    d. a gap in the sequence                        -> Resend, when one before it is still under way; Renumber, when it is surely
+                                                       not stored; else FailAll
     e. no culprits, or an index that cannot be      -> FailAll (3.b.i)
     f. culprits, and the batch may be stored        -> FailAll, fate unknown: innocents sent again could be there twice
     g. culprits in a transaction                    -> FailAll: the innocents abort with it
@@ -23,6 +24,7 @@ from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, S
 from chaffinch.errors.codes import Numbering
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.topic_facts import UNKNOWN, TopicFacts
 from chaffinch.protocol.messages.produce import PartitionProduceResponse
 
@@ -68,6 +70,8 @@ class Situation:
     possibly_stored: bool = False
     in_transaction: bool = False
     is_idempotent: bool = True
+    front: Front = Front.CLEAR
+    """What became of the batches with lower numbers."""
     may_retry: bool = True
     """Neither the attempts nor the delivery timeout are used up."""
     rounds: int = 0
@@ -83,16 +87,21 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resend:
-    """The same bytes again, after a wait. `possibly_stored`: this attempt may have been written."""
+    """The same bytes again, after a wait, or as soon as the batches before it are settled. `possibly_stored`: this attempt may have been
+    written."""
 
     error: ApiException
     refreshes_metadata: bool
     possibly_stored: bool
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renumber:
+    """The same records again under another number."""
+
     error: ApiException
+    waits: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +119,14 @@ class Separate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailAll:
-    """Every record fails: those in `errors` with their own, the others with `error`. `is_stored_unknown`: its numbers may be used up."""
+    """Every record fails: those in `errors` with their own, the others with `error`.
+
+    `uses_up_numbers`: they must not be given again, because it may be stored, or because the broker expects others.
+    """
 
     error: ApiException
     errors: Mapping[int, ApiException] = field(default_factory=dict)
-    is_stored_unknown: bool = False
+    uses_up_numbers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +157,18 @@ def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> Bat
     )
 
 
+def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
+    """Whether a verdict says that a batch is surely not stored; `possibly_stored`: what its earlier attempts say."""
+    match verdict:
+        case Resend():
+            return not (possibly_stored or verdict.possibly_stored)
+        case FailAll():
+            return not verdict.uses_up_numbers
+        case Renumber() | Split() | Separate():
+            return True
+    return False
+
+
 def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
     """The fate of a batch. Never raises, whatever the broker says."""
     code = answer.code
@@ -160,8 +184,8 @@ def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
         return _retried(code, error, situation)
     if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.blamed and not situation.possibly_stored:
         return Split(error=error)
-    if code in GAP_CODES and not answer.blamed and situation.is_idempotent and not situation.in_transaction and situation.may_retry:
-        return Renumber(error=error)
+    if code in GAP_CODES and not answer.blamed and situation.is_idempotent:
+        return _gap(error, situation)
     return _refused(answer, error, situation)
 
 
@@ -170,7 +194,37 @@ def _retried(code: ErrorCode, error: ApiException, situation: Situation) -> Verd
     if situation.may_retry:
         return Resend(error=error, refreshes_metadata=code.refreshes_metadata, possibly_stored=possibly_stored)
     unknown = situation.possibly_stored or possibly_stored
-    return FailAll(error=_as_abortable(error, situation), is_stored_unknown=unknown)
+    return FailAll(error=_as_abortable(error, situation), uses_up_numbers=unknown)
+
+
+def _gap(error: ApiException, situation: Situation) -> Verdict:
+    """The broker expected another sequence. With batches under way that is what comes of a batch in front that was not stored."""
+    if not situation.may_retry:
+        return FailAll(error=_too_late(error, situation), uses_up_numbers=True)
+    if situation.front is Front.OPEN:
+        return Resend(error=error, refreshes_metadata=False, possibly_stored=False, waits=False)
+    if situation.possibly_stored and situation.front is not Front.UNSTORED:
+        # Either it was never stored, or the broker has forgotten it, as Apache Kafka's forget all but the last batch when they start.
+        return FailAll(error=_unknown_fate(error, situation, "for its place in the sequence"), uses_up_numbers=True)
+    if situation.in_transaction and situation.front is Front.CLEAR:
+        return FailAll(error=error, uses_up_numbers=True)
+    return Renumber(error=error, waits=situation.front is Front.CLEAR)
+
+
+def _too_late(error: ApiException, situation: Situation) -> ApiException:
+    """The error of a batch that could go again, were there time: of a gap that another batch has left nobody need hear."""
+    if situation.front is Front.CLEAR:
+        return error
+    message = "a batch before this one was not stored, and neither time nor attempts are left to send it again"
+    late = exception_for(
+        codes.REQUEST_TIMED_OUT,
+        message=message,
+        topic_partition=situation.topic_partition,
+        stored=Stored.POSSIBLY if situation.possibly_stored else Stored.NO,
+        api=API,
+        cause=error,
+    )
+    return _as_abortable(late, situation)
 
 
 def _refused(answer: BatchAnswer, error: ApiException, situation: Situation) -> Verdict:
@@ -178,11 +232,11 @@ def _refused(answer: BatchAnswer, error: ApiException, situation: Situation) -> 
     if not errors:
         if situation.possibly_stored and answer.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
             # Were it surely not stored it would be split: of no record in it is it known that it is too large.
-            return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), is_stored_unknown=True)
-        return FailAll(error=error, is_stored_unknown=situation.possibly_stored)
+            return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), uses_up_numbers=True)
+        return FailAll(error=error, uses_up_numbers=situation.possibly_stored)
     if situation.possibly_stored:
         why = f"because of other records ({', '.join(str(c.batch_index) for c in error.culprits[:5])})"
-        return FailAll(error=_unknown_fate(error, situation, why), errors=errors, is_stored_unknown=True)
+        return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_numbers=True)
     if situation.in_transaction:
         first = errors[min(errors)]
         others = situation.count - len(errors)

@@ -27,7 +27,7 @@ from chaffinch.producer.core.culprits import BatchAnswer, Situation
 from chaffinch.producer.core.effects import CompleteBatch, Effect, FailRecords, SendRequest, WakeCallers
 from chaffinch.producer.core.errors_again import again, as_abortable
 from chaffinch.producer.core.identity import IdentityKeeper
-from chaffinch.producer.core.in_flight import IN_FLIGHT_BATCHES_MAX, PartitionQueue
+from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.produce_requests import TRANSACTIONAL_VERSION_MAX, ProduceSent
 from chaffinch.producer.core.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
 from chaffinch.producer.core.transaction import TransactionManager
@@ -44,8 +44,6 @@ class Delivery:
         accumulator: Accumulator,
         identity: IdentityKeeper,
         transaction: TransactionManager | None,
-        *,
-        in_flight_max: int = IN_FLIGHT_BATCHES_MAX,
     ) -> None:
         self.out: list[Effect] = []
         self.facts: dict[str, TopicFacts] = {}
@@ -55,7 +53,6 @@ class Delivery:
         self._accumulator = accumulator
         self._identity = identity
         self._transaction = transaction
-        self._in_flight_max = in_flight_max
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._requests: Counter[Address] = Counter()
         self._judging: list[tuple[ProducerBatch, BatchAnswer]] = []
@@ -65,8 +62,12 @@ class Delivery:
         """The partition's numbered batches; made when first asked for."""
         queue = self._queues.get(topic_partition)
         if queue is None:
-            queue = PartitionQueue(topic_partition, is_idempotent=self._wiring.is_idempotent, limit=self._in_flight_max)
-            self._queues[topic_partition] = queue
+            queue = self._queues[topic_partition] = PartitionQueue(
+                topic_partition,
+                is_idempotent=self._wiring.is_idempotent,
+                limit=self._wiring.requests_per_node_max,
+                is_transactional=self._transaction is not None,
+            )
         return queue
 
     def partitions(self) -> list[TopicPartition]:
@@ -96,11 +97,11 @@ class Delivery:
         """Send every batch that may go now. `hurries`: nothing lingers."""
         open_requests: dict[Address, ProduceSent] = {}
         candidates = self.partitions()
-        # Partitions take turns at the front, because the requests per broker are limited.
+        # Partitions take turns at the front, because the requests per broker are limited; one batch each, so that they share requests.
         self._turn = (self._turn + 1) % max(1, len(candidates))
-        for topic_partition in candidates[self._turn :] + candidates[: self._turn]:
-            while self._send_one(topic_partition, now_ms, open_requests, hurries=hurries):
-                pass
+        candidates = candidates[self._turn :] + candidates[: self._turn]
+        while candidates:
+            candidates = [tp for tp in candidates if self._send_one(tp, now_ms, open_requests, hurries=hurries)]
         for sent in open_requests.values():
             self._emit(sent)
 
@@ -117,12 +118,7 @@ class Delivery:
             sent = None
         if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
             return False
-        batch = queue.next_batch(
-            now_ms,
-            self._identity.current,
-            lambda: self._accumulator.take(topic_partition),
-            is_transactional=self._transaction is not None,
-        )
+        batch = queue.next_batch(now_ms, self._identity.current, lambda: self._accumulator.take(topic_partition))
         if batch is None:
             return False
         if sent is None:
@@ -144,7 +140,10 @@ class Delivery:
         if self._identity.is_missing:
             self._identity.want()
             return False
-        if self._transaction is None and queue.needs_epoch(self._identity.current):
+        if queue.needs_epoch(self._identity.current):
+            if self._transaction is not None:
+                self._fail_used_up(queue.topic_partition)
+                return False
             self._identity.bump()
             if self._identity.is_missing:
                 self._identity.want()
@@ -152,6 +151,13 @@ class Delivery:
         if not queue.wants_batch(now_ms, self._identity.current):
             return False
         return self._transaction is None or self._transaction.may_send(queue.topic_partition)
+
+    def _fail_used_up(self, topic_partition: TopicPartition) -> None:
+        """The partition takes nothing more under this epoch, and within a transaction there is no other: it has to be aborted."""
+        assert self._transaction is not None
+        text = "the broker took a batch of this partition although one before it was not stored: the partition needs another epoch"
+        self.out += self._transaction.record_failed(TransactionAbortableException(text, topic_partition=topic_partition, api="Produce"))
+        self.drop_unsent()
 
     def _leader(self, topic_partition: TopicPartition, now_ms: int) -> Address | None:
         cluster = self._wiring.cluster
@@ -209,7 +215,7 @@ class Delivery:
         for batch in sent.batches.values():
             if event.is_unsupported:
                 error: KafkaException = UnsupportedVersionException(event.reason, topic_partition=batch.topic_partition, stored=Stored.NO)
-                self._end(batch, error, {}, is_stored_unknown=batch.possibly_stored)
+                self._end(batch, error, {}, is_unstored=not batch.possibly_stored)
                 continue
             error_class = TimeoutException if event.is_timeout else NetworkException
             stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO
@@ -223,11 +229,11 @@ class Delivery:
         batch.attempts += was_sent
         batch.last_error = error
         if batch.is_done:
-            self.queue(batch.topic_partition).failed(batch)
+            self.queue(batch.topic_partition).failed(batch, is_unstored=not batch.possibly_stored)
         elif self._may_retry(batch, now_ms):
             self._again(batch, now_ms)
         else:
-            self._end(batch, self._in_words(error), {}, is_stored_unknown=batch.possibly_stored)
+            self._end(batch, self._in_words(error), {}, is_unstored=not batch.possibly_stored)
 
     def facts_heard(self, topic: str, facts: TopicFacts, now_ms: int) -> None:
         """The topic's configuration has come, or will not: judge what waited for it."""
@@ -263,6 +269,7 @@ class Delivery:
             possibly_stored=batch.possibly_stored,
             in_transaction=self._transaction is not None,
             is_idempotent=self._wiring.is_idempotent,
+            front=self.queue(batch.topic_partition).front_of(batch),
             may_retry=self._may_retry(batch, now_ms),
             rounds=batch.rounds,
             facts=UNKNOWN if now_ms - facts.heard_ms > FACTS_AGE_MS_MAX else facts,
@@ -282,7 +289,7 @@ class Delivery:
             if isinstance(verdict, culprits.Written):
                 queue.acknowledged(batch, now_ms)
             else:
-                queue.failed(batch)
+                queue.failed(batch, is_unstored=culprits.is_unstored(verdict, batch.possibly_stored))
             return
         match verdict:
             case culprits.Written():
@@ -294,23 +301,25 @@ class Delivery:
                 batch.last_error = verdict.error
                 if verdict.refreshes_metadata:
                     self._wiring.metadata.refresh()
-                self._again(batch, now_ms)
+                self._again(batch, now_ms, waits=verdict.waits)
             case culprits.Renumber():
-                child = batch.unnumbered()
-                child.attempts, child.last_error = batch.attempts + 1, verdict.error
-                queue.failed(batch, instead=[child])
-                queue.not_before_ms = now_ms + self._wiring.wait_ms(child.attempts)
+                batch.attempts += 1
+                batch.last_error = verdict.error
+                queue.renumber(batch)
+                if verdict.waits:
+                    queue.not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts)
             case culprits.Split():
                 self._wiring.counts["batches_split"] += 1
                 self._replace(batch, batch.halves())
             case culprits.Separate():
                 self._separate(batch, verdict)
             case culprits.FailAll():
-                self._end(batch, verdict.error, verdict.errors, is_stored_unknown=verdict.is_stored_unknown)
+                self._end(batch, verdict.error, verdict.errors, is_unstored=not verdict.uses_up_numbers)
 
-    def _again(self, batch: ProducerBatch, now_ms: int) -> None:
+    def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True) -> None:
         self._wiring.counts["batches_resent"] += 1
-        self.queue(batch.topic_partition).retry(batch, now_ms + self._wiring.wait_ms(max(1, batch.attempts)))
+        wait_ms = self._wiring.wait_ms(max(1, batch.attempts)) if waits else 0
+        self.queue(batch.topic_partition).retry(batch, now_ms + wait_ms)
 
     def _separate(self, batch: ProducerBatch, verdict: culprits.Separate) -> None:
         """The culprits fail; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
@@ -325,7 +334,7 @@ class Delivery:
 
     def _replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """A batch that is surely not stored goes on as others; in a transaction its numbers are taken back."""
-        self.queue(batch.topic_partition).failed(batch, takes_back=self._transaction is not None, instead=children)
+        self.queue(batch.topic_partition).failed(batch, is_unstored=True, instead=children)
         self._release(batch.memory_bytes - sum(child.memory_bytes for child in children))
 
     def _complete(self, batch: ProducerBatch, verdict: culprits.Written) -> None:
@@ -334,11 +343,10 @@ class Delivery:
         self._release(batch.memory_bytes)
         self.out.append(CompleteBatch(batch=batch, base_offset=verdict.base_offset, log_append_time_ms=verdict.log_append_time_ms))
 
-    def _end(self, batch: ProducerBatch, error: KafkaException, errors: Any, *, is_stored_unknown: bool, is_under_way: bool = True) -> None:
+    def _end(self, batch: ProducerBatch, error: KafkaException, errors: Any, *, is_unstored: bool, is_under_way: bool = True) -> None:
         """Every record of the batch fails. In a transaction that is the transaction's business too."""
         if is_under_way:
-            takes_back = self._transaction is not None and not is_stored_unknown
-            self.queue(batch.topic_partition).failed(batch, takes_back=takes_back)
+            self.queue(batch.topic_partition).failed(batch, is_unstored=is_unstored)
         self._tell(batch, error, errors)
         if self._transaction is not None:
             self.out += self._transaction.record_failed(errors[min(errors)] if errors else error)
@@ -365,7 +373,7 @@ class Delivery:
         oldest_ms = self._accumulator.oldest_ms()
         if oldest_ms is not None and oldest_ms <= too_old_ms:
             for batch in self._accumulator.take_expired(too_old_ms):
-                self._end(batch, self._expired(batch, is_awaited=False), {}, is_stored_unknown=False, is_under_way=False)
+                self._end(batch, self._expired(batch, is_awaited=False), {}, is_unstored=True, is_under_way=False)
         for queue in self._queues.values():
             if not queue.is_idle:
                 self._expire_queue(queue, too_old_ms)
@@ -374,7 +382,7 @@ class Delivery:
         for batch in [b for b in queue.in_flight if b.created_ms <= too_old_ms and not b.is_done]:
             self._abandon(batch, self._expired(batch, is_awaited=True))
         for batch in [b for b in (*queue.retries, *queue.returned) if b.created_ms <= too_old_ms]:
-            self._end(batch, self._expired(batch, is_awaited=False), {}, is_stored_unknown=batch.possibly_stored)
+            self._end(batch, self._expired(batch, is_awaited=False), {}, is_unstored=not batch.possibly_stored)
 
     def _abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
         """Tell the records of a batch whose answer is still awaited; the batch stays in flight, for its numbers."""

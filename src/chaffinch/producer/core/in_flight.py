@@ -5,29 +5,38 @@ The rules, from Sender.java, TransactionManager.java and decision 14 of the desi
 - While a numbered batch waits to go again, only the one with the lowest number may be sent.
 - After a definitive failure the numbers behind it are of no use. The partition then holds: it starts no new batch until everything
   numbered has an answer or is given up. Then numbering restarts: under a new epoch at 0, or, in a transaction, where the failed
-  batch began.
+  batch began. Numbers of a batch that may be stored are never given again: in a transaction the epoch is used up then.
 - Batches that came back without being stored (innocents, halves, batches refused for a gap in front of them) go before everything
   that waits, in their old order.
 - Until the first acknowledgement under an identity, and again after ten idle minutes, one batch is in flight: a broker without state
   accepts any sequence, and would accept the second batch before the first.
+- Brokers remember the last five batches. So the oldest one without an answer is always among the last five that were numbered, those
+  included that have their answer: behind a leader that hangs, the next one could take many more meanwhile.
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable
+from enum import Enum
 from typing import Final
 
-from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
+from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition
 from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
 
-# Batches of one partition without an answer. The rules above hold for any number; brokers recognise the last five batches.
-IN_FLIGHT_BATCHES_MAX: Final = 1
-BROKER_REMEMBERED_BATCHES: Final = 5
+BROKER_REMEMBERED_BATCHES: Final = IDEMPOTENT_IN_FLIGHT_MAX
 # After so long without a batch a broker may have forgotten the producer.
 IDLE_MS_MAX: Final = 600_000
 
-assert IN_FLIGHT_BATCHES_MAX <= BROKER_REMEMBERED_BATCHES
+
+class Front(Enum):
+    """What is known of the batches with lower numbers than one: why a broker may have found a gap before it."""
+
+    CLEAR = "all are stored"
+    OPEN = "one is still under way"
+    FAILED = "one is given up, and may be stored or not"
+    UNSTORED = "one is surely not stored"
 
 
 def _position(batch: ProducerBatch) -> int:
@@ -35,15 +44,23 @@ def _position(batch: ProducerBatch) -> int:
 
 
 class PartitionQueue:
-    """One partition's numbered batches. Its owner asks `next_batch`, sends it, and reports what became of it."""
+    """One partition's numbered batches. Its owner asks `next_batch`, sends it, and reports what became of it.
+
+    `limit`: how many may be in flight. `is_transactional`: numbers are taken back, because within a transaction the epoch cannot change.
+    """
 
     __slots__ = (
         "_acknowledged_ms",
+        "_failed_position",
         "_identity",
         "_is_idempotent",
+        "_is_transactional",
+        "_is_used_up",
         "_limit",
+        "_numbered",
         "_restart_sequence",
         "_sequence_next",
+        "_unstored_position",
         "in_flight",
         "is_held",
         "not_before_ms",
@@ -52,7 +69,15 @@ class PartitionQueue:
         "topic_partition",
     )
 
-    def __init__(self, topic_partition: TopicPartition, *, is_idempotent: bool, limit: int = IN_FLIGHT_BATCHES_MAX) -> None:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        is_idempotent: bool,
+        limit: int = BROKER_REMEMBERED_BATCHES,
+        is_transactional: bool = False,
+    ) -> None:
+        assert not is_idempotent or limit <= BROKER_REMEMBERED_BATCHES, f"{limit} batches in flight are more than brokers remember"
         self.topic_partition = topic_partition
         self.in_flight: list[ProducerBatch] = []
         """Sent and not answered, in the order of their sequences."""
@@ -63,11 +88,17 @@ class PartitionQueue:
         self.is_held = False
         self.not_before_ms = 0
         self._is_idempotent = is_idempotent
+        self._is_transactional = is_transactional
         self._limit = limit
         self._identity = NO_PRODUCER
         self._sequence_next = 0
-        self._restart_sequence: int | None = None
+        self._numbered = 0
         self._acknowledged_ms: int | None = None
+        # What follows is of the failures since numbering last began.
+        self._restart_sequence: int | None = None
+        self._is_used_up = False
+        self._failed_position: int | None = None
+        self._unstored_position: int | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -85,27 +116,25 @@ class PartitionQueue:
 
     def needs_epoch(self, identity: ProducerIdentity) -> bool:
         """Whether numbering must restart here and the producer's identity is still the one that is used up."""
-        return self._is_idempotent and self.is_held and self.is_drained and self._restart_sequence is None and identity == self._identity
+        return self._is_used_up and self.is_drained and identity == self._identity
 
     def wants_batch(self, now_ms: int, identity: ProducerIdentity) -> bool:
         """Whether a batch may be sent now, if there is one: the next to go again, one that came back, or a new one."""
-        if now_ms < self.not_before_ms or len(self.in_flight) >= self._limit_now(now_ms, identity):
+        if now_ms < self.not_before_ms:
             return False
         if self.retries:
             return not self.in_flight and self.retries[0].retry_at_ms <= now_ms
         if self.is_held or (self._is_idempotent and identity != self._identity):
             return self.is_drained and not self.needs_epoch(identity)
-        return True
+        return not self._is_full(now_ms)
 
-    def _limit_now(self, now_ms: int, identity: ProducerIdentity) -> int:
-        if not self._is_idempotent:
-            return self._limit
-        is_fresh = self._acknowledged_ms is None or identity != self._identity or now_ms - self._acknowledged_ms > IDLE_MS_MAX
-        return 1 if is_fresh else self._limit
+    def _is_full(self, now_ms: int) -> bool:
+        if not self.in_flight or not self._is_idempotent:
+            return len(self.in_flight) >= self._limit
+        is_fresh = self._acknowledged_ms is None or now_ms - self._acknowledged_ms > IDLE_MS_MAX
+        return is_fresh or self._numbered - self.in_flight[0].ordinal >= self._limit
 
-    def next_batch(
-        self, now_ms: int, identity: ProducerIdentity, take_new: Callable[[], ProducerBatch | None], *, is_transactional: bool = False
-    ) -> ProducerBatch | None:
+    def next_batch(self, now_ms: int, identity: ProducerIdentity, take_new: Callable[[], ProducerBatch | None]) -> ProducerBatch | None:
         """The batch to send now, numbered and counted as in flight; None when there is none. Only while `wants_batch` says so."""
         assert self.wants_batch(now_ms, identity), f"{self.topic_partition} may not send now"
         if self.retries:
@@ -117,8 +146,9 @@ class PartitionQueue:
             batch = found
             self._begin(identity)
             if self._is_idempotent:
-                batch.number(self._identity, self._sequence_next, is_transactional=is_transactional)
+                batch.number(self._identity, self._sequence_next, self._numbered, is_transactional=self._is_transactional)
                 self._sequence_next = batch.sequence_after
+                self._numbered += 1
         self.in_flight.append(batch)
         return batch
 
@@ -126,15 +156,29 @@ class PartitionQueue:
         """Before a batch gets its number: adopt a new identity, or take sequences back, when the partition has drained."""
         if identity != self._identity:
             self._identity, self._sequence_next, self._acknowledged_ms = identity, 0, None
-        elif self.is_held and self._restart_sequence is not None:
+        elif self.is_held:
+            assert self._restart_sequence is not None, f"{self.topic_partition} restarts nowhere"
             self._sequence_next = self._restart_sequence
-        self.is_held, self._restart_sequence = False, None
+        else:
+            return
+        self.is_held, self._is_used_up, self._restart_sequence = False, False, None
+        self._failed_position = self._unstored_position = None
+
+    def front_of(self, batch: ProducerBatch) -> Front:
+        """What is known of the batches with lower numbers than this one, which is in flight."""
+        if self._unstored_position is not None and self._unstored_position < batch.position:
+            return Front.UNSTORED
+        if any(other.position < batch.position for other in (*self.in_flight, *self.retries)):
+            return Front.OPEN
+        return Front.FAILED if self._failed_position is not None and self._failed_position < batch.position else Front.CLEAR
 
     def acknowledged(self, batch: ProducerBatch, now_ms: int) -> None:
         """The broker has the batch."""
         self._remove(batch)
-        if batch.identity == self._identity:
-            self._acknowledged_ms = now_ms
+        self._acknowledged_ms = now_ms
+        if self._restart_sequence is not None and _distance(self._restart_sequence, batch.base_sequence) < SEQUENCE_MODULUS // 2:
+            # A broker without state took it although a batch before it was not stored: that one's numbers have been passed.
+            self._is_used_up = True
 
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""
@@ -142,32 +186,51 @@ class PartitionQueue:
         batch.retry_at_ms = retry_at_ms
         insort(self.retries, batch, key=_position)
 
-    def failed(self, batch: ProducerBatch, *, takes_back: bool = False, instead: Iterable[ProducerBatch] = ()) -> None:
-        """The batch is over: its numbers are used up, or, with `takes_back`, free again once the partition has drained.
+    def failed(self, batch: ProducerBatch, *, is_unstored: bool = False, instead: Iterable[ProducerBatch] = ()) -> None:
+        """The batch is over, and its numbers with it; or, in a transaction and if it is surely not stored, they are taken back.
 
-        `takes_back` is for transactions, where the epoch stays, and only for batches that are surely not stored. `instead` goes in
-        its place: innocents, halves, or the batch itself under a new number.
+        `instead` goes in its place: innocents, or halves.
         """
-        was_numbered = batch.is_numbered
         self._remove(batch)
+        if batch.is_numbered:
+            self._hold(batch, is_unstored=is_unstored)
         for other in instead:
             insort(self.returned, other, key=_position)
-        if not was_numbered:
-            return
+
+    def renumber(self, batch: ProducerBatch) -> None:
+        """The batch is surely not stored, and goes again under another number."""
+        self._remove(batch)
+        self._hold(batch, is_unstored=True)
+        self._return(batch)
+
+    def _return(self, batch: ProducerBatch) -> None:
+        batch.lose_number()
+        insort(self.returned, batch, key=_position)
+
+    def _hold(self, batch: ProducerBatch, *, is_unstored: bool) -> None:
+        """Numbering will restart: below this batch, if its numbers may be given again, else under another epoch."""
         self.is_held = True
-        if takes_back and batch.identity == self._identity:
-            taken = self._restart_sequence
-            # The lowest of several: distance from the failed batch to the next sequence decides, because sequences wrap.
-            if taken is None or (self._sequence_next - batch.base_sequence) % 2**31 > (self._sequence_next - taken) % 2**31:
-                self._restart_sequence = batch.base_sequence
+        self._failed_position = _lower(self._failed_position, batch.position)
+        if is_unstored:
+            self._unstored_position = _lower(self._unstored_position, batch.position)
+        # Those behind it that wait under numbers of no use, and are surely not stored, need not be refused once more.
+        for other in [b for b in self.retries if b.position > batch.position and not b.possibly_stored]:
+            self._remove(other)
+            self._return(other)
+        if not (is_unstored and self._is_transactional):
+            self._is_used_up = True
+            return
+        taken = self._restart_sequence
+        # The lowest of several: distance to the next sequence decides, because sequences wrap.
+        if taken is None or _distance(batch.base_sequence, self._sequence_next) > _distance(taken, self._sequence_next):
+            self._restart_sequence = batch.base_sequence
 
     def drop_waiting(self) -> list[ProducerBatch]:
         """Give up what came back and what waits to go again; what is in flight stays until its answer."""
-        dropped, self.returned = self.returned, []
-        if self.retries:
-            dropped = self.retries + dropped
-            self.retries = []
-            self.is_held = True
+        numbered, dropped = self.retries, [*self.retries, *self.returned]
+        self.retries, self.returned = [], []
+        for batch in numbered:
+            self._hold(batch, is_unstored=not batch.possibly_stored)
         return dropped
 
     def _remove(self, batch: ProducerBatch) -> None:
@@ -177,3 +240,12 @@ class PartitionQueue:
                     del batches[index]
                     return
         raise AssertionError(f"{batch.topic_partition}: a batch that is not under way")
+
+
+def _lower(position: int | None, other: int) -> int:
+    return other if position is None else min(position, other)
+
+
+def _distance(sequence: int, later: int) -> int:
+    """How many records lie from one sequence to a later one."""
+    return (later - sequence) % SEQUENCE_MODULUS

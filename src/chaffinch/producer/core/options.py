@@ -14,6 +14,7 @@ from chaffinch.client.options import METADATA_MAX_AGE, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.settings import Option, OptionTable, Settings
 
+IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
@@ -37,7 +38,7 @@ _SENDING: Final = (
         "max.in.flight.requests.per.connection",
         "int",
         5,
-        "Produce requests per broker without an answer; of one partition only one batch at a time is under way, so order is kept",
+        "Produce requests per broker without an answer; at most 5 with idempotence, which keeps the order; without it only 1 does",
         minimum=1,
         maximum=INT_MAX,
     ),
@@ -109,6 +110,10 @@ def _check_idempotence(settings: Settings) -> None:
         raise ConfigException(f"option acks cannot be {settings['acks']!r} with enable.idempotence=true: it must be all")
     if wanted and settings["retries"] == 0:
         raise ConfigException("option retries cannot be 0 with enable.idempotence=true: it must be at least 1")
+    in_flight = settings["max.in.flight.requests.per.connection"]
+    if is_idempotent(settings) and in_flight > IDEMPOTENT_IN_FLIGHT_MAX:
+        must = f"it must be at most {IDEMPOTENT_IN_FLIGHT_MAX}, as many batches as brokers remember"
+        raise ConfigException(f"option max.in.flight.requests.per.connection cannot be {in_flight} with enable.idempotence=true: {must}")
 
 
 def _check_times(settings: Settings) -> None:

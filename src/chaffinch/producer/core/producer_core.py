@@ -33,7 +33,6 @@ from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, SendRequest, WakeCallers
 from chaffinch.producer.core.identity import IdentityKeeper
-from chaffinch.producer.core.in_flight import IN_FLIGHT_BATCHES_MAX
 from chaffinch.producer.core.options import compression_level
 from chaffinch.producer.core.partitioner import Partitioner
 from chaffinch.producer.core.produce_requests import ProduceSent
@@ -86,7 +85,7 @@ class _Close:
 class ProducerCore:
     """One producer. `handle` takes an event and returns effects, to be carried out in order; `next_deadline_ms` is when to call it next."""
 
-    def __init__(self, settings: Settings, dice: Dice, *, in_flight_max: int = IN_FLIGHT_BATCHES_MAX) -> None:
+    def __init__(self, settings: Settings, dice: Dice) -> None:
         self.wiring = Wiring(settings, dice)
         self.accumulator = Accumulator(
             batch_bytes=settings["batch.size"],
@@ -99,7 +98,7 @@ class ProducerCore:
         transactional_id = self.wiring.transactional_id
         self.transaction = None if transactional_id is None else TransactionManager(transactional_id, self.wiring.transaction_timeout_ms)
         self.identity = IdentityKeeper(self.wiring, self.transaction)
-        self.delivery = Delivery(self.wiring, self.accumulator, self.identity, self.transaction, in_flight_max=in_flight_max)
+        self.delivery = Delivery(self.wiring, self.accumulator, self.identity, self.transaction)
         self.next_deadline_ms: int | None = None
         self.callers_waiting_for_memory = 0
         self._flushes: list[_Flush] = []
