@@ -6,9 +6,10 @@ In memory while the segment is in use; the file follows at checkpoints and is re
 
 from array import array
 from bisect import bisect_left, bisect_right
-from struct import Struct
 
-ENTRY = Struct(">iiq")
+import numpy as np
+
+ENTRY = np.dtype([("offset", ">i4"), ("position", ">i4"), ("max_timestamp", ">i8")])
 SPAN_MAX = 2**31 - 1
 """Largest distance of an offset or byte from the segment's first: entries hold 32-bit numbers."""
 
@@ -58,14 +59,16 @@ class OffsetIndex:
 
     def encode(self, start: int) -> bytes:
         """The entries from number `start` on."""
-        base = self.base_offset
-        relative = [offset - base for offset in self._offsets[start:]]
-        return b"".join(map(ENTRY.pack, relative, self._positions[start:], self._max_timestamps[start:]))
+        rows = np.empty(len(self) - start, ENTRY)
+        rows["offset"] = np.frombuffer(self._offsets[start:], np.int64) - self.base_offset
+        rows["position"] = self._positions[start:]
+        rows["max_timestamp"] = self._max_timestamps[start:]
+        return rows.tobytes()
 
     def load(self, data: bytes) -> None:
         """Replace the entries by those of `data`, which is known to be what `encode` gave."""
-        rows = list(ENTRY.iter_unpack(data))
-        self._offsets = array("q", [row[0] + self.base_offset for row in rows])
-        self._positions = array("q", [row[1] for row in rows])
-        self._max_timestamps = array("q", [row[2] for row in rows])
-        self._next_position = self._positions[-1] + self._interval_bytes if rows else 0
+        rows = np.frombuffer(data, ENTRY)
+        self._offsets = array("q", (rows["offset"].astype(np.int64) + self.base_offset).tobytes())
+        self._positions = array("q", rows["position"].astype(np.int64).tobytes())
+        self._max_timestamps = array("q", rows["max_timestamp"].astype(np.int64).tobytes())
+        self._next_position = self._positions[-1] + self._interval_bytes if len(rows) else 0

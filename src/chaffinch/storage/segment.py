@@ -178,7 +178,7 @@ class Segment:
 
     def save(self) -> SegmentMark:
         """Bring the derived files up to date; returns what a snapshot must say to find them again."""
-        self._saved_index = self._save(INDEX_SUFFIX, self.index, offset_index.ENTRY.size, self._saved_index)
+        self._saved_index = self._save(INDEX_SUFFIX, self.index, offset_index.ENTRY.itemsize, self._saved_index)
         self._saved_aborted = self._save(ABORTED_SUFFIX, self.aborted, aborted_transactions.ENTRY.size, self._saved_aborted)
         return self.mark()
 
@@ -217,7 +217,7 @@ class Segment:
             return False
         self.aborted.load(aborted)
         self._saved_aborted = (mark.aborted_entries, mark.aborted_crc)
-        index = self._load(INDEX_SUFFIX, mark.index_entries * offset_index.ENTRY.size, mark.index_crc)
+        index = self._load(INDEX_SUFFIX, mark.index_entries * offset_index.ENTRY.itemsize, mark.index_crc)
         if index is None:
             self._index_anew(mark)
         else:
