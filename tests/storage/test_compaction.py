@@ -9,6 +9,7 @@ from chaffinch.records.batch import decode, encode, read_header
 from chaffinch.records.batch_header import ATTRIBUTE_DELETE_HORIZON
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
+from chaffinch.storage import compaction
 from chaffinch.storage.cleanable import cleanable
 from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import CorruptLog, MemoryFileSystem
@@ -428,6 +429,37 @@ def test_work_comes_in_slices() -> None:
         log.append(records(("new", "x")), now_ms=0)
     assert steps >= 12
     assert len(rows(log)) == 2 + steps
+
+
+@pytest.mark.parametrize("fitting", range(4))
+def test_a_segment_never_outgrows_its_index(monkeypatch: pytest.MonkeyPatch, fitting: int) -> None:
+    """A time from which on a tombstone may go takes more bytes than its own; where there is no room the batch stays as it is."""
+    log = opened(MemoryFileSystem())
+    sizes = []
+    for batch in range(3):
+        data = records(*((f"{batch}-{number}", None) for number in range(20)))
+        log.append(data, now_ms=0)
+        sizes.append(len(data))
+    log.roll(0)
+    before = rows(log)
+    growth = 20 * 5  # A timestamp of 2001 seconds after one of 1970: 7 bytes instead of 2, per record.
+    limit = sum(sizes) + fitting * growth + growth // 2
+    monkeypatch.setattr(compaction, "SPAN_MAX", limit)
+    compact(log, 10**12)
+    assert log.files.segments[0].size == sum(sizes) + min(fitting, 3) * growth
+    horizons = [bool(view.header.attributes & ATTRIBUTE_DELETE_HORIZON) for view in all_batches(log)]
+    assert horizons == [number < fitting for number in range(3)]
+    assert rows(log) == before
+
+
+def test_what_goes_makes_room_for_what_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = opened(MemoryFileSystem())
+    log.append(records(("a", "1" * 1000)), now_ms=0)
+    log.append(records(("a", "2"), *((f"{number}", None) for number in range(20))), now_ms=0)
+    log.roll(0)
+    monkeypatch.setattr(compaction, "SPAN_MAX", log.size_bytes)
+    compact(log, 10**12)
+    assert [view.header.attributes & ATTRIBUTE_DELETE_HORIZON for view in all_batches(log)] == [ATTRIBUTE_DELETE_HORIZON]
 
 
 def test_damage_is_not_copied() -> None:

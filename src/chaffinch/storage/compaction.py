@@ -134,10 +134,14 @@ class Compaction:
             suffix=CLEANED_SUFFIX,
         )
         synced_bytes, is_changed = 0, len(group) > 1
+        room = SPAN_MAX - sum(segment.size for segment in group)  # Compressed anew, batches may grow by so much together.
         for segment in group:
             for view in self._batches(segment, 0, segment.base_offset):
                 ended = self._rules.note_marker(view.header) if view.header.is_control else None
                 kept = self._rules.apply(view, is_last=segment is group[-1] and view.header.last_offset + 1 == segment.end_offset)
+                if kept is not None and len(kept) - view.size > room:
+                    kept = view.data  # All of its records stay: better than a file whose places no index can tell.
+                room += view.size - (0 if kept is None else len(kept))
                 is_changed = is_changed or kept is not view.data
                 if kept is not None:
                     cleaned.append(kept, read_header(kept), view.header.base_offset)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -337,8 +339,43 @@ class TestCompaction:
         assert not [name for name in cluster.file_system.list(log.directory) if name.endswith(".cleaned")]
         cluster.file_system.bytes_free = None
         fill(cluster, 0)
-        cluster.advance(MINUTE)
+        cluster.advance(2 * MINUTE)
         assert len(offsets(log)) == 2
+
+    def test_a_disk_that_stays_full_is_tried_ever_more_seldom(self) -> None:
+        cluster = Cluster()
+        log = compacted(cluster)
+        cluster.file_system.bytes_free = 50
+        begun = cluster.now_ms
+        tried = []
+        for _ in range(8 * HOUR // CLEANER_BACKOFF):
+            cluster.advance(CLEANER_BACKOFF)
+            if cluster.lines:
+                assert [line.partition(":")[0] for line in cluster.lines] == ["compaction of orders-0 gave up"]
+                cluster.lines.clear()
+                tried.append((cluster.now_ms - begun) // CLEANER_BACKOFF)
+        waits = [after - before for before, after in pairwise(tried)]
+        assert waits[:8] == [1, 2, 4, 8, 16, 32, 64, 64]
+        assert set(waits[8:]) == {64}
+        cluster.file_system.bytes_free = None
+        cluster.advance(65 * CLEANER_BACKOFF)
+        assert len(offsets(log)) == 2
+        fill(cluster, *range(20, -1, -2))
+        cluster.file_system.bytes_free = 50
+        cluster.advance(MINUTE)
+        assert len(cluster.lines) == 3, "after a success it begins with short waits again"
+
+    def test_a_new_segment_does_not_hurry_it(self) -> None:
+        cluster = Cluster()
+        compacted(cluster)
+        cluster.file_system.bytes_free = 1000
+        failing = mock.patch.object(Compaction, "step", side_effect=StorageError("log", "append", "No space left on device"))
+        with failing as step:
+            for _ in range(20):
+                cluster.advance(CLEANER_BACKOFF)
+                cluster.file_system.bytes_free = None
+                fill(cluster, 0)
+        assert step.call_count == 5
 
     def test_a_damaged_log_is_given_up_once(self) -> None:
         cluster = Cluster()
@@ -485,5 +522,5 @@ def test_an_error_of_the_disk_while_looking_is_said() -> None:
     cluster.advance(MINUTE)
     assert any("gave up" in line for line in cluster.lines)
     cluster.file_system.hook = None
-    cluster.advance(MINUTE)
+    cluster.advance(2 * MINUTE)
     assert offsets(log) == [3, 4]

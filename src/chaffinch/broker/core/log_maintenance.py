@@ -29,10 +29,13 @@ CHECKED_PER_CALL = 50
 """How many partitions one call of `expire` looks at: together about a millisecond."""
 PAUSE_MS = 1
 """Between two slices of a compaction, so that requests come in between."""
+RETRY_DOUBLINGS_MAX = 6
+"""After an error of the disk a log is compacted again after 1, 2, 4 ... 64 times `log.cleaner.backoff.ms`: each attempt begins anew, and
+on a full disk it would read and write everything for nothing."""
 
 
 class LogMaintenance:
-    """See the module. Errors of the disk are tried again at the next check; a damaged log is compacted no more until the next start."""
+    """See the module. Errors of the disk are tried again, ever later; a damaged log is compacted no more until the next start."""
 
     def __init__(self, topics: TopicRegistry, settings: Mapping[str, Any], wall: WallTime, now_ms: int) -> None:
         self._topics = topics
@@ -43,6 +46,7 @@ class LogMaintenance:
         self._compaction = _DueTimes(now_ms, settings["log.cleaner.backoff.ms"])
         self._dirty: dict[TopicPartition, float] = {}
         self._damaged: set[str] = set()  # Directories: a new topic of the same name has another.
+        self._failed: dict[str, tuple[int, int]] = {}  # Directory -> how often in a row, and until when (ms) it is not tried again.
         self._job: _Job | None = None
         self._slice_ms = now_ms
         self._next_ms: int | None = None  # Found out by `expire`, where all of it changes: every request asks for it.
@@ -95,6 +99,10 @@ class LogMaintenance:
         partition = self._topics.partition(*topic_partition)
         if partition is None or not partition.log.config.compacts or not self._settings["log.cleaner.enable"]:
             return
+        again_ms = self._failed.get(partition.log.directory, (0, now_ms))[1]
+        if again_ms > now_ms:
+            self._compaction.put(topic_partition, again_ms - 1)
+            return
         try:
             found = self._cleanable(partition, now_ms)
             if found.must_roll:
@@ -130,6 +138,7 @@ class LogMaintenance:
             if is_done:
                 read, written = job.compaction.bytes_read, job.compaction.bytes_written
                 LOGGER.info("%s is compacted: %d bytes read, %d written", job.partition.topic_partition, read, written)
+                self._failed.pop(job.partition.log.directory, None)
                 self._end(job, now_ms)
         self._slice_ms = now_ms + max(PAUSE_MS, int(1000 * SLICE_BYTES / self._settings["log.cleaner.io.max.bytes.per.second"]))
 
@@ -158,8 +167,12 @@ class LogMaintenance:
     def _gave_up(self, job: _Job, error: StorageError | RecordsError, now_ms: int, lines: list[str]) -> None:
         topic_partition = job.partition.topic_partition
         lines.append(f"compaction of {topic_partition} gave up: {error}")
+        directory = job.partition.log.directory
         if isinstance(error, CorruptLog | RecordsError):
-            self._damaged.add(job.partition.log.directory)
+            self._damaged.add(directory)
+        times = self._failed.get(directory, (0, 0))[0]
+        wait_ms = self._settings["log.cleaner.backoff.ms"] << min(times, RETRY_DOUBLINGS_MAX)
+        self._failed[directory] = times + 1, now_ms + wait_ms
         self._end(job, now_ms)
 
     def _end(self, job: _Job, now_ms: int) -> None:
