@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -265,6 +266,31 @@ class TestStopped:
         last = cluster.core.topics.partition("orders", 0)
         assert last is not None
         assert last.replicas.leader_epoch > epochs[-1]
+
+    @pytest.mark.parametrize("counts", [[3, 1, 3], [3, 1, 1, 3], [3, 2, 1, 3, 3], [1, 3, 1]], ids=str)
+    @pytest.mark.parametrize("is_stopped", [False, True], ids=["nothing stops", "a node stops in each life"])
+    def test_nor_when_nodes_are_no_longer_declared(self, counts: list[int], is_stopped: bool) -> None:
+        cluster = Cluster(nodes=counts[0])
+        cluster.topic("orders", 6, counts[0])
+        seen: list[list[tuple[int, int]]] = []
+        for count in counts:
+            cluster.node_count = count
+            cluster.restart()
+            partitions = list(cluster.core.topics.partitions())
+            seen.append([(partition.replicas.leader_epoch, partition.replicas.leader) for partition in partitions])
+            if is_stopped:
+                cluster.stop_node(count - 1)
+                seen.append([(partition.replicas.leader_epoch, partition.replicas.leader) for partition in partitions])
+        for before, after in pairwise(seen):
+            for (old_epoch, old_leader), (epoch, leader) in zip(before, after, strict=True):
+                assert epoch > old_epoch or (epoch, leader) == (old_epoch, old_leader)
+
+    def test_they_begin_with_zero_while_nothing_changes(self) -> None:
+        cluster = Cluster(nodes=3)
+        cluster.topic("orders")
+        cluster.restart()
+        cluster.restart(kill=False)
+        assert [partition.replicas.leader_epoch for partition in cluster.core.topics.partitions()] == [0]
 
 
 class TestPreferredLeaders:

@@ -108,7 +108,7 @@ class BrokerCore:
                 journal.sync()
             self._directory.complete()
         dynamic = DynamicSettings(static, self._journals["cluster"])
-        declared = DeclaredNodes(nodes, first_epoch=first_epoch(self._journals["cluster"]))
+        declared = DeclaredNodes(nodes, first_epoch=first_epoch(self._journals["cluster"], len(nodes)))
         wall = WallTime()
         topics = TopicRegistry(file_system, self._journals["cluster"], declared, dynamic, dice, wall, now_ms)
         offsets = GroupOffsets(self._journals["offsets"])

@@ -8,7 +8,8 @@ A node that comes back leads nothing at first. After `leader.imbalance.check.int
 preferred for them, unless `auto.leader.rebalance.enable` is off.
 
 A partition's leader epoch must not go back when the process starts anew, or clients would take what they hear for old news. It rises by at
-most one with each change of the nodes, so the number of changes, kept in the journal, is above them all.
+most one with each change of the nodes, so the number of changes, kept in the journal, is above them all. A data directory that is opened
+with another number of nodes than before is such a change.
 """
 
 from __future__ import annotations
@@ -28,15 +29,19 @@ COORDINATORS: Final = "coordinators"
 """What waits at a coordinator waits for this key too: a group's coordinator may be another node after each start and stop of one."""
 
 _CHANGES_KEY = b"node.changes"
+_COUNT_KEY = b"node.count"
 
 
-def first_epoch(journal: Journal) -> int:
+def first_epoch(journal: Journal, node_count: int) -> int:
     """The leader epoch with which partitions begin in this life of the broker. Raises StorageError."""
-    changes = int(journal.items().get(_CHANGES_KEY, b"0"))
-    if changes:
-        journal.put({_CHANGES_KEY: b"%d" % (changes + 1)})
-        return changes + 1
-    return 0
+    stored = journal.items()
+    changes, count = int(stored.get(_CHANGES_KEY, b"0")), b"%d" % node_count
+    if changes or stored.get(_COUNT_KEY, count) != count:
+        changes += 1
+    news = {_CHANGES_KEY: b"%d" % changes, _COUNT_KEY: count} if changes else {_COUNT_KEY: count}
+    if any(stored.get(key) != value for key, value in news.items()):
+        journal.put(news)
+    return changes
 
 
 class ClusterMembership:
