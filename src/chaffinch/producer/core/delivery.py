@@ -362,8 +362,14 @@ class Delivery:
         self.out.append(WakeCallers())
 
     def _in_words(self, error: KafkaException) -> KafkaException:
-        """In a transaction what is retriable or late is told as abortable (decision 30)."""
-        return error if self._transaction is None else as_abortable(error)
+        """In a transaction what is retriable or late is told as abortable (decision 30), or as what has ended the producer."""
+        if self._transaction is None:
+            return error
+        if self._transaction.state is not State.FATAL_ERROR or self._transaction.error is None:
+            return as_abortable(error)
+        fatal = again(self._transaction.error)
+        fatal.topic_partition, fatal.stored = error.topic_partition, error.stored
+        return fatal
 
     # Time, and giving up.
 
