@@ -88,7 +88,8 @@ def main() -> None:
         if not has_java():
             install_java()
     # As pip does for what it copies. Else processes pay for it: 0.2 s of a broker's start, of each one under PYTHONDONTWRITEBYTECODE.
-    run(PYTHON, "-m", "compileall", "-q", "src/chaffinch", what="compiling the sources")
+    # Where it cannot be written nothing is lost but that.
+    succeeds(PYTHON, "-m", "compileall", "-qq", "src/chaffinch")
     run(PYTHON, "-m", "chaffinch.records.kernels", what="compiling the kernels")
     READY.touch()
 
