@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -269,3 +270,102 @@ def _open_below(root: Path) -> int:
         except OSError:
             continue
     return count
+
+
+class TestLargeFiles:
+    """What they take is freed in a thread of its own, once their names are gone."""
+
+    @pytest.fixture
+    def freed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+        """(thread, bytes) of each file that is freed; at the end no descriptor is left."""
+        found: list[tuple[str, int]] = []
+
+        def free(descriptor: int) -> None:
+            real(descriptor)
+            found.append((threading.current_thread().name, os.fstat(descriptor).st_size))
+
+        real = module.free
+        monkeypatch.setattr(module, "free", free)
+        before = os.listdir("/proc/self/fd")
+        yield found
+        self.wait()
+        assert len(os.listdir("/proc/self/fd")) == len(before)
+
+    def wait(self) -> None:
+        for thread in threading.enumerate():
+            if thread.name == module.FREEING:
+                thread.join()
+
+    def make(self, path: Path, size: int = 2 * module.LARGE_BYTES + 10) -> Path:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        os.truncate(path, size)
+        return path
+
+    @pytest.mark.parametrize("way", ["remove", "rename", "remove_tree"])
+    def test_the_name_goes_at_once_the_rest_aside(self, tmp_path: Path, freed: list[tuple[str, int]], way: str) -> None:
+        files = DiskFileSystem(tmp_path)
+        self.make(tmp_path / "d" / "large")
+        if way == "remove":
+            files.remove("d/large")
+        elif way == "remove_tree":
+            files.remove_tree("d")
+        else:
+            self.make(tmp_path / "new", 3)
+            files.rename("new", "d/large")
+        assert files.exists("d/large") == (way == "rename")
+        self.wait()
+        assert freed == [(module.FREEING, 10)]
+
+    def test_small_files_and_new_names_need_no_thread(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        files = DiskFileSystem(tmp_path)
+        self.make(tmp_path / "small", module.LARGE_BYTES - 1)
+        files.remove("small")
+        self.make(tmp_path / "large")
+        files.rename("large", "elsewhere")
+        self.wait()
+        assert freed == []
+        assert (tmp_path / "elsewhere").stat().st_size > module.LARGE_BYTES
+
+    def test_another_name_of_the_file_keeps_all_of_it(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        large = self.make(tmp_path / "large")
+        os.link(large, tmp_path / "backup")
+        DiskFileSystem(tmp_path).remove("large")
+        self.wait()
+        assert len(freed) == 1
+        assert (tmp_path / "backup").stat().st_size == 2 * module.LARGE_BYTES + 10
+
+    def test_a_file_that_is_not_there_is_still_an_error(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
+        with pytest.raises(StorageError, match="cannot remove"):
+            DiskFileSystem(tmp_path).remove("missing")
+        assert freed == []
+
+    def test_many_at_once_do_not_hold_many_descriptors(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate = threading.Event()
+        counting = module.free
+        monkeypatch.setattr(module, "free", lambda descriptor: (gate.wait(), counting(descriptor)))
+        for number in range(module.FREEING_MAX + 5):
+            self.make(tmp_path / "d" / str(number))
+        files = DiskFileSystem(tmp_path)
+        files.remove_tree("d")
+        assert not files.exists("d")
+        gate.set()
+        self.wait()
+        assert len(freed) == module.FREEING_MAX
+        self.make(tmp_path / "later")
+        files.remove("later")
+        self.wait()
+        assert len(freed) == module.FREEING_MAX + 1
+
+    def test_without_a_thread_it_takes_its_time(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        self.make(tmp_path / "large")
+        DiskFileSystem(tmp_path).remove("large")
+        assert freed == [(threading.current_thread().name, 10)]

@@ -4,12 +4,16 @@
 
 Descriptors are opened on first use and at most `DESCRIPTORS_MAX` stay open: a broker has many more files than a process may hold open.
 When one more is needed, the file unused for longest goes (a clock with one bit per file: cheap on the append path).
+
+The name of a file goes at once, but what the system holds of a large one takes it long to free: a quarter of a second per GiB. So such a
+file is held open meanwhile, and let go by a thread of its own.
 """
 
 import ctypes
 import fcntl
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import cast
@@ -33,6 +37,9 @@ DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connecti
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
+LARGE_BYTES = 4 << 20  # From here on a file is freed by a thread: a millisecond.
+FREEING_MAX = 32  # Files at once; further ones take their time.
+FREEING = "chaffinch-free"
 
 
 @contextmanager
@@ -186,6 +193,7 @@ class DiskFileSystem:
         self.root = os.path.abspath(root)
         self._descriptors_max = max(1, descriptors_max)
         self._open_files: dict[DiskFile, None] = {}
+        self._freeing = threading.Semaphore(FREEING_MAX)
         self.incarnation = _boot_id()
 
     def describe(self, path: str) -> str:
@@ -226,18 +234,22 @@ class DiskFileSystem:
 
     def remove(self, path: str) -> None:
         full = self.describe(path)
-        with translated(full, "remove"):
+        with self._freed_aside(full), translated(full, "remove"):
             os.remove(full)
 
     def remove_tree(self, directory: str) -> None:
         full = self.describe(directory)
         with translated(full, "remove"), suppress(FileNotFoundError):
+            for path, _, names in os.walk(full):
+                for name in names:
+                    with self._freed_aside(f"{path}/{name}"):
+                        os.remove(f"{path}/{name}")
             shutil.rmtree(full)
 
     def rename(self, old: str, new: str) -> None:
-        full = self.describe(old)
-        with translated(full, "rename"):
-            os.replace(full, self.describe(new))
+        full, target = self.describe(old), self.describe(new)
+        with self._freed_aside(target), translated(full, "rename"):
+            os.replace(full, target)
 
     def sync_directory(self, directory: str) -> None:
         full = self.describe(directory)
@@ -294,6 +306,49 @@ class DiskFileSystem:
 
     def forget(self, file: DiskFile) -> None:
         self._open_files.pop(file, None)
+
+    @contextmanager
+    def _freed_aside(self, full: str) -> Iterator[None]:
+        """Inside, the file's name goes; what it takes is freed in another thread if it is large."""
+        descriptor = self._held(full)
+        try:
+            yield
+        finally:
+            if descriptor is not None:
+                self._let_go(descriptor)
+
+    def _held(self, full: str) -> int | None:
+        """The file, open; None where it is small, or cannot be held."""
+        with suppress(OSError):
+            if os.stat(full).st_size >= LARGE_BYTES and self._freeing.acquire(blocking=False):
+                try:
+                    return os.open(full, os.O_RDWR | os.O_CLOEXEC)
+                except BaseException:
+                    self._freeing.release()
+                    raise
+        return None
+
+    def _let_go(self, descriptor: int) -> None:
+        def close() -> None:
+            try:
+                free(descriptor)
+            finally:
+                os.close(descriptor)
+                self._freeing.release()
+
+        try:
+            threading.Thread(target=close, name=FREEING, daemon=True).start()
+        except RuntimeError:  # No thread is to be had.
+            close()
+
+
+def free(descriptor: int) -> None:
+    """Cut off what a file without a name takes, piece by piece: a sync of anything else waits for one piece at most."""
+    with suppress(OSError):
+        found = os.fstat(descriptor)
+        if found.st_nlink == 0:  # Else it is somebody's backup.
+            for size in range(found.st_size - LARGE_BYTES, 0, -LARGE_BYTES):
+                os.ftruncate(descriptor, size)
 
 
 def _from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:

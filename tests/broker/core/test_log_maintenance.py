@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -18,33 +16,15 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from chaffinch.records.batch import decode, encode, read_header, views
+from chaffinch.records.batch import encode, read_header
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.faults import CorruptBatch, Fault
-from chaffinch.storage.compaction import Compaction
 from chaffinch.storage.file_system import StorageError
-from chaffinch.storage.partition_log import PartitionLog
 from tests.broker.batches import NOW_MS, batch_of
+from tests.broker.core.maintained_log import CLEANER_BACKOFF, DAY, HOUR, MINUTE, compacted, fill, log_of, offsets
 from tests.broker.core_client import Cluster
 
-MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 RETENTION_CHECK = 5 * MINUTE
-CLEANER_BACKOFF = 15_000
 WEEKS = 10 * 7 * DAY
-
-
-def log_of(cluster: Cluster, topic: str = "orders") -> PartitionLog:
-    partition = cluster.core.topics.partition(topic, 0)
-    assert partition is not None
-    return partition.log
-
-
-def fill(cluster: Cluster, *ages_ms: int, topic: str = "orders", key: bytes = b"k") -> None:
-    """One batch of one record per age."""
-    client = cluster.client()
-    for age_ms in ages_ms:
-        sent = batch_of(b"v" * 100, keys=[key], timestamps=[cluster.now_ms - age_ms])
-        assert client.produce(topic, sent).error_code == 0
 
 
 def altered(cluster: Cluster, name: str, value: str | None, *, kind: int = 2, resource: str = "orders") -> None:
@@ -53,19 +33,6 @@ def altered(cluster: Cluster, name: str, value: str | None, *, kind: int = 2, re
         resources=[AlterConfigsResource(resource_type=kind, resource_name=resource, configs=[entry])], validate_only=False
     )
     assert cluster.client().ask(request).responses[0].error_code == 0
-
-
-def offsets(log: PartitionLog) -> list[int]:
-    found: list[int] = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        view = next(views(log.read(offset, 1)[0]))
-        if view.header.count:
-            decoded = decode(view).offsets
-            assert decoded is not None
-            found += decoded.tolist()
-        offset = view.header.last_offset + 1
-    return found
 
 
 def refuses(operation: str, path: str, size: int) -> None:
@@ -200,13 +167,6 @@ class TestRolling:
         assert len({log_of(cluster, f"t{number}").files.segments[0].end_offset for number in range(8)}) > 4
 
 
-def compacted(cluster: Cluster, *, sealed: int = 4, **config: str) -> PartitionLog:
-    """A log of segments of one record each, all of one key; `sealed` of them and one more."""
-    cluster.topic("orders", cleanup_policy="compact", segment_ms="1", **config)
-    fill(cluster, *range(2 * sealed, -1, -2))
-    return log_of(cluster)
-
-
 class TestCompaction:
     def test_the_last_of_each_key_and_the_open_segment_stay(self) -> None:
         cluster = Cluster()
@@ -319,89 +279,6 @@ class TestCompaction:
         cluster.advance(MINUTE)
         assert offsets(log) == [2, 3]
 
-    def test_records_that_cannot_be_read_end_it_and_not_the_broker(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def unreadable(self: Compaction) -> bool:
-            raise CorruptBatch(Fault.RECORD_COUNT)
-
-        cluster = Cluster()
-        compacted(cluster)
-        monkeypatch.setattr(Compaction, "step", unreadable)
-        cluster.advance(HOUR)
-        assert len([line for line in cluster.lines if "gave up" in line]) == 1
-
-    def test_a_full_disk_is_tried_again_and_appends_go_on(self) -> None:
-        cluster = Cluster()
-        log = compacted(cluster)
-        cluster.file_system.bytes_free = 50
-        cluster.advance(MINUTE)
-        assert any(line.startswith("compaction of orders-0 gave up: cannot append") for line in cluster.lines)
-        assert len(offsets(log)) == 5
-        assert not [name for name in cluster.file_system.list(log.directory) if name.endswith(".cleaned")]
-        cluster.file_system.bytes_free = None
-        fill(cluster, 0)
-        cluster.advance(2 * MINUTE)
-        assert len(offsets(log)) == 2
-
-    def test_a_disk_that_stays_full_is_tried_ever_more_seldom(self) -> None:
-        cluster = Cluster()
-        log = compacted(cluster)
-        cluster.file_system.bytes_free = 50
-        begun = cluster.now_ms
-        tried = []
-        for _ in range(8 * HOUR // CLEANER_BACKOFF):
-            cluster.advance(CLEANER_BACKOFF)
-            if cluster.lines:
-                assert [line.partition(":")[0] for line in cluster.lines] == ["compaction of orders-0 gave up"]
-                cluster.lines.clear()
-                tried.append((cluster.now_ms - begun) // CLEANER_BACKOFF)
-        waits = [after - before for before, after in pairwise(tried)]
-        assert waits[:8] == [1, 2, 4, 8, 16, 32, 64, 64]
-        assert set(waits[8:]) == {64}
-        cluster.file_system.bytes_free = None
-        cluster.advance(65 * CLEANER_BACKOFF)
-        assert len(offsets(log)) == 2
-        fill(cluster, *range(20, -1, -2))
-        cluster.file_system.bytes_free = 50
-        cluster.advance(MINUTE)
-        assert len(cluster.lines) == 3, "after a success it begins with short waits again"
-
-    def test_a_new_segment_does_not_hurry_it(self) -> None:
-        cluster = Cluster()
-        compacted(cluster)
-        cluster.file_system.bytes_free = 1000
-        failing = mock.patch.object(Compaction, "step", side_effect=StorageError("log", "append", "No space left on device"))
-        with failing as step:
-            for _ in range(20):
-                cluster.advance(CLEANER_BACKOFF)
-                cluster.file_system.bytes_free = None
-                fill(cluster, 0)
-        assert step.call_count == 5
-
-    def test_a_damaged_log_is_given_up_once(self) -> None:
-        cluster = Cluster()
-        log = compacted(cluster)
-        reads = log.files.segments[0].log.read
-
-        def damaged(position: int, length: int) -> bytes:
-            return reads(position, length)[:-1] + b"\xff"
-
-        log.files.segments[0].log.read = damaged  # type: ignore[method-assign]
-        cluster.advance(HOUR)
-        assert len([line for line in cluster.lines if "gave up" in line]) == 1
-        assert len(log.files.segments) == 5
-
-    def test_a_damaged_log_does_not_speak_for_a_new_topic_of_its_name(self) -> None:
-        cluster = Cluster()
-        log = compacted(cluster)
-        reads = log.files.segments[0].log.read
-        log.files.segments[0].log.read = lambda position, length: reads(position, length)[:-1] + b"\xff"  # type: ignore[method-assign]
-        cluster.advance(MINUTE)
-        assert len([line for line in cluster.lines if "gave up" in line]) == 1
-        cluster.core.topics.delete("orders")
-        log = compacted(cluster)
-        cluster.advance(MINUTE)
-        assert offsets(log) == [3, 4]
-
     def test_not_when_the_topic_is_compacted_no_more(self) -> None:
         cluster = Cluster({"log.cleaner.io.max.bytes.per.second": 1024})
         for name in ("first", "orders"):
@@ -508,19 +385,3 @@ def test_lags_that_contradict_each_other_are_refused() -> None:
     cluster = Cluster()
     with pytest.raises(Exception, match=r"min\.compaction\.lag\.ms is larger"):
         cluster.topic("orders", min_compaction_lag_ms="10", max_compaction_lag_ms="9")
-
-
-def test_an_error_of_the_disk_while_looking_is_said() -> None:
-    cluster = Cluster()
-    log = compacted(cluster)
-
-    def hook(operation: str, path: str, size: int) -> None:
-        if operation == "read" and path.endswith(".log"):
-            raise StorageError(path, operation, "Input/output error")
-
-    cluster.file_system.hook = hook
-    cluster.advance(MINUTE)
-    assert any("gave up" in line for line in cluster.lines)
-    cluster.file_system.hook = None
-    cluster.advance(2 * MINUTE)
-    assert offsets(log) == [3, 4]

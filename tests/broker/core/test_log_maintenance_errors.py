@@ -1,0 +1,119 @@
+"""What ends a compaction before its time: disks, damage; and when it is tried again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from unittest import mock
+
+import pytest
+
+from chaffinch.records.faults import CorruptBatch, Fault
+from chaffinch.storage.compaction import Compaction
+from chaffinch.storage.file_system import StorageError
+from tests.broker.core.maintained_log import CLEANER_BACKOFF, HOUR, MINUTE, compacted, fill, offsets
+from tests.broker.core_client import Cluster
+
+
+def test_records_that_cannot_be_read_end_it_and_not_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(self: Compaction) -> bool:
+        raise CorruptBatch(Fault.RECORD_COUNT)
+
+    cluster = Cluster()
+    compacted(cluster)
+    monkeypatch.setattr(Compaction, "step", unreadable)
+    cluster.advance(HOUR)
+    assert len([line for line in cluster.lines if "gave up" in line]) == 1
+
+
+def test_a_full_disk_is_tried_again_and_appends_go_on() -> None:
+    cluster = Cluster()
+    log = compacted(cluster)
+    cluster.file_system.bytes_free = 50
+    cluster.advance(MINUTE)
+    assert any(line.startswith("compaction of orders-0 gave up: cannot append") for line in cluster.lines)
+    assert len(offsets(log)) == 5
+    assert not [name for name in cluster.file_system.list(log.directory) if name.endswith(".cleaned")]
+    cluster.file_system.bytes_free = None
+    fill(cluster, 0)
+    cluster.advance(2 * MINUTE)
+    assert len(offsets(log)) == 2
+
+
+def test_a_disk_that_stays_full_is_tried_ever_more_seldom() -> None:
+    cluster = Cluster()
+    log = compacted(cluster)
+    cluster.file_system.bytes_free = 50
+    begun = cluster.now_ms
+    tried = []
+    for _ in range(8 * HOUR // CLEANER_BACKOFF):
+        cluster.advance(CLEANER_BACKOFF)
+        if cluster.lines:
+            assert [line.partition(":")[0] for line in cluster.lines] == ["compaction of orders-0 gave up"]
+            cluster.lines.clear()
+            tried.append((cluster.now_ms - begun) // CLEANER_BACKOFF)
+    waits = [after - before for before, after in pairwise(tried)]
+    assert waits[:8] == [1, 2, 4, 8, 16, 32, 64, 64]
+    assert set(waits[8:]) == {64}
+    cluster.file_system.bytes_free = None
+    cluster.advance(65 * CLEANER_BACKOFF)
+    assert len(offsets(log)) == 2
+    fill(cluster, *range(20, -1, -2))
+    cluster.file_system.bytes_free = 50
+    cluster.advance(MINUTE)
+    assert len(cluster.lines) == 3, "after a success it begins with short waits again"
+
+
+def test_a_new_segment_does_not_hurry_it() -> None:
+    cluster = Cluster()
+    compacted(cluster)
+    cluster.file_system.bytes_free = 1000
+    failing = mock.patch.object(Compaction, "step", side_effect=StorageError("log", "append", "No space left on device"))
+    with failing as step:
+        for _ in range(20):
+            cluster.advance(CLEANER_BACKOFF)
+            cluster.file_system.bytes_free = None
+            fill(cluster, 0)
+    assert step.call_count == 5
+
+
+def test_a_damaged_log_is_given_up_once() -> None:
+    cluster = Cluster()
+    log = compacted(cluster)
+    reads = log.files.segments[0].log.read
+
+    def damaged(position: int, length: int) -> bytes:
+        return reads(position, length)[:-1] + b"\xff"
+
+    log.files.segments[0].log.read = damaged  # type: ignore[method-assign]
+    cluster.advance(HOUR)
+    assert len([line for line in cluster.lines if "gave up" in line]) == 1
+    assert len(log.files.segments) == 5
+
+
+def test_a_damaged_log_does_not_speak_for_a_new_topic_of_its_name() -> None:
+    cluster = Cluster()
+    log = compacted(cluster)
+    reads = log.files.segments[0].log.read
+    log.files.segments[0].log.read = lambda position, length: reads(position, length)[:-1] + b"\xff"  # type: ignore[method-assign]
+    cluster.advance(MINUTE)
+    assert len([line for line in cluster.lines if "gave up" in line]) == 1
+    cluster.core.topics.delete("orders")
+    log = compacted(cluster)
+    cluster.advance(MINUTE)
+    assert offsets(log) == [3, 4]
+
+
+def test_an_error_of_the_disk_while_looking_is_said() -> None:
+    cluster = Cluster()
+    log = compacted(cluster)
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "read" and path.endswith(".log"):
+            raise StorageError(path, operation, "Input/output error")
+
+    cluster.file_system.hook = hook
+    cluster.advance(MINUTE)
+    assert any("gave up" in line for line in cluster.lines)
+    cluster.file_system.hook = None
+    cluster.advance(2 * MINUTE)
+    assert offsets(log) == [3, 4]
