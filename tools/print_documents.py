@@ -25,6 +25,7 @@ from chaffinch.broker.core import transaction_moves as moves
 from chaffinch.broker.core.transaction_moves import Ending
 from chaffinch.cli import errors as errors_page
 from chaffinch.cli.main import COMMANDS
+from chaffinch.producer import metrics as producer_metrics
 from chaffinch.producer.core import options as producer_options
 from chaffinch.producer.core import transaction_moves
 from chaffinch.protocol.apis import APIS
@@ -230,6 +231,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "differences": differences,
     "producer options": lambda: options_table(producer_options.PRODUCER_OPTIONS.options),
     "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
+    "producer metrics": producer_metrics.table_markdown,
     "transaction states": transaction_states,
     "transaction answers": transaction_answers,
     "sink options": lambda: options_table(spark_options.SINK.options),

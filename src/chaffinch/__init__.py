@@ -15,24 +15,31 @@ if TYPE_CHECKING:
     from chaffinch import errors
     from chaffinch.broker.embedded import EmbeddedBroker
     from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+    from chaffinch.producer.core.exception_handler import NonRetriableResponse, ProducerExceptionHandler, RetriableResponse
     from chaffinch.producer.producer import Producer
     from chaffinch.producer.records import ProducerRecord, RecordMetadata
 
 _MODULES: Final = {
     "EmbeddedBroker": "chaffinch.broker.embedded",
+    "NonRetriableResponse": "chaffinch.producer.core.exception_handler",
     "OffsetAndMetadata": "chaffinch.identifiers",
     "Producer": "chaffinch.producer.producer",
+    "ProducerExceptionHandler": "chaffinch.producer.core.exception_handler",
     "ProducerRecord": "chaffinch.producer.records",
     "RecordMetadata": "chaffinch.producer.records",
+    "RetriableResponse": "chaffinch.producer.core.exception_handler",
     "TopicPartition": "chaffinch.identifiers",
 }
 
 __all__ = [
     "EmbeddedBroker",
+    "NonRetriableResponse",
     "OffsetAndMetadata",
     "Producer",
+    "ProducerExceptionHandler",
     "ProducerRecord",
     "RecordMetadata",
+    "RetriableResponse",
     "TopicPartition",
     "__version__",
     "errors",

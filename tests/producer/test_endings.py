@@ -124,13 +124,13 @@ class TestClose:
 
     def test_a_flush_that_comes_just_too_late(self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         producer = producer_of(broker)
-        check_open = producer._check_open
+        check_open = producer._door.check_open
 
         def closed_after_the_check(what: str) -> None:
             check_open(what)
             producer.close()
 
-        monkeypatch.setattr(producer, "_check_open", closed_after_the_check)
+        monkeypatch.setattr(producer._door, "check_open", closed_after_the_check)
         assert isinstance(in_thread(producer.flush).exception(LATEST_S), KafkaException)
 
 
@@ -167,8 +167,8 @@ class TestFork:
 
     def test_flush_and_send(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
         producer, call_in_child = forked
-        assert call_in_child(producer.flush) == "KafkaException"
-        assert call_in_child(lambda: producer.send("orders", b"child").result(2)) == "KafkaException"
+        assert call_in_child(producer.flush) == "IllegalStateException"
+        assert call_in_child(lambda: producer.send("orders", b"child").result(2)) == "IllegalStateException"
         assert call_in_child(producer.close) == "NoneType"
         assert producer.send("orders", b"parent").result(LATEST_S).offset >= 0
 
@@ -182,7 +182,7 @@ class TestFork:
 
         thread = in_thread(busy)
         try:
-            assert {call_in_child(producer.flush) for _ in range(5)} == {"KafkaException"}
+            assert {call_in_child(producer.flush) for _ in range(5)} == {"IllegalStateException"}
         finally:
             is_over.set()
         thread.result(LATEST_S)

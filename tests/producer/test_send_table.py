@@ -127,7 +127,7 @@ def test_larger_than_the_memory_of_the_producer(broker: EmbeddedBroker) -> None:
     with Producer(bootstrap_servers=broker.bootstrap_servers, buffer_memory=100_000) as producer:
         result = producer.send_table("orders", pa.table({"value": [bytes(1000)] * 2000})).result(30)
         assert result.written == 2000
-        assert producer.metrics()["buffer_bytes_used"] == 0
+        assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
     assert broker.read("orders").num_rows == 2000
 
 
@@ -135,8 +135,8 @@ def test_batches_are_as_large_as_the_option_says(broker: EmbeddedBroker) -> None
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=5000) as producer:
         producer.send_table("one", table(1000)).result(30)
         metrics = producer.metrics()
-    assert metrics["bytes_sent"] / metrics["batches_sent"] <= 5000
-    assert metrics["batches_sent"] > 3
+    assert metrics["outgoing-byte-total"] / metrics["batch-send-total"] <= 5000
+    assert metrics["batch-send-total"] > 3
 
 
 def test_rows_without_a_key_fill_one_partition_after_the_other(broker: EmbeddedBroker) -> None:

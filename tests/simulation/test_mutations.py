@@ -338,7 +338,7 @@ def completes_twice(patch: Patch) -> None:
 def forgets_rows(patch: Patch) -> None:
     """Of a separated batch the culprits are told their outcome, and the innocents are dropped."""
     separate = culprits.Separate
-    carry_out = Delivery._carry_out
+    carry_out = Delivery.carry_out
 
     def drops(self: Delivery, batch: Any, verdict: Any, now_ms: int) -> None:
         if isinstance(verdict, separate) and not batch.is_done:
@@ -348,7 +348,7 @@ def forgets_rows(patch: Patch) -> None:
         else:
             carry_out(self, batch, verdict, now_ms)
 
-    patch.setattr(Delivery, "_carry_out", drops)
+    patch.setattr(Delivery, "carry_out", drops)
 
 
 def innocents_go_last(patch: Patch) -> None:

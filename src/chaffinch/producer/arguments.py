@@ -19,8 +19,10 @@ INT64_MAX: Final = 2**63 - 1
 INT32_MAX: Final = 2**31 - 1
 
 
-def content(value: Any, name: str) -> bytes | None:
-    """A key or value as bytes; a string is its UTF-8."""
+def content(value: Any, name: str, serializer: Callable[[Any], Any] | None = None) -> bytes | None:
+    """A key or value as bytes; a string is its UTF-8. A serializer is asked about everything but None, which stays null."""
+    if serializer is not None and value is not None:
+        value, name = serializer(value), f"{name} (what {name}.serializer made of it)"
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):

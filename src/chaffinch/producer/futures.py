@@ -13,7 +13,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from concurrent.futures import _base
 from typing import Any, Final, Generic, TypeVar
 
@@ -33,6 +33,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     _state: str = _base.PENDING
     _result: T | None = None
     _exception: BaseException | None = None
+    record: Any = None
+    """The record that was handed over, kept for an exception handler if there is one."""
 
     def __init__(self) -> None:
         pass  # Deliberately not the standard constructor: see above.
@@ -44,6 +46,12 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             for part, make in _PARTS.items():
                 self.__dict__.setdefault(part, make())
         return self.__dict__[name]
+
+    def __await__(self) -> Generator[Any, None, T]:
+        """`await future` in any running loop of asyncio."""
+        import asyncio  # Loaded already by whoever awaits.
+
+        return asyncio.wrap_future(self).__await__()
 
     def cancel(self) -> bool:
         """Nothing: a record cannot be taken back."""

@@ -1,7 +1,7 @@
 """The producer that users see: `Producer`. A shell without decisions of its own: it checks arguments, waits, and hands over.
 
-Thread-safe. `send` appends to the core's accumulator under the lock; everything else is an event to the core. Outcomes come from the
-sender thread. Names follow KafkaProducer.java.
+Thread-safe. `send` appends to the core's accumulator under the lock (`door.py` says what may stop it); everything else is an event to
+the core. Outcomes come from the sender thread. Names follow KafkaProducer.java.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
-from chaffinch.errors import IllegalStateException, KafkaException, RecordTooLargeException, Stored, TimeoutException
+from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer import arguments
+from chaffinch.producer import arguments, metrics, outcomes, pluggable
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, record_size
-from chaffinch.producer.core.effects import CompleteBatch, FailRecords
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.producer.core.transaction_moves import State
-from chaffinch.producer.futures import RecordFuture, complete_all
+from chaffinch.producer.door import Door
+from chaffinch.producer.futures import RecordFuture
+from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
+from chaffinch.producer.outcomes import Callback
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
 from chaffinch.producer.sender_thread import SenderThread
 from chaffinch.runtime.clock import SystemClock
@@ -42,8 +44,8 @@ log = logging.getLogger("chaffinch.producer")
 TABLE_BATCH_BYTES: Final = 1_000_000
 # close() without a limit still ends: every record has its outcome within delivery.timeout.ms.
 CLOSE_MS_MAX: Final = 2**53
-
-Callback = Callable[[RecordMetadata | None, BaseException | None], object]
+# close() says what it waits for when it takes longer than this.
+SILENT_S: Final = 5.0
 
 
 class Producer:
@@ -53,30 +55,33 @@ class Producer:
         self.settings = parse_options(options, **keywords)
         for name in sorted(self.settings.ignored):
             log.warning("option %s is known to Apache Kafka and without effect here", name)
+        self._key_serializer = pluggable.serializer(self.settings, "key.serializer")
+        self._value_serializer = pluggable.serializer(self.settings, "value.serializer")
+        network_settings = ConnectionSettings.of(self.settings)
+        self._handler = HandlerCalls(pluggable.exception_handler(self.settings))
         self._clock = SystemClock()
-        self._core = ProducerCore(self.settings, random.Random())
-        self._request_bytes_max: int = self.settings["max.request.size"]
+        self._core = ProducerCore(self.settings, random.Random(), questions=self._handler.questions)
         self._max_block_ms: int = self.settings["max.block.ms"]
-        table_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES
-        self._table_batch_bytes = max(1, min(table_bytes, self._request_bytes_max, self.settings["buffer.memory"]) - BATCH_OVERHEAD_BYTES)
-        self._is_closed = False
-        network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
-        self._sender = SenderThread(self._core, network, self._clock, f"{self.settings['client.id']}-sender", _tell_outcome)
+        network = Network(network_settings, clock=self._clock)
+        name = f"{self.settings['client.id']}-sender"
+        self._sender = SenderThread(self._core, network, self._clock, name, outcomes.tell, self._handler.answer)
         self._changed = self._sender.changed
+        self._door = Door(self.settings, self._core, self._sender, self._clock, self._handler)
+        self._size_max = min(self._door.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
         self._sender.start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self._close(None, is_interrupted=kind is not None and issubclass(kind, KeyboardInterrupt))
 
     def send(
         self,
         topic: str | ProducerRecord,
-        value: bytes | str | None = None,
+        value: Any = None,
         *,
-        key: bytes | str | None = None,
+        key: Any = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         headers: Headers | None = None,
@@ -95,19 +100,27 @@ class Producer:
             topic, value, key, partition = record.topic, record.value, record.key, record.partition
             timestamp_ms, headers = record.timestamp_ms, record.headers
         name = arguments.checked_topic(topic)
-        value_bytes = arguments.content(value, "value")
-        key_bytes = arguments.content(key, "key")
         partition = arguments.checked_number(partition, "partition", arguments.INT32_MAX)
         timestamp_ms = arguments.checked_number(timestamp_ms, "timestamp_ms", arguments.INT64_MAX)
         checked_headers = arguments.checked_headers(headers)
         callback = arguments.checked_callback(on_delivery)
+        value_bytes = arguments.content(value, "value", self._value_serializer)
+        key_bytes = arguments.content(key, "key", self._key_serializer)
         timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
+
+        def record_itself() -> ProducerRecord:
+            return record or ProducerRecord(name, value, key, partition, timestamp_ms, headers or ())
+
         future: RecordFuture[RecordMetadata] = RecordFuture()
+        if self._handler.questions:
+            future.record = record_itself()
         if callback is not None:
-            future.add_done_callback(_calling(callback))
-        error = self._append(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future)
-        if error is not None:
-            future.fail(error)
+            future.add_done_callback(outcomes.calling(callback))
+        stop = self._append(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future, record_itself)
+        if isinstance(stop, Dropped):
+            future.complete(RecordMetadata(name, -1 if partition is None else partition, timestamp_ms=timestamp, dropped=True))
+        elif stop is not None:
+            future.fail(stop)
         return future
 
     def _append(
@@ -119,56 +132,52 @@ class Producer:
         timestamp_ms: int,
         headers: Headers,
         future: RecordFuture[RecordMetadata],
-    ) -> KafkaException | None:
+        record_of: Callable[[], ProducerRecord],
+    ) -> Stop | None:
         """Put a record into its batch; why not, if that is not possible."""
-        size = record_size(key, value, headers)
-        with self._changed:
-            refusal = self._refusal() or self._too_large(size)
-            partition_count = None if refusal is not None else self._core.wiring.cluster.partition_count(topic)
-            if refusal is None and (partition_count is None or (partition is not None and partition >= partition_count)):
-                refusal = self._wait_for_topic(topic, partition)
-                partition_count = self._core.wiring.cluster.partition_count(topic)
-            if refusal is None and not self._core.accumulator.has_room_for(size):
-                refusal = self._wait_for_memory(size)
-            if refusal is not None:
-                return self._refused(refusal)
-            assert partition_count is not None, "after the wait the topic is known"
-            if partition is None:
-                partition = self._core.choose_partition(topic, key, partition_count)
-            place = TopicPartition(topic, partition)
-            wants_look = self._core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
+        size, core, door = record_size(key, value, headers), self._core, self._door
+        stop: Stop | None
+        while True:
+            with self._changed:
+                stop = door.refusal()
+                count = core.wiring.cluster.partition_count(topic)
+                is_known = count is not None and (partition is None or partition < count)
+                if stop is None and is_known and not core.accumulator.has_room_for(size) and size <= self._size_max:
+                    stop = door.wait_for_memory(size)
+                if stop is None and is_known and size <= self._size_max:
+                    assert count is not None
+                    chosen = core.choose_partition(topic, key, count) if partition is None else partition
+                    place = TopicPartition(topic, chosen)
+                    wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
+                    break
+            if stop is None:
+                stop = door.too_large(size, record_of) if size > self._size_max else door.wait_for_topic(topic, partition, record_of)
+            if stop is not None:
+                return door.stopped(stop)
         if wants_look:
             self._sender.wakeup()
         return None
 
     def send_table(self, topic: str | None, table: Any) -> Future[SendTableResult]:
-        """Hand over all rows of a pyarrow Table or RecordBatch: columns value, and key, timestamp, headers, partition, topic if there.
+        """Hand over all rows of a table: columns value, and key, timestamp, headers, partition, topic if there.
 
-        The future has a SendTableResult: every row is written or rejected, one by one. Waits like `send`, row by row for memory, so a
-        table may be larger than `buffer.memory`. A column of the wrong type is InvalidColumn at the call.
+        A pyarrow Table, RecordBatch or RecordBatchReader, or anything with the Arrow stream interface (data frames of pandas and
+        polars); a stream is read batch by batch, no faster than its rows can be sent. The future has a SendTableResult: every row is
+        written, rejected or dropped, one by one. Waits like `send`, row by row for memory, so a table may be larger than
+        `buffer.memory`. A column of the wrong type is InvalidColumn at the call.
         """
-        from chaffinch.producer.table_send import Door, send_table  # pyarrow is loaded by whoever sends tables.
+        from chaffinch.producer.table_send import send_table  # pyarrow is loaded by whoever sends tables.
 
-        door = Door(
-            core=self._core,
-            lock=self._changed,
-            batch_bytes=self._table_batch_bytes,
-            record_bytes_max=self._request_bytes_max - BATCH_OVERHEAD_BYTES,
-            now_ms=self._clock.now_ms,
-            refusal=self._refusal,
-            refused=self._refused,
-            wait_for_topic=self._wait_for_topic,
-            wait_for_memory=self._wait_for_memory,
-            wakeup=self._sender.wakeup,
-        )
-        return send_table(door, None if topic is None else arguments.checked_topic(topic), table, self._clock.wall_ms())
+        batch_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES
+        name = None if topic is None else arguments.checked_topic(topic)
+        return send_table(self._door, name, table, batch_bytes, self._clock.wall_ms())
 
     def flush(self, timeout: float | None = None) -> None:
         """Send what waits without lingering, and wait until every record handed over so far has its outcome.
 
         TimeoutException after `timeout` seconds; the records are still on their way then.
         """
-        self._check_open("flush")
+        self._door.check_open("flush")
         timeout_ms = arguments.checked_timeout_ms(timeout)
         self._wait(self._sender.call(lambda call: events.FlushCalled(call=call)), timeout_ms, "flush")
 
@@ -177,45 +186,71 @@ class Producer:
 
         An open transaction is aborted: only commit_transaction commits.
         """
-        timeout_ms = arguments.checked_timeout_ms(timeout)
+        self._close(arguments.checked_timeout_ms(timeout), is_interrupted=False)
+
+    def _close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
         with self._changed:
-            if self._is_closed:
+            if self._door.is_closed:
                 return
-            self._is_closed = True
+            self._door.is_closed = True
             self._changed.notify_all()
         deadline_ms = self._clock.now_ms() + (CLOSE_MS_MAX if timeout_ms is None else timeout_ms)
+        silent_s = 0 if is_interrupted else SILENT_S
         try:
-            self._abort_open_transaction(deadline_ms)
+            self._abort_open_transaction(deadline_ms, silent_s)
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
             if not self._sender.is_own_thread:
-                future.result()
+                self._wait_aloud(future, silent_s)
         except KafkaException as error:
-            log.warning("close: %s", error)
-        self._sender.stop()
+            if not self._sender.is_in_other_process:
+                log.warning("close: %s", error)
+        except KeyboardInterrupt:
+            log.warning("close was interrupted: %s are given up", self._unfinished())
+            raise
+        finally:
+            self._sender.stop()
+            self._handler.close()
 
-    def _abort_open_transaction(self, deadline_ms: int) -> None:
+    def _wait_aloud(self, future: Future[None], silent_s: float) -> None:
+        """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
+        try:
+            future.result(silent_s)
+        except FutureTimeoutError:
+            log.warning("closing waits for %s; Ctrl-C ends it without them", self._unfinished())
+            future.result()
+
+    def _unfinished(self) -> str:
+        """What has no outcome yet, and why, as far as anybody knows."""
+        with self._changed:
+            count, why = self._core.outstanding_count, self._core.reason_for_waiting()
+        return f"{count} record{'' if count == 1 else 's'} without an outcome" + (f" ({why})" if why else "")
+
+    def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
         transaction = self._core.transaction
         if transaction is None or transaction.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR) or self._sender.is_own_thread:
             return
         deadline_ms = min(deadline_ms, self._clock.now_ms() + self._max_block_ms)
-        self._sender.call(lambda call: events.AbortCalled(call=call, deadline_ms=deadline_ms)).result()
+        self._wait_aloud(self._sender.call(lambda call: events.AbortCalled(call=call, deadline_ms=deadline_ms)), silent_s)
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, waiting for metadata up to `max.block.ms`. Raises what `send` would fail with."""
-        self._check_open("partitions_for")
+        self._door.check_open("partitions_for")
+        name = arguments.checked_topic(topic)
+        cluster = self._core.wiring.cluster
         with self._changed:
-            if self._core.wiring.cluster.partition_count(arguments.checked_topic(topic)) is None:
-                error = self._wait_for_topic(topic, None)
-                if error is not None:
-                    raise error
-            count = self._core.wiring.cluster.partition_count(topic) or 0
-        return [TopicPartition(topic, index) for index in range(count)]
+            count = cluster.partition_count(name)
+        if count is None:
+            error = self._door.wait_for_topic(name, None, None)
+            if isinstance(error, KafkaException):
+                raise error
+            with self._changed:
+                count = cluster.partition_count(name)
+        return [TopicPartition(name, index) for index in range(count or 0)]
 
-    def metrics(self) -> dict[str, int]:
-        """Counts since the producer was made, and how much memory is in use now."""
+    def metrics(self) -> dict[str, float]:
+        """Numbers by name, Kafka's where Kafka has them: counts since the producer was made, and how things are now."""
         with self._changed:
-            accumulator = self._core.accumulator
-            return {**self._core.wiring.counts, "buffer_bytes_used": accumulator.memory_bytes - accumulator.memory_free}
+            return metrics.read_all(self._core, self._clock.now_ms())
 
     # Transactions.
 
@@ -267,17 +302,11 @@ class Producer:
 
     def _transact(self, make: Callable[[Future[None]], events.TransactionCall]) -> None:
         self._transactions()
-        self._check_open("a transaction's call")
+        self._door.check_open("a transaction's call")
         self._wait(self._sender.call(make), None, "a transaction's call")
 
     def _block_until_ms(self) -> int:
         return self._clock.now_ms() + self._max_block_ms
-
-    # Waiting. What follows `_wait` is called with the lock held.
-
-    def _check_open(self, what: str) -> None:
-        if self._is_closed:
-            raise IllegalStateException(f"{what} after close(): the producer is closed")
 
     def _wait(self, future: Future[None], timeout_ms: int | None, what: str) -> None:
         if self._sender.is_own_thread:
@@ -286,109 +315,3 @@ class Producer:
             future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeoutError:
             raise TimeoutException(f"{what} is not done after {timeout_ms} ms; it goes on", stored=Stored.POSSIBLY) from None
-
-    def _refusal(self) -> KafkaException | None:
-        """Why nothing can be sent now. IllegalStateException is raised, because it is the caller's mistake."""
-        self._check_open("send")
-        if self._sender.death is not None:
-            return self._sender.death
-        if self._core.transaction is None:
-            return None
-        refusal = self._core.transaction.refusal_of_send()
-        if isinstance(refusal, IllegalStateException):
-            raise refusal
-        return refusal
-
-    def _too_large(self, size: int) -> KafkaException | None:
-        size += BATCH_OVERHEAD_BYTES
-        for limit, option in ((self._request_bytes_max, "max.request.size"), (self._core.accumulator.memory_bytes, "buffer.memory")):
-            if size > limit:
-                return RecordTooLargeException(f"the record takes {size} bytes, {option} allows {limit}", stored=Stored.NO, api="Produce")
-        return None
-
-    def _refused(self, error: KafkaException) -> KafkaException:
-        """A record that fails here fails its transaction too."""
-        self._core.record_refused(error)
-        return error
-
-    def _wait_for_topic(self, topic: str, partition: int | None) -> KafkaException | None:
-        """Wait until the topic, and the partition, are known; why not, otherwise."""
-        illegal = arguments.illegal_topic(topic)
-        if illegal is not None:
-            return illegal
-        started_ms = self._clock.now_ms()
-        self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
-
-        def is_known() -> bool:
-            count = self._core.wiring.cluster.partition_count(topic)
-            return count is not None and (partition is None or partition < count)
-
-        while not is_known():
-            waited_ms = self._clock.now_ms() - started_ms
-            error = self._core.topic_error(topic, started_ms)
-            if error is not None:
-                return error
-            if waited_ms >= self._max_block_ms or self._sender.is_own_thread:
-                return self._core.waited_in_vain(topic, partition, waited_ms)
-            self._changed.wait((self._max_block_ms - waited_ms) / 1000)
-            refusal = self._refusal()
-            if refusal is not None:
-                return refusal
-            self._sender.submit(events.TopicWanted(topic=topic, is_stale=partition is not None))
-        return None
-
-    def _wait_for_memory(self, size: int) -> KafkaException | None:
-        """Wait until `size` bytes are free; why not, otherwise."""
-        started_ms = self._clock.now_ms()
-        self._core.callers_waiting_for_memory += 1
-        self._sender.wakeup()
-        try:
-            while not self._core.accumulator.has_room_for(size):
-                waited_ms = self._clock.now_ms() - started_ms
-                if waited_ms >= self._max_block_ms or self._sender.is_own_thread:
-                    return self._core.no_memory(size, waited_ms)
-                self._changed.wait((self._max_block_ms - waited_ms) / 1000)
-                refusal = self._refusal()
-                if refusal is not None:
-                    return refusal
-        finally:
-            self._core.callers_waiting_for_memory -= 1
-        return None
-
-
-def _calling(callback: Callback) -> Callable[[Future[RecordMetadata]], None]:
-    def call(future: Future[RecordMetadata]) -> None:
-        error = future.exception()
-        try:
-            callback(None if error is not None else future.result(), error)
-        except Exception:
-            log.exception("a delivery callback raised")
-
-    return call
-
-
-def _tell_outcome(effect: CompleteBatch | FailRecords) -> None:
-    """A batch's outcome, to whoever waits for its records: futures of `send`, or the outcome of a table."""
-    batch = effect.batch
-    receipt, place = batch.receipt, batch.topic_partition
-    if not isinstance(receipt, list):
-        if isinstance(effect, CompleteBatch):
-            receipt.written(batch.rows, place.partition, effect.base_offset)
-        else:
-            receipt.failed(batch.rows, place, effect.error, effect.errors)
-    elif isinstance(effect, CompleteBatch):
-        complete_all([receipt[row] for row in batch.rows], _metadata(effect))
-    else:
-        for index, row in enumerate(batch.rows):
-            error = effect.errors.get(index, effect.error)
-            if error is not None:
-                receipt[row].fail(error)
-
-
-def _metadata(effect: CompleteBatch) -> list[RecordMetadata]:
-    batch = effect.batch
-    topic, partition = batch.topic_partition
-    timestamps = batch.timestamps.tolist() if effect.log_append_time_ms < 0 else [effect.log_append_time_ms] * batch.count
-    base = effect.base_offset
-    offsets = [-1] * batch.count if base < 0 else range(base, base + batch.count)
-    return [RecordMetadata(topic, partition, offset, timestamp) for offset, timestamp in zip(offsets, timestamps, strict=True)]

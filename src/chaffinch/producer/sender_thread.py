@@ -9,9 +9,7 @@ calls later, gets an error rather than waiting for ever.
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,8 +17,10 @@ from typing import Any, Final
 
 from chaffinch.client.network import Network
 from chaffinch.errors import IllegalStateException, KafkaException
+from chaffinch.producer import process_ends
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import (
+    AskHandler,
     CompleteBatch,
     CompleteCall,
     Effect,
@@ -30,6 +30,7 @@ from chaffinch.producer.core.effects import (
     SendRequest,
     WakeCallers,
 )
+from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.runtime.clock import Clock
 
@@ -43,15 +44,25 @@ class SenderThread:
     """Runs a core until it is stopped. `changed` is the lock, and what callers in `send` wait on."""
 
     def __init__(
-        self, core: ProducerCore, network: Network, clock: Clock, name: str, on_outcome: Callable[[CompleteBatch | FailRecords], None]
+        self,
+        core: ProducerCore,
+        network: Network,
+        clock: Clock,
+        name: str,
+        on_outcome: Callable[[CompleteBatch | FailRecords], None],
+        on_question: Callable[[AskHandler], HandlerSaid],
     ) -> None:
         self.core = core
+        self.name = name
         self.changed = threading.Condition(threading.RLock())
         self.death: KafkaException | None = None
         """Why the thread is no more, once it has ended: nothing can be sent any more."""
+        self.is_in_other_process = False
+        """This is a forked child; the thread and the connections stay with the process that made them."""
         self._network = network
         self._clock = clock
         self._on_outcome = on_outcome
+        self._on_question = on_question
         self._outbox: list[Effect] = []
         self._untold: deque[Effect] = deque()
         """Effects that are being carried out."""
@@ -59,7 +70,7 @@ class SenderThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        _RUNNING.add(self)
+        process_ends.watch(self)
         self._thread.start()
 
     @property
@@ -85,6 +96,12 @@ class SenderThread:
         """There may be something to send."""
         self._network.wakeup()
 
+    def leave_to_parent(self) -> None:
+        """In a forked child: close the child's copies of the connections, and say from now on whose producer this is."""
+        self.is_in_other_process = True
+        self.death = IllegalStateException("the producer belongs to the process that made it, not to its forked child")
+        self._network.close()
+
     def stop(self, timeout_ms: int | None = None) -> None:
         """End the thread; what is under way is forgotten."""
         self._is_stopping = True
@@ -103,7 +120,7 @@ class SenderThread:
         else:
             self._end(IllegalStateException("the producer was closed before this was done"))
         finally:
-            _RUNNING.discard(self)
+            process_ends.forget(self)
             self._network.close()
 
     def _loop(self) -> None:
@@ -140,6 +157,9 @@ class SenderThread:
         match effect:
             case CompleteBatch() | FailRecords():
                 self._on_outcome(effect)
+            case AskHandler():
+                # Outside the lock: handlers may do what they like. What they say is heard in the next round.
+                self.submit(events.HandlerAnswered(batch=effect.batch, said=self._on_question(effect)))
             case CompleteCall():
                 if effect.call is not None:
                     effect.call.set_result(None)
@@ -165,29 +185,3 @@ class SenderThread:
                 self._tell(effect)
             except BaseException:
                 log.exception("an outcome could not be told")
-
-
-_RUNNING: Final[weakref.WeakSet[SenderThread]] = weakref.WeakSet()
-_HELD: Final[list[SenderThread]] = []
-
-
-def _before_fork() -> None:
-    """Hold every lock, so that none is copied as held by a thread that the child does not have."""
-    _HELD[:] = list(_RUNNING)
-    for sender in _HELD:
-        sender.changed.acquire()
-
-
-def _after_fork(death: KafkaException | None = None) -> None:
-    for sender in _HELD:
-        sender.death = death or sender.death
-        sender.changed.release()
-    _HELD.clear()
-
-
-def _in_child() -> None:
-    _after_fork(KafkaException("the producer belongs to the process that made it, not to its forked child: make one in each process"))
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)

@@ -41,6 +41,10 @@ class _Written(NamedTuple):
     base_offset: int
 
 
+class _Dropped(NamedTuple):
+    rows: Rows
+
+
 class _Rejected(NamedTuple):
     rows: Rows
     topic_partition: TopicPartition
@@ -48,18 +52,20 @@ class _Rejected(NamedTuple):
 
 
 class SendTableResult:
-    """What became of a table's rows; every row is either in `offsets` or in `rejected`."""
+    """What became of a table's rows; every row is in `offsets` or in `rejected`, or was dropped by an exception handler."""
 
-    def __init__(self, row_count: int, written: list[_Written], rejected: list[_Rejected]) -> None:
+    def __init__(self, row_count: int, written: list[_Written], rejected: list[_Rejected], dropped: list[_Dropped]) -> None:
         self.row_count = row_count
         self.written = sum(len(part.rows) for part in written)
         """How many rows were written."""
+        self.dropped = sorted(int(row) for part in dropped for row in part.rows)
+        """The rows that an exception handler, or `drop.invalid.large.records`, dropped."""
         self._written = written
         self._rejected = rejected
 
     @property
     def rejected_count(self) -> int:
-        return self.row_count - self.written
+        return self.row_count - self.written - len(self.dropped)
 
     @cached_property
     def offsets(self) -> pa.Table:
@@ -94,21 +100,42 @@ class SendTableResult:
         return {int(row): part.error for part in self._rejected for row in part.rows}
 
     def __repr__(self) -> str:
-        return f"SendTableResult(written={self.written}, rejected={self.rejected_count})"
+        dropped = f", dropped={len(self.dropped)}" if self.dropped else ""
+        return f"SendTableResult(written={self.written}, rejected={self.rejected_count}{dropped})"
 
 
 class TableOutcome:
-    """Gathers the outcome of one table. Rows may be rejected by the caller's thread and settled by the sender's."""
+    """Gathers the outcome of one table. Rows may be rejected by the caller's thread and settled by the sender's.
 
-    def __init__(self, row_count: int) -> None:
+    Rows are announced (`add`) before anything becomes of them, and after the last ones `complete` is called.
+    """
+
+    def __init__(self) -> None:
         self.future: RecordFuture[SendTableResult] = RecordFuture()
-        self._row_count = row_count
-        self._open_count = row_count
+        self._row_count = 0
+        # One more than there are rows, until the last rows are announced.
+        self._open_count = 1
         self._written: list[_Written] = []
         self._rejected: list[_Rejected] = []
+        self._dropped: list[_Dropped] = []
         self._lock = threading.Lock()
-        if not row_count:
-            self._settle(0)
+
+    def add(self, count: int) -> int:
+        """Announce the next rows; the number of the first of them."""
+        with self._lock:
+            first = self._row_count
+            self._row_count += count
+            self._open_count += count
+        return first
+
+    def complete(self) -> None:
+        """All rows are announced."""
+        self._settle(1)
+
+    @property
+    def row_count(self) -> int:
+        """Rows announced so far."""
+        return self._row_count
 
     def written(self, rows: Rows, partition: int, base_offset: int) -> None:
         """These rows are in the log, the first at `base_offset` and the others behind it."""
@@ -123,14 +150,29 @@ class TableOutcome:
                 self._rejected.append(_Rejected(rows, topic_partition, error))
             self._settle(len(rows))
 
+    def dropped(self, rows: Rows) -> None:
+        """These rows were dropped."""
+        with self._lock:
+            self._dropped.append(_Dropped(rows))
+        self._settle(len(rows))
+
     def failed(
-        self, rows: Rows, topic_partition: TopicPartition, error: KafkaException | None, errors: Mapping[int, KafkaException]
+        self,
+        rows: Rows,
+        topic_partition: TopicPartition,
+        error: KafkaException | None,
+        errors: Mapping[int, KafkaException],
+        dropped: frozenset[int],
     ) -> None:
-        """Rows of a batch failed: those at the indices in `errors` each with its own, the others with `error` if there is one."""
+        """Rows of a batch failed: those at the indices in `errors` each with its own, the others with `error` if there is one; those
+        at the indices in `dropped` were dropped."""
+        if dropped:
+            self.dropped(rows[sorted(dropped)])
         for index, own in errors.items():
             self.rejected(rows[index : index + 1], topic_partition, own)
         if error is not None:
-            self.rejected(np.delete(rows, list(errors)) if errors else rows, topic_partition, error)
+            apart = [*errors, *dropped]
+            self.rejected(np.delete(rows, apart) if apart else rows, topic_partition, error)
 
     def _settle(self, count: int) -> None:
         with self._lock:
@@ -138,4 +180,4 @@ class TableOutcome:
             is_done = self._open_count == 0
             assert self._open_count >= 0, f"{-self._open_count} rows were settled twice"
         if is_done:
-            self.future.complete(SendTableResult(self._row_count, self._written, self._rejected))
+            self.future.complete(SendTableResult(self._row_count, self._written, self._rejected, self._dropped))

@@ -1,141 +1,167 @@
 """Sending a whole table: split by topic and partition, encoded batch by batch on the caller's thread, handed to the accumulator.
 
-The sender thread is sending the first batches while the next are being made; both run outside Python's lock for most of their time.
+The sender thread is sending the first batches while the next are being made; both run outside Python's lock for most of their time. A
+stream is read piece by piece, and waits with its reading while `buffer.memory` is full.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from chaffinch.errors import InvalidTimestampException, KafkaException, RecordTooLargeException, Stored
+from chaffinch.errors import InvalidTimestampException, KafkaException, Stored
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.door import Door
+from chaffinch.producer.handler_calls import Stop
+from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.table_result import SendTableResult, TableOutcome
-from chaffinch.producer.table_split import Run, TableParts, read_table, rows_by_topic, runs
+from chaffinch.producer.table_split import Run, TableParts, check_columns, pieces_of, read_table, rows_by_topic, runs
 from chaffinch.records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
 NO_PARTITION = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
-    """How a table gets into a producer: what its calls may have to wait for. All but `now_ms` are called with the lock held."""
+def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, timestamp_default_ms: int) -> Future[SendTableResult]:
+    """All rows of a table; the future has the outcome of each. InvalidColumn and TypeError for what is no table of records.
 
-    core: ProducerCore
-    lock: threading.Condition
-    batch_bytes: int
-    record_bytes_max: int
-    now_ms: Callable[[], int]
-    refusal: Callable[[], KafkaException | None]
-    refused: Callable[[KafkaException], KafkaException]
-    wait_for_topic: Callable[[str, int | None], KafkaException | None]
-    wait_for_memory: Callable[[int], KafkaException | None]
-    wakeup: Callable[[], None]
-
-
-def send_table(door: Door, topic: str | None, table: Any, timestamp_default_ms: int) -> Future[SendTableResult]:
-    """All rows of a table; the future has the outcome of each. InvalidColumn and TypeError for what is no table of records."""
-    parts = read_table(table, timestamp_default_ms)
-    by_topic = list(rows_by_topic(parts.topics, topic, parts.columns.count))
-    outcome = TableOutcome(parts.columns.count)
-    for name, rows in by_topic:
-        _send_rows(door, name, parts, rows, outcome)
-    return outcome.future
+    A stream that fails half-way raises at the call; rows before the failure are on their way then, and the error says how many.
+    """
+    sending = _Sending(door, batch_bytes)
+    schema, pieces = pieces_of(table, sending.batch_bytes)
+    check_columns(schema)
+    try:
+        for piece in pieces:
+            sending.send(topic, read_table(piece, timestamp_default_ms))
+    except Exception as failure:
+        if sending.outcome.row_count:
+            failure.add_note(f"{sending.outcome.row_count} rows before this were handed over, and are sent")
+        raise
+    finally:
+        sending.outcome.complete()
+    return sending.outcome.future
 
 
-def _send_rows(door: Door, topic: str, parts: TableParts, rows: Rows, outcome: TableOutcome) -> None:
-    """The rows of one topic."""
-    if not len(rows):
-        return
-    columns = parts.columns if len(rows) == parts.columns.count else parts.columns.take(rows)
-    asked = None if parts.partitions is None else parts.partitions[rows]
-    with door.lock:
-        error = door.refusal()
-        if error is None and door.core.wiring.cluster.partition_count(topic) is None:
-            error = door.wait_for_topic(topic, None)
-        if error is not None:
-            _reject(door, outcome, rows, TopicPartition(topic, NO_PARTITION), error)
-            return
-        partition_count = door.core.wiring.cluster.partition_count(topic) or 0
-        if asked is not None and int(asked.max()) >= partition_count:
-            # The topic may have grown; rows for partitions that it really has not are set aside below.
-            door.wait_for_topic(topic, int(asked.max()))
-            partition_count = door.core.wiring.cluster.partition_count(topic) or 0
-        with_leader = door.core.partitions_with_leader(topic)
-    partitions = door.core.partitioner.choose_for_columns(columns, partition_count, with_leader, door.batch_bytes)
-    if asked is not None:
-        partitions = np.where(asked >= 0, asked, partitions)
-    columns, rows, partitions = _set_aside(door, topic, columns, rows, partitions, partition_count, outcome)
-    for run in runs(columns, rows, partitions, partition_count, door.batch_bytes):
-        _send_run(door, topic, run, outcome)
+class _Sending:
+    """One table on its way through the door."""
 
+    def __init__(self, door: Door, batch_bytes: int) -> None:
+        self.outcome = TableOutcome()
+        limits = (batch_bytes, door.request_bytes_max, door.core.accumulator.memory_bytes)
+        self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
+        self._record_bytes_max = door.request_bytes_max - BATCH_OVERHEAD_BYTES
+        self._door = door
 
-def _set_aside(
-    door: Door,
-    topic: str,
-    columns: RecordColumns,
-    rows: Rows,
-    partitions: npt.NDArray[Any],
-    partition_count: int,
-    outcome: TableOutcome,
-) -> tuple[RecordColumns, Rows, npt.NDArray[Any]]:
-    """Reject rows that cannot be sent whatever the broker says; the others are returned."""
-    sizes = columns.sizes()
-    too_large, early, beyond = sizes > door.record_bytes_max, columns.timestamps < 0, partitions >= partition_count
-    bad = too_large | early | beyond
-    if not bad.any():
-        return columns, rows, partitions
-    for index in np.flatnonzero(bad):
-        place = TopicPartition(topic, int(partitions[index]))
-        if beyond[index]:
-            error = door.core.waited_in_vain(topic, place.partition, 0)
-        elif too_large[index]:
-            size, limit = sizes[index] + BATCH_OVERHEAD_BYTES, door.record_bytes_max + BATCH_OVERHEAD_BYTES
-            text = f"the record takes {size} bytes, max.request.size allows {limit}"
-            error = RecordTooLargeException(text, topic_partition=place, stored=Stored.NO, api="Produce")
-        else:
-            text = f"timestamp {columns.timestamps[index]} ms lies before 1970"
-            error = InvalidTimestampException(text, topic_partition=place, stored=Stored.NO, api="Produce")
+    def send(self, topic: str | None, parts: TableParts) -> None:
+        """All rows of one piece."""
+        by_topic = list(rows_by_topic(parts.topics, topic, parts.columns.count))
+        first = self.outcome.add(parts.columns.count)
+        for name, rows in by_topic:
+            if len(rows):
+                self._send_rows(name, parts, rows, first)
+
+    def _send_rows(self, topic: str, parts: TableParts, rows: Rows, first: int) -> None:
+        """The rows of one topic; `first` is the number of the piece's first row in the table."""
+        door, cluster = self._door, self._door.core.wiring.cluster
+        columns = parts.columns if len(rows) == parts.columns.count else parts.columns.take(rows)
+        asked = None if parts.partitions is None else parts.partitions[rows]
+        numbers = rows + first
         with door.lock:
-            _reject(door, outcome, rows[index : index + 1], place, error)
-    good = np.flatnonzero(~bad)
-    return columns.take(good), rows[good], partitions[good]
+            stop: Stop | None = door.refusal()
+            partition_count = cluster.partition_count(topic)
+        if stop is None and partition_count is None:
+            # One answer for all of them: the first row stands for the topic.
+            stop = door.wait_for_topic(topic, None, _record_of(topic, columns, asked, 0))
+        if stop is not None:
+            self._stop(numbers, TopicPartition(topic, NO_PARTITION), stop)
+            return
+        beyond: Stop | None = None
+        if asked is not None and int(asked.max()) >= (cluster.partition_count(topic) or 0):
+            # The topic may have grown; rows for partitions that it really has not are set aside below.
+            beyond = door.wait_for_topic(topic, int(asked.max()), _record_of(topic, columns, asked, int(asked.argmax())))
+        with door.lock:
+            partition_count = cluster.partition_count(topic) or 0
+            with_leader = door.core.partitions_with_leader(topic)
+        partitions = door.core.partitioner.choose_for_columns(columns, partition_count, with_leader, self.batch_bytes)
+        if asked is not None:
+            partitions = np.where(asked >= 0, asked, partitions)
+        columns, numbers, partitions = self._set_aside(topic, columns, numbers, partitions, partition_count, beyond)
+        for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes):
+            self._send_run(topic, run)
 
+    def _set_aside(
+        self,
+        topic: str,
+        columns: RecordColumns,
+        rows: Rows,
+        partitions: npt.NDArray[Any],
+        partition_count: int,
+        beyond: Stop | None,
+    ) -> tuple[RecordColumns, Rows, npt.NDArray[Any]]:
+        """Stop rows that cannot be sent whatever the broker says; the others are returned. `beyond`: why not to partitions it has not."""
+        sizes = columns.sizes()
+        too_large, early, too_far = sizes > self._record_bytes_max, columns.timestamps < 0, partitions >= partition_count
+        bad = too_large | early | too_far
+        if not bad.any():
+            return columns, rows, partitions
+        for index in np.flatnonzero(bad):
+            place = TopicPartition(topic, int(partitions[index]))
+            if too_far[index]:
+                stop = beyond or self._door.core.waited_in_vain(topic, place.partition, 0)
+            elif too_large[index]:
+                found = self._door.too_large(int(sizes[index]), _record_of(topic, columns, partitions, int(index)))
+                assert found is not None, "a record above the limit is stopped"
+                stop = found
+                if isinstance(stop, KafkaException):
+                    stop.topic_partition = place
+            else:
+                text = f"timestamp {columns.timestamps[index]} ms lies before 1970"
+                stop = InvalidTimestampException(text, topic_partition=place, stored=Stored.NO, api="Produce")
+            self._stop(rows[index : index + 1], place, stop)
+        good = np.flatnonzero(~bad)
+        return columns.take(good), rows[good], partitions[good]
 
-def _send_run(door: Door, topic: str, run: Run, outcome: TableOutcome) -> None:
-    place = TopicPartition(topic, run.partition)
-    data = door.core.accumulator.encode_rows(run.columns)
-    batch = ProducerBatch(
-        topic_partition=place,
-        receipt=outcome,
-        rows=run.rows,
-        timestamps=run.columns.timestamps,
-        data=data,
-        created_ms=door.now_ms(),
-        position=0,
-        memory_bytes=len(data),
-    )
-    with door.lock:
-        error = door.refusal()
-        if error is None and not door.core.accumulator.has_room_for(len(data)):
-            error = door.wait_for_memory(len(data))
-        if error is None:
-            door.core.append_batch(batch, door.now_ms())
+    def _send_run(self, topic: str, run: Run) -> None:
+        place, door = TopicPartition(topic, run.partition), self._door
+        data = door.core.accumulator.encode_rows(run.columns)
+        batch = ProducerBatch(
+            topic_partition=place,
+            receipt=self.outcome,
+            rows=run.rows,
+            timestamps=run.columns.timestamps,
+            data=data,
+            created_ms=door.clock.now_ms(),
+            position=0,
+            memory_bytes=len(data),
+        )
+        with door.lock:
+            stop = door.refusal()
+            if stop is None and not door.core.accumulator.has_room_for(len(data)):
+                stop = door.wait_for_memory(len(data))
+            if stop is None:
+                door.core.append_batch(batch, door.clock.now_ms())
+        if stop is not None:
+            self._stop(run.rows, place, stop)
+        door.wakeup()
+
+    def _stop(self, rows: Rows, place: TopicPartition, stop: Stop) -> None:
+        told = self._door.stopped(stop, len(rows))
+        if isinstance(told, KafkaException):
+            self.outcome.rejected(rows, place, told)
         else:
-            _reject(door, outcome, run.rows, place, error)
-    door.wakeup()
+            self.outcome.dropped(rows)
 
 
-def _reject(door: Door, outcome: TableOutcome, rows: Rows, place: TopicPartition, error: KafkaException) -> None:
-    door.refused(error)
-    outcome.rejected(rows, place, error)
+def _record_of(topic: str, columns: RecordColumns, partitions: npt.NDArray[Any] | None, index: int) -> Callable[[], ProducerRecord]:
+    def record() -> ProducerRecord:
+        partition = None if partitions is None or partitions[index] < 0 else int(partitions[index])
+        timestamp_ms = int(columns.timestamps[index])
+        return ProducerRecord(topic, columns.value(index), columns.key(index), partition, timestamp_ms, columns.headers(index))
+
+    return record

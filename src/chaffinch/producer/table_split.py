@@ -32,16 +32,42 @@ class TableParts(NamedTuple):
     topics: pa.Array | None
 
 
-def read_table(table: Any, timestamp_default_ms: int) -> TableParts:
-    """The parts of a pyarrow Table or RecordBatch, or of anything with the Arrow stream interface. InvalidColumn, TypeError."""
-    if not isinstance(table, pa.Table | pa.RecordBatch):
+def pieces_of(table: Any, piece_bytes: int) -> tuple[pa.Schema, Iterator[pa.Table | pa.RecordBatch]]:
+    """The schema of a table, and the table itself; of a stream its batches, small ones gathered up to about `piece_bytes`. TypeError."""
+    if isinstance(table, pa.Table | pa.RecordBatch):
+        return table.schema, iter((table,))
+    if not isinstance(table, pa.RecordBatchReader):
         if not hasattr(table, "__arrow_c_stream__"):
-            raise TypeError(f"argument table must be a pyarrow Table or RecordBatch, not {type(table).__name__}")
-        table = pa.table(table)
-    names = table.schema.names
+            what = "a pyarrow Table, RecordBatch or RecordBatchReader, or have the Arrow stream interface (__arrow_c_stream__)"
+            raise TypeError(f"argument table must be {what}, and is a {type(table).__name__}")
+        table = pa.RecordBatchReader.from_stream(table)
+    return table.schema, _gathered(table, piece_bytes)
+
+
+def _gathered(reader: pa.RecordBatchReader, piece_bytes: int) -> Iterator[pa.Table]:
+    piece, size = [], 0
+    for batch in reader:
+        piece.append(batch)
+        size += batch.nbytes
+        if size >= piece_bytes:
+            yield pa.Table.from_batches(piece, reader.schema)
+            piece, size = [], 0
+    if piece:
+        yield pa.Table.from_batches(piece, reader.schema)
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """InvalidColumn for a column nobody knows, or that is there twice."""
+    names = schema.names
     for name in names:
         if name not in ALLOWED or names.count(name) > 1:
             raise InvalidColumn(name, "there twice" if name in ALLOWED else "unknown", f"one each of {', '.join(ALLOWED)}")
+
+
+def read_table(table: pa.Table | pa.RecordBatch, timestamp_default_ms: int) -> TableParts:
+    """The parts of a table. InvalidColumn."""
+    check_columns(table.schema)
+    names = table.schema.names
     partitions = _partitions(table.column(PARTITION)) if PARTITION in names else None
     topics = _topics(table.column(TOPIC)) if TOPIC in names else None
     records = table.drop_columns([name for name in (PARTITION, TOPIC) if name in names])

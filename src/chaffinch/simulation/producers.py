@@ -197,8 +197,7 @@ class ProducerProcess(ProgramProcess):
                 count = self._try_table(left) if burst.as_table else self._try_send(left[0])
                 if not count and self._world.now_ms - began_ms >= MAX_BLOCK_MS:
                     topic, partition = left[0].topic_partition
-                    error = self._core.waited_in_vain(topic, partition, MAX_BLOCK_MS)
-                    self._core.record_refused(error)
+                    error = self._core.records_refused(1, self._core.waited_in_vain(topic, partition, MAX_BLOCK_MS))
                     self._note(left[0]).errors.append(error)
                     count = 1
                 if not count:

@@ -48,6 +48,8 @@ class ProducerBatch:
     possibly_stored: bool = False
     """An earlier attempt may have been written: a time-out, a lost connection, or code 7 or 20 (decision 13)."""
     last_error: KafkaException | None = None
+    unknown_since_ms: int | None = None
+    """When its topic or partition was first said to be unknown."""
     retry_at_ms: int = 0
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""

@@ -12,6 +12,10 @@ to bottom; the core carries its verdict out.
     f. culprits, and the batch may be stored        -> FailAll, fate unknown: innocents sent again could be there twice
     g. culprits in a transaction                    -> FailAll: the innocents abort with it
     h. culprits                                     -> Separate: culprits fail, innocents go again (3.b.ii)
+
+Where an exception handler wants to hear of it (KIP-1038), b of an unknown topic, g, h and a record that is too large alone are
+AskHandler first; records that it drops leave the batch like culprits, but fail nothing. Of a batch that may be stored nothing is
+dropped: it could be there.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, S
 from chaffinch.errors.codes import Numbering
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, HandlerSaid, Question
 from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.topic_facts import UNKNOWN, TopicFacts
 from chaffinch.protocol.messages.produce import PartitionProduceResponse
@@ -77,6 +82,12 @@ class Situation:
     rounds: int = 0
     facts: TopicFacts = UNKNOWN
     last_error: KafkaException | None = None
+    questions: frozenset[Question] = frozenset()
+    """What an exception handler is asked."""
+    said: HandlerSaid | None = None
+    """What it answered; None: it was not asked yet."""
+    is_unknown_too_long: bool = False
+    """The topic is unknown for longer than `retry.unknown.topic.partition.ms`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,15 +122,20 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Separate:
-    """The records in `errors` fail, the others go again at once; `halves`: as two batches."""
+    """The records in `errors` fail, those in `dropped` are dropped, the others go again at once; `halves`: as two batches.
+
+    `waits`: not at once, but after a wait, as a retry.
+    """
 
     errors: Mapping[int, ApiException]
     halves: bool
+    dropped: frozenset[int] = frozenset()
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailAll:
-    """Every record fails: those in `errors` with their own, the others with `error`.
+    """Every record fails: those in `errors` with their own, the others with `error`; but those in `dropped` are dropped.
 
     `uses_up_numbers`: they must not be given again, because it may be stored, or because the broker expects others.
     """
@@ -127,6 +143,15 @@ class FailAll:
     error: ApiException
     errors: Mapping[int, ApiException] = field(default_factory=dict)
     uses_up_numbers: bool = False
+    dropped: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskHandler:
+    """An exception handler decides about the records in `errors`: ask it, then judge again."""
+
+    question: Question
+    errors: Mapping[int, ApiException]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +159,7 @@ class AskForFacts:
     """The answer cannot be understood without the topic's configuration: ask for it, then judge again."""
 
 
-Verdict: TypeAlias = Written | Resend | Renumber | Split | Separate | FailAll | AskForFacts
+Verdict: TypeAlias = Written | Resend | Renumber | Split | Separate | FailAll | AskForFacts | AskHandler
 
 
 def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> BatchAnswer:
@@ -166,6 +191,8 @@ def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
             return not verdict.uses_up_numbers
         case Renumber() | Split() | Separate():
             return True
+        case AskHandler():
+            return not possibly_stored
     return False
 
 
@@ -180,6 +207,8 @@ def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
     answer = recognised(answer, situation)
     code, handling = answer.code, handling_of(answer.code, in_transaction=situation.in_transaction)
     error = _batch_error(answer, situation)
+    if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
+        return _unknown_topic(answer, error, situation)
     if handling in RETRIED:
         return _retried(code, error, situation)
     if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.blamed and not situation.possibly_stored:
@@ -227,8 +256,28 @@ def _too_late(error: ApiException, situation: Situation) -> ApiException:
     return _as_abortable(late, situation)
 
 
+def _unknown_topic(answer: BatchAnswer, error: ApiException, situation: Situation) -> Verdict:
+    """KIP-1038: the handler decides record by record. FAIL comes before SWALLOW, SWALLOW before RETRY, and time limits end RETRY."""
+    if situation.is_unknown_too_long:
+        return FailAll(error=_as_abortable(error, situation), uses_up_numbers=situation.possibly_stored)
+    if Question.UNKNOWN_TOPIC not in situation.questions:
+        return _retried(answer.code, error, situation)
+    everyone = range(situation.count)
+    if situation.said is None:
+        return AskHandler(question=Question.UNKNOWN_TOPIC, errors={index: _batch_error(answer, situation) for index in everyone})
+    said = situation.said
+    if len(said.retried) == situation.count:
+        return _retried(answer.code, error, situation)
+    if situation.possibly_stored:
+        return FailAll(error=_as_abortable(error, situation), uses_up_numbers=True)
+    failed = [index for index in everyone if index not in said.swallowed and index not in said.retried]
+    return _apart(error, {index: _as_abortable(_batch_error(answer, situation), situation) for index in failed}, situation, waits=True)
+
+
 def _refused(answer: BatchAnswer, error: ApiException, situation: Situation) -> Verdict:
     errors = _culprit_errors(answer, situation)
+    if not errors and Question.REJECTED in situation.questions and situation.count == 1 and answer.code is codes.MESSAGE_TOO_LARGE:
+        errors = {0: error}
     if not errors:
         if situation.possibly_stored and answer.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
             # Were it surely not stored it would be split: of no record in it is it known that it is too large.
@@ -237,16 +286,27 @@ def _refused(answer: BatchAnswer, error: ApiException, situation: Situation) -> 
     if situation.possibly_stored:
         why = f"because of other records ({', '.join(str(c.batch_index) for c in error.culprits[:5])})"
         return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_numbers=True)
-    if situation.in_transaction:
+    asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
+    if asked and Question.REJECTED in situation.questions and situation.said is None:
+        return AskHandler(question=Question.REJECTED, errors=asked)
+    return _apart(error, errors, situation)
+
+
+def _apart(error: ApiException, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
+    """The records in `errors` fail unless the handler drops them; the others go on without them, or fail with their transaction."""
+    said = situation.said or NOTHING_SAID
+    errors = {index: said.told_to(index, own) for index, own in errors.items() if index not in said.swallowed}
+    if situation.in_transaction and errors:
         first = errors[min(errors)]
-        others = situation.count - len(errors)
+        others = situation.count - len(errors) - len(said.swallowed)
         message = f"not at fault, but aborted with the transaction: {len(errors)} of the batch's {situation.count} records were rejected"
         innocent = TransactionAbortableException(
             message, topic_partition=situation.topic_partition, culprits=error.culprits, stored=Stored.NO, api=API
         )
         innocent.__cause__ = first
-        return FailAll(error=innocent if others else first, errors=errors)
-    return Separate(errors=errors, halves=situation.rounds + 1 > ROUNDS_MAX)
+        return FailAll(error=innocent if others else first, errors=errors, dropped=said.swallowed)
+    halves = not waits and situation.rounds + 1 > ROUNDS_MAX
+    return Separate(errors=errors, halves=halves, dropped=said.swallowed, waits=waits)
 
 
 def _needs_facts(answer: BatchAnswer, situation: Situation) -> bool:

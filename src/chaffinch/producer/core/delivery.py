@@ -18,6 +18,7 @@ from chaffinch.errors import (
     TimeoutException,
     TransactionAbortableException,
     UnsupportedVersionException,
+    codes,
 )
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.producer.core import culprits
@@ -26,8 +27,11 @@ from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.culprits import BatchAnswer, Situation
 from chaffinch.producer.core.effects import CompleteBatch, Effect, FailRecords, SendRequest, WakeCallers
 from chaffinch.producer.core.errors_again import again, as_abortable
+from chaffinch.producer.core.exception_handler import HandlerSaid
+from chaffinch.producer.core.handler_desk import HandlerDesk
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.in_flight import PartitionQueue
+from chaffinch.producer.core.late_errors import dropped_with_transaction, expired, given_up
 from chaffinch.producer.core.produce_requests import TRANSACTIONAL_VERSION_MAX, ProduceSent
 from chaffinch.producer.core.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
 from chaffinch.producer.core.transaction import TransactionManager
@@ -57,6 +61,7 @@ class Delivery:
         self._requests: Counter[Address] = Counter()
         self._judging: list[tuple[ProducerBatch, BatchAnswer]] = []
         self._turn = 0
+        self.desk = HandlerDesk(self, wiring, accumulator)
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
         """The partition's numbered batches; made when first asked for."""
@@ -90,6 +95,11 @@ class Delivery:
         positions = [] if queue is None else [batch.position for batch in queue.batches() if not batch.is_done]
         waiting = self._accumulator.first_position(topic_partition)
         return min([*positions, *([] if waiting is None else [waiting])], default=None)
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Produce requests without an answer."""
+        return sum(self._requests.values())
 
     # Sending.
 
@@ -174,6 +184,7 @@ class Delivery:
         self._requests[sent.address] += 1
         wiring.counts["requests_sent"] += 1
         wiring.counts["batches_sent"] += len(sent.batches)
+        wiring.counts["records_sent"] += sum(batch.count for batch in sent.batches.values())
         wiring.counts["bytes_sent"] += sent.size
         self.out.append(
             SendRequest(
@@ -199,14 +210,14 @@ class Delivery:
                 )
                 self._lost(batch, error, now_ms, was_sent=True)
             else:
-                self._judge(batch, culprits.read_answer(part, event.numbering), now_ms)
+                self.judge(batch, culprits.read_answer(part, event.numbering), now_ms)
 
     def written(self, event: Written, now_ms: int) -> None:
         """A request without an answer (acks=0) is out: that is all anybody will ever know."""
         sent: ProduceSent = event.token
         self._requests[sent.address] -= 1
         for batch in sent.batches.values():
-            self._carry_out(batch, culprits.Written(base_offset=NO_OFFSET, log_append_time_ms=-1), now_ms)
+            self.carry_out(batch, culprits.Written(base_offset=NO_OFFSET, log_append_time_ms=-1), now_ms)
 
     def failed(self, event: Failed, now_ms: int) -> None:
         """A Produce request got no answer."""
@@ -242,17 +253,24 @@ class Delivery:
         waiting = [entry for entry in self._judging if entry[0].topic_partition.topic == topic]
         self._judging = [entry for entry in self._judging if entry[0].topic_partition.topic != topic]
         for batch, answer in waiting:
-            self._judge(batch, answer, now_ms)
+            self.judge(batch, answer, now_ms)
 
-    def _judge(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int) -> None:
-        verdict = culprits.judge(answer, self._situation(batch, now_ms))
-        if isinstance(verdict, culprits.AskForFacts):
+    def judge(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None = None) -> None:
+        """Decide about a batch, or ask who can tell more. `said`: by an exception handler."""
+        verdict = culprits.judge(answer, self.situation(batch, answer, now_ms, said))
+        if isinstance(verdict, culprits.AskHandler) and not batch.is_done:
+            self.desk.ask(batch, answer, verdict)
+        elif isinstance(verdict, culprits.AskForFacts):
             self._judging.append((batch, answer))
             self.facts_wanted[batch.topic_partition.topic] = None
         else:
-            self._carry_out(batch, verdict, now_ms)
+            self.carry_out(batch, verdict, now_ms)
 
-    def _situation(self, batch: ProducerBatch, now_ms: int) -> Situation:
+    def situation(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None) -> Situation:
+        """What is known about a batch for the judgement of an answer."""
+        if answer.code is codes.UNKNOWN_TOPIC_OR_PARTITION and batch.unknown_since_ms is None:
+            batch.unknown_since_ms = now_ms
+        unknown_ms = 0 if batch.unknown_since_ms is None else now_ms - batch.unknown_since_ms
         facts = self.facts.get(batch.topic_partition.topic, UNKNOWN)
         decoded: list[Any] = []
 
@@ -274,6 +292,9 @@ class Delivery:
             rounds=batch.rounds,
             facts=UNKNOWN if now_ms - facts.heard_ms > FACTS_AGE_MS_MAX else facts,
             last_error=batch.last_error,
+            questions=self._wiring.questions,
+            said=said,
+            is_unknown_too_long=unknown_ms >= self._wiring.retry_unknown_ms,
         )
 
     def _may_retry(self, batch: ProducerBatch, now_ms: int) -> bool:
@@ -282,7 +303,8 @@ class Delivery:
 
     # What becomes of a batch.
 
-    def _carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, now_ms: int) -> None:
+    def carry_out(self, batch: ProducerBatch, verdict: culprits.Verdict, now_ms: int) -> None:
+        """Do with a batch what was decided."""
         queue = self.queue(batch.topic_partition)
         if batch.is_done:
             # Its records were told that time was up; only the numbers matter now.
@@ -312,25 +334,31 @@ class Delivery:
                 self._wiring.counts["batches_split"] += 1
                 self._replace(batch, batch.halves())
             case culprits.Separate():
-                self._separate(batch, verdict)
+                self._separate(batch, verdict, now_ms)
             case culprits.FailAll():
-                self._end(batch, verdict.error, verdict.errors, is_unstored=not verdict.uses_up_numbers)
+                self._end(batch, verdict.error, verdict.errors, is_unstored=not verdict.uses_up_numbers, dropped=verdict.dropped)
 
     def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True) -> None:
         self._wiring.counts["batches_resent"] += 1
+        self._wiring.counts["records_resent"] += batch.count
         wait_ms = self._wiring.wait_ms(max(1, batch.attempts)) if waits else 0
         self.queue(batch.topic_partition).retry(batch, now_ms + wait_ms)
 
-    def _separate(self, batch: ProducerBatch, verdict: culprits.Separate) -> None:
-        """The culprits fail; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
+    def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, now_ms: int) -> None:
+        """The culprits fail, or are dropped; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
         self._wiring.counts["batches_separated"] += 1
         self._wiring.counts["records_failed"] += len(verdict.errors)
-        innocents = batch.without(verdict.errors)
+        self._wiring.counts["records_dropped"] += len(verdict.dropped)
+        innocents = batch.without([*verdict.errors, *verdict.dropped])
         children = [] if innocents is None else innocents.halves() if verdict.halves else [innocents]
         for child in children:
             child.rounds = batch.rounds + 1
         self._replace(batch, children)
-        self.out.append(FailRecords(batch=batch, error=None, errors=verdict.errors))
+        if verdict.waits:
+            self.queue(batch.topic_partition).not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts + 1)
+        self.out.append(FailRecords(batch=batch, error=None, errors=verdict.errors, dropped=verdict.dropped))
+        if self._transaction is not None and self.position_outstanding(batch.topic_partition) is None:
+            self._transaction.forget(batch.topic_partition)
 
     def _replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
         """A batch that is surely not stored goes on as others; in a transaction its numbers are taken back."""
@@ -343,19 +371,29 @@ class Delivery:
         self._release(batch.memory_bytes)
         self.out.append(CompleteBatch(batch=batch, base_offset=verdict.base_offset, log_append_time_ms=verdict.log_append_time_ms))
 
-    def _end(self, batch: ProducerBatch, error: KafkaException, errors: Any, *, is_unstored: bool, is_under_way: bool = True) -> None:
+    def _end(
+        self,
+        batch: ProducerBatch,
+        error: KafkaException,
+        errors: Any,
+        *,
+        is_unstored: bool,
+        is_under_way: bool = True,
+        dropped: frozenset[int] = frozenset(),
+    ) -> None:
         """Every record of the batch fails. In a transaction that is the transaction's business too."""
         if is_under_way:
             self.queue(batch.topic_partition).failed(batch, is_unstored=is_unstored)
-        self._tell(batch, error, errors)
+        self._tell(batch, error, errors, dropped)
         if self._transaction is not None:
             self.out += self._transaction.record_failed(errors[min(errors)] if errors else error)
 
-    def _tell(self, batch: ProducerBatch, error: KafkaException, errors: Any) -> None:
-        self._wiring.counts["records_failed"] += batch.count
+    def _tell(self, batch: ProducerBatch, error: KafkaException, errors: Any, dropped: frozenset[int] = frozenset()) -> None:
+        self._wiring.counts["records_failed"] += batch.count - len(dropped)
+        self._wiring.counts["records_dropped"] += len(dropped)
         self._release(batch.memory_bytes)
         batch.memory_bytes = 0
-        self.out.append(FailRecords(batch=batch, error=error, errors=errors))
+        self.out.append(FailRecords(batch=batch, error=error, errors=errors, dropped=dropped))
 
     def _release(self, memory_bytes: int) -> None:
         self._accumulator.release(memory_bytes)
@@ -398,23 +436,11 @@ class Delivery:
             self.out += self._transaction.record_failed(error)
 
     def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
-        cause = batch.last_error or self._reason_for_waiting(batch.topic_partition)
-        may_be_stored = is_awaited or batch.possibly_stored or (batch.last_error is not None and batch.last_error.stored is Stored.POSSIBLY)
-        attempts = batch.attempts + is_awaited
-        sends = "never sent" if not attempts else "sent once" if attempts == 1 else f"sent {attempts} times"
-        if cause is not None:
-            sends += f"; the last error was {cause.name} ({cause.message.rstrip('.')})"
-        error = TimeoutException(
-            f"{batch.count} records expired: no outcome within delivery.timeout.ms, {self._wiring.delivery_timeout_ms} ms; {sends}",
-            topic_partition=batch.topic_partition,
-            stored=Stored.POSSIBLY if may_be_stored else Stored.NO,
-            api="Produce",
-        )
-        error.__cause__ = cause
-        return self._in_words(error)
+        cause = batch.last_error or self.reason_for_waiting()
+        return self._in_words(expired(batch, self._wiring.delivery_timeout_ms, cause, is_awaited=is_awaited))
 
-    def _reason_for_waiting(self, topic_partition: TopicPartition) -> KafkaException | None:
-        """Why a batch was never sent, as far as anybody knows."""
+    def reason_for_waiting(self) -> KafkaException | None:
+        """Why nothing has been sent lately, as far as anybody knows."""
         return self._wiring.metadata.last_error or self._identity.last_error or (self._transaction and self._transaction.last_error) or None
 
     def drop_unsent(self) -> None:
@@ -435,26 +461,19 @@ class Delivery:
 
     def _dropped(self, batch: ProducerBatch) -> KafkaException:
         assert self._transaction is not None
-        cause = self._transaction.error
-        if cause is None:
-            error: KafkaException = TransactionAbortableException("the transaction was aborted", topic_partition=batch.topic_partition)
-        else:
-            error = again(cause) if self._transaction.state is State.FATAL_ERROR else as_abortable(cause)
-        error.topic_partition = batch.topic_partition
-        error.stored = Stored.POSSIBLY if batch.possibly_stored else Stored.NO
-        return error
+        return dropped_with_transaction(batch, self._transaction.error, is_final=self._transaction.state is State.FATAL_ERROR)
 
     def give_up(self, error: KafkaException) -> None:
         """Fail everything that has no outcome: the producer is being closed, or nothing can be written any more."""
         for topic_partition in self._accumulator.partitions():
             while (batch := self._accumulator.take(topic_partition)) is not None:
-                self._tell(batch, _given_up(batch, error, is_awaited=False), {})
+                self._tell(batch, given_up(batch, error, is_awaited=False), {})
         for queue in self._queues.values():
             for batch in queue.drop_waiting():
-                self._tell(batch, _given_up(batch, error, is_awaited=False), {})
+                self._tell(batch, given_up(batch, error, is_awaited=False), {})
             for batch in [b for b in queue.in_flight if not b.is_done]:
                 batch.is_done = True
-                self._tell(batch, _given_up(batch, error, is_awaited=True), {})
+                self._tell(batch, given_up(batch, error, is_awaited=True), {})
 
     def next_deadline_ms(self, now_ms: int, *, hurries: bool) -> int | None:
         """When something has to be looked at again without an event."""
@@ -474,11 +493,3 @@ class Delivery:
             times.append(min(oldest) + self._wiring.delivery_timeout_ms)
             times += [self._wiring.attempts.retry_at_ms(address, now_ms) for address in self._wiring.cluster.nodes.values()]
         return min((time for time in times if time > now_ms), default=None)
-
-
-def _given_up(batch: ProducerBatch, error: KafkaException, *, is_awaited: bool) -> KafkaException:
-    told = again(error)
-    told.topic_partition = batch.topic_partition
-    told.stored = Stored.POSSIBLY if is_awaited or batch.possibly_stored else Stored.NO
-    told.__cause__ = batch.last_error or error.__cause__
-    return told

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from chaffinch.client.addresses import Address
-from chaffinch.errors import KafkaException
+from chaffinch.errors import ApiException, KafkaException
 from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.exception_handler import Question
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +36,21 @@ class CompleteBatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailRecords:
     """Records of the batch failed: each index in `errors` with its own error, every other one with `error`, unless that is None
-    (then the others go on in new batches)."""
+    (then the others go on in new batches). Those at the indices in `dropped` were dropped by an exception handler."""
 
     batch: ProducerBatch
     error: KafkaException | None
     errors: Mapping[int, KafkaException]
+    dropped: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskHandler:
+    """Ask the exception handler about the records at these indices, each with its error; the answer comes as HandlerAnswered."""
+
+    batch: ProducerBatch
+    question: Question
+    errors: Mapping[int, ApiException]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,4 +80,4 @@ class Report:
     text: str
 
 
-Effect: TypeAlias = SendRequest | CompleteBatch | FailRecords | CompleteCall | FailCall | WakeCallers | Report
+Effect: TypeAlias = SendRequest | CompleteBatch | FailRecords | AskHandler | CompleteCall | FailCall | WakeCallers | Report

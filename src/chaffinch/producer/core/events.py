@@ -12,6 +12,8 @@ from typing import Any, TypeAlias
 
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.records import GroupMetadata
 
 
@@ -41,6 +43,14 @@ class CloseCalled:
 
     call: Any
     deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerAnswered:
+    """What an exception handler said to AskHandler."""
+
+    batch: ProducerBatch
+    said: HandlerSaid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,4 +86,4 @@ class AbortCalled:
 
 TransactionCall: TypeAlias = InitTransactionsCalled | BeginTransactionCalled | SendOffsetsCalled | CommitCalled | AbortCalled
 NetworkEvent: TypeAlias = Answered | Failed | Written | Connected | Disconnected
-Event: TypeAlias = TimePassed | TopicWanted | FlushCalled | CloseCalled | TransactionCall | NetworkEvent
+Event: TypeAlias = TimePassed | TopicWanted | FlushCalled | CloseCalled | HandlerAnswered | TransactionCall | NetworkEvent

@@ -61,19 +61,36 @@ _GATHERING: Final = (
     Option("compression.zstd.level", "int", None, "level of zstd, up to 22", minimum=-131_072, maximum=22),
     Option("partitioner.ignore.keys", "bool", False, "records go to the sticky partition even when they have a key"),
 )
+_WITH_CODE: Final = (
+    Option("key.serializer", "any", None, "function from the key given to `send` to bytes, or its dotted name; not called for None"),
+    Option("value.serializer", "any", None, "the same for values"),
+    Option(
+        "custom.exception.handler.class",
+        "any",
+        None,
+        "who decides about records that are too large or whose topic is unknown: a ProducerExceptionHandler, its class, or a dotted name",
+    ),
+    Option("drop.invalid.large.records", "bool", False, "records larger than `max.request.size` are dropped; by default they fail"),
+    Option(
+        "retry.unknown.topic.partition.ms",
+        "int",
+        INT_MAX,
+        "how long a topic or partition that no broker knows is tried, if `max.block.ms` and `delivery.timeout.ms` do not end it before",
+        minimum=0,
+        maximum=INT_MAX,
+    ),
+)
 _TRANSACTIONS: Final = (
     Option("transactional.id", "string", None, "name under which a broker knows the producer across restarts; makes it transactional"),
     Option("transaction.timeout.ms", "int", 60_000, "how long a transaction may stay open before the broker aborts it", minimum=1),
 )
-OPTIONS: Final = (*_CONNECTION, *_SENDING, *_GATHERING, *_TRANSACTIONS)
+OPTIONS: Final = (*_CONNECTION, *_SENDING, *_GATHERING, *_WITH_CODE, *_TRANSACTIONS)
 
 WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
     "interceptor.classes",
-    "key.serializer",
     "partitioner.adaptive.partitioning.enable",
     "partitioner.availability.timeout.ms",
     "transaction.two.phase.commit.enable",
-    "value.serializer",
 }
 
 PRODUCER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT)

@@ -32,6 +32,8 @@ from chaffinch.producer.core.accumulator import Accumulator, Appended, Headers
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, SendRequest, WakeCallers
+from chaffinch.producer.core.errors_again import as_abortable
+from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
 from chaffinch.producer.core.partitioner import Partitioner
@@ -85,8 +87,9 @@ class _Close:
 class ProducerCore:
     """One producer. `handle` takes an event and returns effects, to be carried out in order; `next_deadline_ms` is when to call it next."""
 
-    def __init__(self, settings: Settings, dice: Dice) -> None:
-        self.wiring = Wiring(settings, dice)
+    def __init__(self, settings: Settings, dice: Dice, *, questions: frozenset[Question] = frozenset()) -> None:
+        """`questions`: what its shell asks an exception handler when it gets AskHandler."""
+        self.wiring = Wiring(settings, dice, questions)
         self.accumulator = Accumulator(
             batch_bytes=settings["batch.size"],
             linger_ms=settings["linger.ms"],
@@ -153,11 +156,16 @@ class ProducerCore:
         self.accumulator.append_batch(batch)
         self.wiring.metadata.use(batch.topic_partition.topic, now_ms)
 
-    def record_refused(self, error: KafkaException) -> None:
-        """A record failed before it was in any batch: in a transaction that counts like any other failure."""
-        self.wiring.counts["records_failed"] += 1
-        if self.transaction is not None and self.transaction.state is State.IN_TRANSACTION:
+    def records_refused(self, count: int, error: KafkaException) -> KafkaException:
+        """Records failed before they were in any batch; their error, in words. In a transaction that counts like any other failure."""
+        self.wiring.counts["records_failed"] += count
+        if self.transaction is None:
+            return error
+        if error.code.is_retriable:
+            error = as_abortable(error)
+        if self.transaction.state is State.IN_TRANSACTION:
             self.delivery.out += self.transaction.record_failed(error)
+        return error
 
     def no_memory(self, size: int, waited_ms: int) -> KafkaException:
         """The error of a caller that waited for memory too long."""
@@ -170,6 +178,34 @@ class ProducerCore:
         if state is None or state.code is codes.NONE or state.code.is_retriable or state.heard_ms < heard_since_ms:
             return None
         return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
+
+    def unknown_topic(self, topic: str, partition: int | None, heard_since_ms: int) -> UnknownTopicOrPartitionException | None:
+        """The error of a topic, or a partition of it, that nobody knows, if brokers said so at or after a time."""
+        state = self.wiring.cluster.topic(topic)
+        if state is None or state.heard_ms < heard_since_ms:
+            return None
+        if state.code is codes.UNKNOWN_TOPIC_OR_PARTITION:
+            what = f"no broker knows the topic {topic!r}"
+        elif partition is not None and 0 < state.partition_count <= partition:
+            what = f"topic {topic!r} has {state.partition_count} partitions, there is no partition {partition}"
+        else:
+            return None
+        place = TopicPartition(topic, -1 if partition is None else partition)
+        return UnknownTopicOrPartitionException(what, topic_partition=place, stored=Stored.NO, api="Metadata")
+
+    @property
+    def outstanding_count(self) -> int:
+        """Records without an outcome."""
+        count = 0
+        for topic_partition in self.delivery.partitions():
+            first = self.accumulator.first_position(topic_partition)
+            count += 0 if first is None else self.accumulator.position_next(topic_partition) - first
+            count += sum(batch.count for batch in self.delivery.queue(topic_partition).batches() if not batch.is_done)
+        return count
+
+    def reason_for_waiting(self) -> KafkaException | None:
+        """Why nothing has gone on lately, as far as anybody knows."""
+        return self.delivery.reason_for_waiting()
 
     def partitions_with_leader(self, topic: str) -> list[int]:
         """Partitions that can be written now."""
@@ -216,6 +252,8 @@ class ProducerCore:
                 self._flushes.append(_Flush(event.call, positions))
             case events.CloseCalled():
                 self._close = _Close(event.call, event.deadline_ms)
+            case events.HandlerAnswered():
+                self.delivery.desk.answered(event, now_ms)
             case Answered():
                 self._answered(event, now_ms)
             case Written():
@@ -246,6 +284,7 @@ class ProducerCore:
                 self.delivery.answered(event, now_ms)
             case MetadataAsked():
                 self.wiring.metadata.answered(event.message, now_ms)
+                self.delivery.desk.metadata_heard(now_ms)
                 self.delivery.out.append(WakeCallers())
             case IdentityAsked():
                 refusal = self.identity.answered(event.message, now_ms)

@@ -173,6 +173,10 @@ class TransactionManager:
             self._to_add[topic_partition] = None
         return False
 
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Nothing of this partition is left to send: it need not be added any more."""
+        self._to_add.pop(topic_partition, None)
+
     def record_failed(self, error: KafkaException) -> list[Effect]:
         """A record of the transaction failed for good: the group of its error decides what becomes of the transaction."""
         if isinstance(error, ApiException) and handling_of(error.code, in_transaction=True) is Handling.RESTART:

@@ -9,6 +9,7 @@ from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_server
 from chaffinch.client.backoff import Dice
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.options import reconnect_backoff, retry_backoff
+from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.options import ACKS, is_idempotent
 from chaffinch.settings import Settings
@@ -16,6 +17,9 @@ from chaffinch.settings import Settings
 COUNTERS: Final = (
     "records_written",
     "records_failed",
+    "records_dropped",
+    "records_sent",
+    "records_resent",
     "batches_sent",
     "batches_written",
     "batches_resent",
@@ -30,13 +34,16 @@ COUNTERS: Final = (
 class Wiring:
     """Built once per producer. Fixed but for `cluster`, `attempts`, `metadata` and `counts`, which live."""
 
-    def __init__(self, settings: Settings, dice: Dice) -> None:
+    def __init__(self, settings: Settings, dice: Dice, questions: frozenset[Question] = frozenset()) -> None:
         self.dice = dice
+        self.questions = questions
+        """What there is an exception handler for."""
         self.acks = ACKS[settings["acks"]]
         self.is_idempotent = is_idempotent(settings)
         self.transactional_id: str | None = settings["transactional.id"]
         self.transaction_timeout_ms: int = settings["transaction.timeout.ms"]
         self.retries: int = settings["retries"]
+        self.retry_unknown_ms: int = settings["retry.unknown.topic.partition.ms"]
         self.delivery_timeout_ms: int = settings["delivery.timeout.ms"]
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.request_bytes_max: int = settings["max.request.size"]

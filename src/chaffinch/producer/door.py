@@ -1,0 +1,147 @@
+"""How records get into a producer: what stops them at the door, and what their senders may have to wait for.
+
+Both `send` and `send_table` come through here. Methods that wait, or that ask the exception handler, are called without the lock;
+they return None when the record may go in, else why it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from chaffinch.errors import (
+    IllegalStateException,
+    KafkaException,
+    RecordTooLargeException,
+    Stored,
+    UnknownTopicOrPartitionException,
+)
+from chaffinch.producer import arguments
+from chaffinch.producer.core import events
+from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
+from chaffinch.producer.records import ProducerRecord
+from chaffinch.producer.sender_thread import SenderThread
+from chaffinch.runtime.clock import Clock
+from chaffinch.settings import Settings
+
+
+class Door:
+    """The way in. `lock` guards the core; who waits for it to change waits on it."""
+
+    def __init__(self, settings: Settings, core: ProducerCore, sender: SenderThread, clock: Clock, handler: HandlerCalls) -> None:
+        self.core: Final = core
+        self.lock: Final = sender.changed
+        self.clock: Final = clock
+        self.handler: Final = handler
+        self.request_bytes_max: Final[int] = settings["max.request.size"]
+        self.is_closed = False
+        self._sender: Final = sender
+        self._block_ms: Final[int] = settings["max.block.ms"]
+        self._retry_unknown_ms: Final[int] = settings["retry.unknown.topic.partition.ms"]
+
+    def check_open(self, what: str) -> None:
+        """IllegalStateException where the call is a mistake whatever it is about."""
+        if self.is_closed:
+            raise IllegalStateException(f"{what} after close(): the producer is closed")
+        if self._sender.is_in_other_process:
+            raise IllegalStateException(
+                f"{what} in a forked child: the producer belongs to the process that made it; make one in each process"
+            )
+
+    def refusal(self) -> KafkaException | None:
+        """Why nothing can be sent now. IllegalStateException is raised, because it is the caller's mistake."""
+        self.check_open("send")
+        if self._sender.death is not None:
+            return self._sender.death
+        if self.core.transaction is None:
+            return None
+        refusal = self.core.transaction.refusal_of_send()
+        if isinstance(refusal, IllegalStateException):
+            raise refusal
+        return refusal
+
+    def wakeup(self) -> None:
+        """There may be something to send."""
+        self._sender.wakeup()
+
+    def stopped(self, stop: Stop, count: int = 1) -> Stop:
+        """Count records that are not sent; of a transaction they are part all the same, and fail it unless they were dropped."""
+        with self.lock:
+            if isinstance(stop, Dropped):
+                self.core.wiring.counts["records_dropped"] += count
+                return stop
+            return self.core.records_refused(count, stop)
+
+    def too_large(self, size: int, record_of: Callable[[], ProducerRecord]) -> Stop | None:
+        """A record that takes `size` bytes in a batch, against the options that limit it."""
+        size += BATCH_OVERHEAD_BYTES
+        for limit, option in ((self.request_bytes_max, "max.request.size"), (self.core.accumulator.memory_bytes, "buffer.memory")):
+            if size > limit:
+                text = f"the record takes {size} bytes, {option} allows {limit}"
+                error = RecordTooLargeException(text, stored=Stored.NO, api="Produce")
+                return self.handler.too_large(record_of, error, may_drop=option == "max.request.size")
+        return None
+
+    def wait_for_topic(self, topic: str, partition: int | None, record_of: Callable[[], ProducerRecord] | None) -> Stop | None:
+        """Wait until the topic, and the partition, are known. Without a record there is nothing to ask the exception handler about."""
+        illegal = arguments.illegal_topic(topic)
+        if illegal is not None:
+            return illegal
+        started_ms = self.clock.now_ms()
+        self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
+        answered = -1
+        while True:
+            with self.lock:
+                found = self._look_for(topic, partition, started_ms, answered)
+                answered = self.core.wiring.cluster.version
+            if not isinstance(found, UnknownTopicOrPartitionException) or self._is_over(started_ms):
+                return found
+            stop = None if record_of is None else self.handler.unknown_topic(record_of, found)
+            if stop is not None:
+                return stop
+
+    def _is_over(self, started_ms: int) -> bool:
+        return self.clock.now_ms() - started_ms >= self._retry_unknown_ms
+
+    def _look_for(self, topic: str, partition: int | None, started_ms: int, answered: int) -> KafkaException | None:
+        """Wait for a topic until it is there, or it is no use, or an answer after number `answered` says that nobody knows it."""
+        cluster = self.core.wiring.cluster
+        while True:
+            count = cluster.partition_count(topic)
+            if count is not None and (partition is None or partition < count):
+                return None
+            waited_ms = self.clock.now_ms() - started_ms
+            error = self.core.topic_error(topic, started_ms)
+            if error is not None:
+                return error
+            unknown = self.core.unknown_topic(topic, partition, started_ms)
+            if unknown is not None and (cluster.version > answered or waited_ms >= self._retry_unknown_ms):
+                return unknown
+            if waited_ms >= self._block_ms or self._sender.is_own_thread:
+                return self.core.waited_in_vain(topic, partition, waited_ms)
+            limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
+            self.lock.wait((limit_ms - waited_ms) / 1000)
+            refusal = self.refusal()
+            if refusal is not None:
+                return refusal
+            self._sender.submit(events.TopicWanted(topic=topic, is_stale=partition is not None))
+
+    def wait_for_memory(self, size: int) -> KafkaException | None:
+        """Wait until `size` bytes are free. The one method that is called with the lock held, once: it lets it go while it waits."""
+        started_ms = self.clock.now_ms()
+        self.core.callers_waiting_for_memory += 1
+        self._sender.wakeup()
+        try:
+            while not self.core.accumulator.has_room_for(size):
+                waited_ms = self.clock.now_ms() - started_ms
+                if waited_ms >= self._block_ms or self._sender.is_own_thread:
+                    return self.core.no_memory(size, waited_ms)
+                self.lock.wait((self._block_ms - waited_ms) / 1000)
+                refusal = self.refusal()
+                if refusal is not None:
+                    return refusal
+        finally:
+            self.core.callers_waiting_for_memory -= 1
+        return None

@@ -1,0 +1,95 @@
+"""Calls of the exception handler (KIP-1038), never with a lock of the producer's held; what came of them is the core's business."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from chaffinch.errors import ApiException, KafkaException, RecordTooLargeException, UnknownTopicOrPartitionException
+from chaffinch.producer.core.effects import AskHandler
+from chaffinch.producer.core.exception_handler import (
+    REJECTED_METHOD,
+    HandlerSaid,
+    NonRetriableResponse,
+    ProducerExceptionHandler,
+    Question,
+    RetriableResponse,
+    ask,
+    overrides,
+    questions_of,
+)
+from chaffinch.producer.outcomes import records_of
+from chaffinch.producer.records import ProducerRecord
+
+log = logging.getLogger("chaffinch.producer")
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The handler said SWALLOW: the record is not sent, and nothing fails."""
+
+
+DROPPED: Final = Dropped()
+Stop: TypeAlias = KafkaException | Dropped
+"""Why a record is not sent."""
+
+
+class HandlerCalls:
+    """One producer's handler. Records are made only if there is somebody to ask about them."""
+
+    def __init__(self, handler: ProducerExceptionHandler) -> None:
+        self.questions: Final = questions_of(handler)
+        self._handler: Final = handler
+        has_own_handle = type(handler).handle is not ProducerExceptionHandler.handle
+        self._asks_about_large: Final = has_own_handle or overrides(handler, "handle_record_too_large")
+        self._asks_about_topics: Final = Question.UNKNOWN_TOPIC in self.questions
+
+    def too_large(self, record_of: Callable[[], ProducerRecord], error: RecordTooLargeException, *, may_drop: bool) -> Stop:
+        """The record exceeds `max.request.size`, which is what `drop.invalid.large.records` is about (`may_drop`), or `buffer.memory`."""
+        if not self._asks_about_large:
+            return DROPPED if may_drop and self._handler.drops_large_records else error
+        said = ask(NonRetriableResponse, self._handler.handle, record_of(), error)
+        return DROPPED if said.response is NonRetriableResponse.SWALLOW else _with_cause(error, said.failure)
+
+    def unknown_topic(self, record_of: Callable[[], ProducerRecord], error: UnknownTopicOrPartitionException) -> Stop | None:
+        """No broker knows the topic or partition; None: go on trying."""
+        if not self._asks_about_topics:
+            return None
+        said = ask(RetriableResponse, self._handler.handle, record_of(), error)
+        if said.response is RetriableResponse.RETRY:
+            return None
+        return DROPPED if said.response is RetriableResponse.SWALLOW else _with_cause(error, said.failure)
+
+    def answer(self, effect: AskHandler) -> HandlerSaid:
+        """The same for records that are in a batch, each asked about."""
+        swallowed, retried, failures = set(), set(), {}
+        for (index, error), record in zip(effect.errors.items(), records_of(effect.batch, effect.errors), strict=True):
+            if effect.question is Question.REJECTED:
+                rejected = ask(NonRetriableResponse, getattr(self._handler, REJECTED_METHOD), record, error)
+                response: Any = rejected.response
+                failure = rejected.failure
+            else:
+                unknown = ask(RetriableResponse, self._handler.handle, record, error)
+                response, failure = unknown.response, unknown.failure
+            if response in (NonRetriableResponse.SWALLOW, RetriableResponse.SWALLOW):
+                swallowed.add(index)
+            elif response is RetriableResponse.RETRY:
+                retried.add(index)
+            elif failure is not None:
+                failures[index] = failure
+        return HandlerSaid(swallowed=frozenset(swallowed), retried=frozenset(retried), failures=failures)
+
+    def close(self) -> None:
+        """The producer is closed. What the handler raises is only logged: nobody is left to whom it matters."""
+        try:
+            self._handler.close()
+        except Exception:
+            log.exception("the exception handler raised in close")
+
+
+def _with_cause(error: ApiException, failure: BaseException | None) -> ApiException:
+    if failure is not None:
+        error.__cause__ = failure
+    return error

@@ -1,0 +1,69 @@
+"""From a batch to its records: who waits for each, what it is told, and the record as its owner handed it over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.effects import CompleteBatch, FailRecords
+from chaffinch.producer.futures import complete_all
+from chaffinch.producer.records import ProducerRecord, RecordMetadata
+
+log = logging.getLogger("chaffinch.producer")
+
+Callback = Callable[[RecordMetadata | None, BaseException | None], object]
+
+
+def calling(callback: Callback) -> Callable[[Future[RecordMetadata]], None]:
+    """A future's callback that calls `on_delivery(metadata, error)`."""
+
+    def call(future: Future[RecordMetadata]) -> None:
+        error = future.exception()
+        try:
+            callback(None if error is not None else future.result(), error)
+        except Exception:
+            log.exception("a delivery callback raised")
+
+    return call
+
+
+def tell(effect: CompleteBatch | FailRecords) -> None:
+    """A batch's outcome, to whoever waits for its records: futures of `send`, or the outcome of a table."""
+    batch = effect.batch
+    receipt, place = batch.receipt, batch.topic_partition
+    if not isinstance(receipt, list):
+        if isinstance(effect, CompleteBatch):
+            receipt.written(batch.rows, place.partition, effect.base_offset)
+        else:
+            receipt.failed(batch.rows, place, effect.error, effect.errors, effect.dropped)
+    elif isinstance(effect, CompleteBatch):
+        complete_all([receipt[row] for row in batch.rows], _metadata(effect))
+    else:
+        for index, row in enumerate(batch.rows):
+            if index in effect.dropped:
+                receipt[row].complete(RecordMetadata(*place, timestamp_ms=int(batch.timestamps[index]), dropped=True))
+            elif (error := effect.errors.get(index, effect.error)) is not None:
+                receipt[row].fail(error)
+
+
+def _metadata(effect: CompleteBatch) -> list[RecordMetadata]:
+    batch = effect.batch
+    topic, partition = batch.topic_partition
+    timestamps = batch.timestamps.tolist() if effect.log_append_time_ms < 0 else [effect.log_append_time_ms] * batch.count
+    base = effect.base_offset
+    offsets = [-1] * batch.count if base < 0 else range(base, base + batch.count)
+    return [RecordMetadata(topic, partition, offset, timestamp) for offset, timestamp in zip(offsets, timestamps, strict=True)]
+
+
+def records_of(batch: ProducerBatch, indices: Iterable[int]) -> Iterator[ProducerRecord]:
+    """Records of a batch: of `send` what the caller handed over, of a table they are made of its row."""
+    if isinstance(batch.receipt, list):
+        yield from (batch.receipt[batch.rows[index]].record for index in indices)
+        return
+    columns = batch.decode()
+    topic, partition = batch.topic_partition
+    for index in indices:
+        timestamp_ms = int(batch.timestamps[index])
+        yield ProducerRecord(topic, columns.value(index), columns.key(index), partition, timestamp_ms, columns.headers(index))

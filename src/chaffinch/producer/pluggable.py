@@ -1,0 +1,57 @@
+"""Objects that options name: an exception handler, serializers; given as the object itself or as a dotted name to import."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+from chaffinch.errors import ConfigException
+from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
+from chaffinch.settings import Settings
+
+HANDLER: Final = "custom.exception.handler.class"
+DROP_LARGE: Final = "drop.invalid.large.records"
+Serializer = Callable[[Any], bytes | str | None]
+
+# What Java's own two do is done to every str and bytes, so a file of options shared with Java may name them.
+JAVA_SERIALIZERS: Final = frozenset(f"org.apache.kafka.common.serialization.{name}Serializer" for name in ("String", "ByteArray"))
+
+
+def exception_handler(settings: Settings) -> ProducerExceptionHandler:
+    """The handler that the options ask for, configured. ConfigException for what is none."""
+    found = named(HANDLER, settings[HANDLER]) or ProducerExceptionHandler
+    if isinstance(found, type) and issubclass(found, ProducerExceptionHandler):
+        kind = found
+        try:
+            found = kind()
+        except Exception as failure:
+            raise ConfigException(f"option {HANDLER}: {kind.__qualname__}() raised {failure!r}") from failure
+    if not isinstance(found, ProducerExceptionHandler):
+        raise ConfigException(f"option {HANDLER} cannot be {found!r}: it must be a ProducerExceptionHandler, its class, or its dotted name")
+    found.drops_large_records = settings[DROP_LARGE]
+    try:
+        found.configure(dict(settings))
+    except Exception as failure:
+        raise ConfigException(f"option {HANDLER}: configure of {type(found).__qualname__} raised {failure!r}") from failure
+    return found
+
+
+def serializer(settings: Settings, option: str) -> Serializer | None:
+    """The function that makes bytes of keys or values; None: they are bytes or str already."""
+    given = settings[option]
+    found = None if given in JAVA_SERIALIZERS else named(option, given)
+    if found is not None and (isinstance(found, type) or not callable(found)):
+        raise ConfigException(f"option {option} cannot be {given!r}: it must be a function of one value, or its dotted name")
+    return found
+
+
+def named(option: str, value: Any) -> Any:
+    """The object that a dotted name stands for; anything but a str is the object itself."""
+    if not isinstance(value, str):
+        return value
+    module, _, attribute = value.rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as failure:
+        raise ConfigException(f"option {option} cannot be {value!r}: no such thing can be imported ({failure})") from failure
