@@ -185,13 +185,7 @@ class BrokerServer:
 
     def received(self, peer: Peer, request: ReceivedRequest) -> None:
         """A request came: let the core work on it and carry out what it wants."""
-        event = RequestReceived(
-            connection_id=peer.connection_id,
-            request=request,
-            node_id=peer.node_id,
-            client_software_name=peer.frames.client_software_name,
-            client_host=peer.host,
-        )
+        event = RequestReceived(peer.connection_id, request, peer.node_id, peer.frames.client_software_name, peer.host)
         if not self._kernels_asked_for and request.api.key == 0:
             self._load_kernels()
         self.traffic.requests[request.api.name] += 1

@@ -47,6 +47,7 @@ _OFFSET_LENGTH_EPOCH = Struct(">qii")
 _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
 _PRODUCER = Struct(">qhi")
+_new_tuple = tuple.__new__  # What `_make` calls, in a third of its time.
 _MAX_TIMESTAMP_POSITION = 35
 _PRODUCER_POSITION = 43
 
@@ -152,7 +153,12 @@ def read_header(data: bytes | bytearray | memoryview, position: int = 0) -> Batc
     """
     if position < 0 or len(data) - position < HEADER_BYTES:
         raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=position, detail=f"{len(data) - position} bytes, a header has {HEADER_BYTES}")
-    return BatchHeader._make(HEADER.unpack_from(data, position))
+    return unpack_header(data, position)
+
+
+def unpack_header(data: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
+    """The same where the caller has seen that 61 bytes are there."""
+    return _new_tuple(BatchHeader, HEADER.unpack_from(data, position))
 
 
 def views(data: bytes | bytearray | memoryview, *, may_be_cut_short: bool = False) -> Iterator[BatchView]:
@@ -171,7 +177,7 @@ def views(data: bytes | bytearray | memoryview, *, may_be_cut_short: bool = Fals
                 return
             raise CorruptBatch(Fault.BATCH_CUT_SHORT, position=position, detail=f"{len(buffer) - position} bytes of {size or HEADER_BYTES}")
         view = buffer[position : position + size]
-        yield BatchView(view, BatchHeader._make(HEADER.unpack_from(view)))
+        yield BatchView(view, unpack_header(view))
         position += size
 
 

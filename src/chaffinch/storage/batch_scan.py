@@ -7,7 +7,7 @@ follows, see `batch_search`: a torn write is the last one, so nothing whole can 
 
 from collections.abc import Iterator
 
-from chaffinch.records.batch_header import HEADER, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, BatchView
+from chaffinch.records.batch_header import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, BatchView, unpack_header
 from chaffinch.storage.files import File
 
 CHUNK_BYTES = 4 << 20  # Large enough to make a read cheap beside the CRC, small enough for the processor's cache.
@@ -34,7 +34,7 @@ class BatchScan:
             at = self.position - start
             needed = HEADER_BYTES
             if len(chunk) - at >= needed:
-                header = BatchHeader._make(HEADER.unpack_from(chunk, at))
+                header = unpack_header(chunk, at)
                 self.damage = self._fault(header)
                 if self.damage is not None:
                     return

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chaffinch.identifiers import NO_TIMESTAMP
-from chaffinch.records.batch_header import HEADER, HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader
+from chaffinch.records.batch_header import HEADER_BYTES, LENGTH_END, MAGIC, BatchHeader, unpack_header
 from chaffinch.records.checksum import crc32c
 from chaffinch.storage import aborted_transactions, offset_index
 from chaffinch.storage.aborted_transactions import AbortedTransactions
@@ -171,7 +171,7 @@ class Segment:
 
     def _checked(self, data: bytes, at: int, position: int) -> BatchHeader:
         if len(data) - at >= HEADER_BYTES:
-            header = BatchHeader._make(HEADER.unpack_from(data, at))
+            header = unpack_header(data, at)
             if header.magic == MAGIC and header.size >= HEADER_BYTES and header.last_offset_delta >= 0:
                 return header
         raise CorruptLog(self.log.path, position, "no record batch begins here, though one was written")

@@ -24,7 +24,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.primitives import Buffer
 from chaffinch.records import batch
 from chaffinch.records.batch import HEADER_BYTES, BatchHeader, BatchView
-from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, HEADER, LENGTH_END, MAGIC, MAGIC_POSITION
+from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, LENGTH_END, MAGIC, MAGIC_POSITION, unpack_header
 from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.message_set import OLD_FORMATS, MessageSet, read_message_set
@@ -134,7 +134,7 @@ def sliced(records: Buffer | None, place: TopicPartition, terms: AppendTerms) ->
     """The one batch, or the one message set, that a partition's records are."""
     if records is None or len(records) < HEADER_BYTES:
         return _unsliced(records, place, terms)
-    header = BatchHeader._make(HEADER.unpack_from(records))
+    header = unpack_header(records)
     if header.length + LENGTH_END != len(records) or header.magic != MAGIC:
         return _unsliced(records, place, terms)
     if terms.version < VERSION_WITH_ZSTD and header.compression_id == Compression.ZSTD:
