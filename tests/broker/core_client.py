@@ -29,6 +29,7 @@ class Cluster:
         self.node_count = nodes
         self.file_system = file_system or MemoryFileSystem()
         self.now_ms = NOW_MS
+        self._wall_ahead_ms = 0
         self.lines: list[str] = []
         self.clients: dict[int, Client] = {}
         self._seed = seed
@@ -57,6 +58,15 @@ class Cluster:
             self.carry_out(self.core.handle(TimePassed(), self.now_ms))
         self.now_ms = until_ms
 
+    @property
+    def wall_ms(self) -> int:
+        return self.now_ms + self._wall_ahead_ms
+
+    def set_wall_clock(self, by_ms: int) -> None:
+        """Somebody sets it: so much forward, or back."""
+        self._wall_ahead_ms += by_ms
+        self.core.set_wall_clock(self.wall_ms, self.now_ms)
+
     def stop_node(self, node_id: int, *, abruptly: bool = False) -> None:
         self.carry_out(self.core.handle(NodeStopped(node_id=node_id, abruptly=abruptly), self.now_ms))
 
@@ -71,6 +81,7 @@ class Cluster:
         else:
             self.core.close()
         self.clients.clear()
+        self.now_ms, self._wall_ahead_ms = self.wall_ms, 0  # A process begins with what the wall clock shows.
         self.core = self._core()
 
     def carry_out(self, effects: list[Effect]) -> None:

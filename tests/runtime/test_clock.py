@@ -24,3 +24,11 @@ def test_the_manual_clock_moves_only_when_told() -> None:
     assert (clock.now_ms(), clock.wall_ms()) == (15, 1010)
     with pytest.raises(ValueError, match="back"):
         clock.advance(-1)
+
+
+def test_the_wall_clock_may_be_set_and_only_that_jumps() -> None:
+    clock = ManualClock(5, wall_ms=1000)
+    clock.set_wall_clock(-300)
+    assert (clock.now_ms(), clock.wall_ms()) == (5, 700)
+    clock.advance(10)
+    assert (clock.now_ms(), clock.wall_ms()) == (15, 710)

@@ -35,7 +35,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told otherwise, for tests and the simulation. Both times advance together."""
+    """A clock that stands still until it is told otherwise, for tests and the simulation. Both times advance together, until it is set."""
 
     __slots__ = ("_now_ms", "_wall_offset_ms")
 
@@ -54,3 +54,7 @@ class ManualClock:
         if by_ms < 0:
             raise ValueError(f"time does not go back, not even by {-by_ms} ms")
         self._now_ms += by_ms
+
+    def set_wall_clock(self, by_ms: int) -> None:
+        """Set the wall clock forward or back, or let the machine sleep so long: the other time does not notice."""
+        self._wall_offset_ms += by_ms

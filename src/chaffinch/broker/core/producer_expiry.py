@@ -1,6 +1,6 @@
 """Forgets producers that have written nothing to a partition for `producer.id.expiration.ms` (Kafka: ProducerStateManager).
 
-By the broker's clock since their last append: Apache Kafka compares with the records' own timestamps, under which a producer that writes
+By the broker's steady time since their last append: Apache Kafka compares with the records' own timestamps, under which a producer that writes
 old events is forgotten while it writes.
 """
 
