@@ -443,7 +443,7 @@ def test_a_segment_never_outgrows_its_index(monkeypatch: pytest.MonkeyPatch, fit
     log.roll(0)
     before = rows(log)
     growth = 20 * 5  # A timestamp of 2001 seconds after one of 1970: 7 bytes instead of 2, per record.
-    limit = sum(sizes) + fitting * growth + growth // 2
+    limit = sum(sizes) + fitting * growth
     monkeypatch.setattr(compaction, "SPAN_MAX", limit)
     compact(log, 10**12)
     assert log.files.segments[0].size == sum(sizes) + min(fitting, 3) * growth
