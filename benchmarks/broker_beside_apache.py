@@ -67,7 +67,7 @@ def ready_made(records_per_batch: int, record_count: int) -> Load:
     def prepare(broker: BrokerProcess, topic: str) -> None:
         client = WireClient(broker)
         client.create_topic(topic, PARTITIONS)
-        warmed_up(client, *client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch))))
+        warmed_up(broker, client, *client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch))))
         client.close()
 
     def run(broker: BrokerProcess, topic: str) -> tuple[float, int, str]:

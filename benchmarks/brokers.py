@@ -5,21 +5,31 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaffinch.broker.server import LOOPS_ARE_LOADED
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerProcess:
-    """A running broker. `seconds_to_ready`: from its start until it said, or answered, that it accepts."""
+    """A running broker. `seconds_to_ready`: from its start until it said, or answered, that it accepts. `log`: where it says what it does,
+    if it is one of ours."""
 
     name: str
     pid: int
     bootstrap_servers: str
     seconds_to_ready: float
+    log: Path | None = None
+
+    @property
+    def is_at_full_speed(self) -> bool:
+        """Whether it has loaded what it loads when the first records come. True for one without a log."""
+        return self.log is None or LOOPS_ARE_LOADED in self.log.read_text()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -47,11 +57,14 @@ def chaffinch_broker(data_dir: str, topics: Sequence[str] = (), config: Sequence
     for option in config:
         command += ["--config", option]
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        servers = process.stdout.readline().strip().partition("=")[2]
-        yield BrokerProcess("chaffinch", process.pid, servers, time.perf_counter() - started)
-    finally:
-        process.terminate()
-        process.wait()
+    with tempfile.NamedTemporaryFile("r", prefix="chaffinch-log-") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert process.stdout is not None
+            servers = process.stdout.readline().strip().partition("=")[2]
+            if not servers:
+                raise RuntimeError(f"the broker did not start: {log.read()}")
+            yield BrokerProcess("chaffinch", process.pid, servers, time.perf_counter() - started, Path(log.name))
+        finally:
+            process.terminate()
+            process.wait()

@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from chaffinch import EmbeddedBroker
+from chaffinch.broker.server import LOOPS_ARE_LOADED, load_kernels
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.records import kernels
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
@@ -361,3 +363,20 @@ def test_a_peer_closed_while_it_reads_nothing_does_not_stay_for_ever() -> None:
         fill_with_unread_answers(client, 20)
         broker._thread.call(lambda: [peer.close() for peer in broker._running._peers.values()])
         wait_for_connections(broker, 0)
+
+
+@pytest.mark.parametrize(
+    ("is_there", "says"),
+    [
+        (True, ("INFO", LOOPS_ARE_LOADED)),
+        (False, ("WARNING", "compiled loops are not to be had, much slower ones check records: no numba")),
+    ],
+)
+def test_whether_it_works_at_full_speed_is_said(
+    is_there: bool, says: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kernels, "load", lambda: is_there)
+    monkeypatch.setattr(kernels, "missing_reason", lambda: "no numba")
+    with caplog.at_level(logging.INFO, "chaffinch.broker"):
+        load_kernels()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [says]

@@ -36,6 +36,8 @@ from chaffinch.storage.file_system import FileSystem, StorageError
 
 LOG = logging.getLogger("chaffinch.broker")
 
+LOOPS_ARE_LOADED: Final = "compiled loops check records from now on"
+
 TURNS_TO_END: Final = 5
 """Turns of the loop in which a connection that is being accepted is made, refused and closed."""
 
@@ -389,13 +391,21 @@ class BrokerServer:
         """Compiled loops are loaded in a thread when the first records come; until they are there their plain twins work."""
         self._kernels_asked_for = True
         if not kernels.is_loaded():
-            threading.Thread(target=kernels.load, name="chaffinch-kernels", daemon=True).start()
+            threading.Thread(target=load_kernels, name="chaffinch-kernels", daemon=True).start()
 
     def _say_seldom(self, peer: Peer, what: str, text: str) -> None:
         refusals = self.core.state.refusals
         refusals.say_seldom(what, peer.address.rpartition(":")[0], text, self._now_ms())
         self._carry_out(refusals.take())
         self._arm()
+
+
+def load_kernels() -> None:
+    """Load the compiled loops and say so: from then on a broker works at its full speed."""
+    if kernels.load():
+        LOG.info(LOOPS_ARE_LOADED)
+    else:
+        LOG.warning("compiled loops are not to be had, much slower ones check records: %s", kernels.missing_reason())
 
 
 def _check_replication(factor: int, nodes: int) -> None:

@@ -367,9 +367,7 @@ class TopicRegistry:
     def _live_replicas(self, assigned: tuple[int, ...]) -> Replicas:
         replicas = Replicas(assigned=assigned, leader_epoch=self._nodes.first_epoch)
         replicas.follow(self._nodes.live_ids)
-        replicas.leader_epoch = (
-            self._nodes.first_epoch
-        )  # Whoever leads: it is new to this life.
+        replicas.leader_epoch = self._nodes.first_epoch  # Whoever leads: it is new to this life.
         return replicas
 
     def _apply(self, topic: Topic, config: TopicConfig) -> None:
