@@ -53,16 +53,18 @@ __all__ = [
     "InvalidTopicException", "InvalidTxnStateException", "InvalidTxnTimeoutException", "InvalidUpdateVersionException",
     "InvalidVoterKeyException", "KafkaException", "KafkaStorageException", "LeaderNotAvailableException", "ListenerNotFoundException",
     "LogDirNotFoundException", "MemberIdRequiredException", "MismatchedEndpointTypeException", "NetworkException",
-    "NewLeaderElectedException", "NoReassignmentInProgressException", "NotControllerException", "NotCoordinatorException",
+    "NewLeaderElectedException", "NoOffsetForPartitionException", "NoReassignmentInProgressException",
+    "NotControllerException", "NotCoordinatorException",
     "NotEnoughReplicasAfterAppendException", "NotEnoughReplicasException", "NotLeaderOrFollowerException", "OffsetMetadataTooLarge",
     "OffsetMovedToTieredStorageException", "OffsetNotAvailableException", "OffsetOutOfRangeException", "OperationNotAttemptedException",
     "OutOfOrderSequenceException", "PolicyViolationException", "PositionOutOfRangeException", "PreferredLeaderNotAvailableException",
     "PrincipalDeserializationException", "ProduceInvalidTxnStateException", "ProducerFencedException",
-    "ReassignmentInProgressException", "RebalanceInProgressException", "RebootstrapRequiredException", "RecordBatchTooLargeException",
+    "ReassignmentInProgressException", "RebalanceInProgressException", "RebootstrapRequiredException",
+    "RecordBatchTooLargeException", "RecordDeserializationException",
     "RecordTooLargeException", "RefreshRetriableException", "ReplicaNotAvailableException", "ResourceNotFoundException",
     "RetriableException", "SaslAuthenticationException", "SecurityDisabledException", "ShareSessionLimitReachedException",
-    "ShareSessionNotFoundException", "SnapshotNotFoundException", "StaleBrokerEpochException", "StaleMemberEpochException",
-    "StreamsInvalidTopologyEpochException", "StreamsInvalidTopologyException", "StreamsTopologyFencedException",
+    "ShareSessionNotFoundException", "SnapshotNotFoundException", "SslAuthenticationException", "StaleBrokerEpochException",
+    "StaleMemberEpochException", "StreamsInvalidTopologyEpochException", "StreamsInvalidTopologyException", "StreamsTopologyFencedException",
     "TelemetryTooLargeException", "ThrottlingQuotaExceededException", "TimeoutException", "TopicAuthorizationException",
     "TopicDeletionDisabledException", "TopicExistsException", "TransactionAbortableException", "TransactionCoordinatorFencedException",
     "TransactionInvalidTxnStateException", "TransactionalIdAuthorizationException", "TransactionalIdNotFoundException",
@@ -71,7 +73,7 @@ __all__ = [
     "UnknownTopicOrPartitionException", "UnreleasedInstanceIdException", "UnstableOffsetCommitException",
     "UnsupportedAssignorException", "UnsupportedByAuthenticationException", "UnsupportedCompressionTypeException",
     "UnsupportedEndpointTypeException", "UnsupportedForMessageFormatException", "UnsupportedSaslMechanismException",
-    "UnsupportedVersionException", "VoterNotFoundException", "exception_for", "group_of",
+    "UnsupportedVersionException", "VoterNotFoundException", "WakeupException", "exception_for", "group_of",
 ]
 
 # What an answer of these APIs means is looked up in the table's column for transactions, Produce in its own (KIP-1050).
@@ -220,6 +222,23 @@ class CommitFailedException(KafkaException):
 
     class_stored = Stored.NO
 
+class NoOffsetForPartitionException(KafkaException, group=Group.INVALID_CONFIGURATION):
+    """A partition without a committed offset, read by a consumer whose auto.offset.reset is none."""
+
+    class_stored = Stored.NO
+
+
+class RecordDeserializationException(KafkaException, group=Group.INVALID_CONFIGURATION):
+    """A record that the consumer's deserializer refused: `topic_partition`, and its offset in the text. Seek past it to go on."""
+
+    class_stored = Stored.NO
+
+
+class WakeupException(KafkaException):
+    """A consumer's call that waited was ended by `wakeup()` from another thread."""
+
+    class_stored = Stored.NO
+
 
 # Retriable: the client sends again by itself; they surface when its time is up.
 class RetriableException(ApiException, group=Group.RETRIABLE, abstract=True): ...
@@ -305,6 +324,8 @@ class AuthenticationException(InvalidConfigurationException):
 class UnsupportedSaslMechanismException(AuthenticationException): ...
 class IllegalSaslStateException(AuthenticationException): ...
 class SaslAuthenticationException(AuthenticationException): ...
+class SslAuthenticationException(AuthenticationException):
+    """TLS cannot be spoken: one end does not accept the other's certificate, host name, versions or ciphers."""
 class AuthorizationException(InvalidConfigurationException):
     """The principal may not do this."""
 class TopicAuthorizationException(AuthorizationException): ...
