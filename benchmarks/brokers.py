@@ -63,7 +63,7 @@ def chaffinch_broker(data_dir: str, topics: Sequence[str] = (), config: Sequence
             assert process.stdout is not None
             servers = process.stdout.readline().strip().partition("=")[2]
             if not servers:
-                raise RuntimeError(f"the broker did not start: {log.read()}")
+                raise RuntimeError(f"the broker did not start: {Path(log.name).read_text()}")
             yield BrokerProcess("chaffinch", process.pid, servers, time.perf_counter() - started, Path(log.name))
         finally:
             process.terminate()
