@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from chaffinch.version import VERSION
 
@@ -26,19 +26,15 @@ EXIT_TERMINATED: Final = 143
 
 
 class Command(NamedTuple):
-    """`target` is `module:name` of a function with typer annotations or of a `typer.Typer`; `extra` installs what it imports.
-
-    `is_awaited`: a program waits for its start, so a plain command line is read without typer (see `plain_options`).
-    """
+    """`target` is `module:name` of a function with typer annotations or of a `typer.Typer`; `extra` installs what it imports."""
 
     target: str
     help: str
     extra: str = "broker"
-    is_awaited: bool = False
 
 
 COMMANDS: Final[dict[str, Command]] = {
-    "broker": Command("chaffinch.cli.broker:broker", "Run a broker that speaks Kafka's protocol.", is_awaited=True),
+    "broker": Command("chaffinch.cli.broker:broker", "Run a broker that speaks Kafka's protocol."),
     "errors": Command("chaffinch.cli.errors:app", "Explain the error codes of Kafka and Chaffinch."),
     "nodes": Command("chaffinch.cli.nodes:app", "List, stop and start the declared nodes of a running broker."),
     "faults": Command("chaffinch.cli.faults:app", "Add, list and clear faults on purpose in a running broker."),
@@ -84,7 +80,7 @@ def _run(given: list[str]) -> None:
     extra = COMMANDS[name].extra if name else "broker"
     try:
         if name:
-            status = _run_command(name, given[1:])
+            status = _command_app(name)(args=given[1:], prog_name=f"chaffinch {name}", standalone_mode=False)
         else:
             status = _root_app()(args=given or ["--help"], prog_name="chaffinch", standalone_mode=False)
         if status:
@@ -137,27 +133,16 @@ def _end(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _run_command(name: str, given: list[str]) -> Any:
-    """Returns the exit status; None is 0."""
+def _command_app(name: str) -> typer.Typer:
+    import typer
+
     command = COMMANDS[name]
     module, _, attribute = command.target.partition(":")
     target = getattr(import_module(module), attribute)
-    if command.is_awaited:
-        from chaffinch.cli import plain_options
-
-        values = plain_options.read(target, given)
-        if values is not None:
-            return target(**values)
-    return _app_of(target, command.help)(args=given, prog_name=f"chaffinch {name}", standalone_mode=False)
-
-
-def _app_of(target: Any, help_text: str) -> typer.Typer:
-    import typer
-
     if isinstance(target, typer.Typer):
         return target
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(help=None if target.__doc__ else help_text)(target)
+    app.command(help=None if target.__doc__ else command.help)(target)
     return app
 
 

@@ -5,29 +5,9 @@ The wheel uses the processor's own instruction, about 27 GB/s, and lets other th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib.machinery import PathFinder
-from importlib.util import find_spec, module_from_spec
+from crc32c import crc32c as _crc32c
 
 Buffer = bytes | bytearray | memoryview
-
-
-def _wheel_function() -> Callable[[Buffer, int], int]:
-    """The wheel's function from its compiled module alone where that is found: the package around it looks up its own version, for
-    which it imports `importlib.metadata` and `email`, 15 ms of every process that touches a batch."""
-    package = find_spec("crc32c")
-    spec = PathFinder.find_spec("_crc32c", package.submodule_search_locations) if package else None
-    if spec is not None and spec.loader is not None:
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        if hasattr(module, "crc32c"):
-            return module.crc32c  # type: ignore[no-any-return]
-    from crc32c import crc32c as function
-
-    return function
-
-
-_crc32c = _wheel_function()
 
 
 def crc32c(data: Buffer, start: int = 0) -> int:

@@ -1,0 +1,41 @@
+"""What a broker loads before it is ready: its start is waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+NOT_LOADED = {
+    "chaffinch.producer",
+    "chaffinch.client",
+    "numba",
+    "pyarrow",
+    "rich",
+    "typer.rich_utils",
+}
+"""Nothing of it is needed to serve a first request. Each takes 10 to 400 ms."""
+
+
+AT_THE_END_OF_ITS_START = """
+import gc, os, sys
+def ready():
+    print(*sys.modules)
+    print(len(os.listdir("/proc/self/task")) if os.path.exists("/proc/self/task") else 1)
+    raise SystemExit
+gc.freeze = ready  # The last that happens before a broker says that it is ready.
+from chaffinch.cli.main import main
+main()
+"""
+
+
+def test_what_a_broker_does_not_load_to_start() -> None:
+    """Nor does it start threads: numpy's linear algebra would, one for each processor, and wait for them."""
+    command = [sys.executable, "-c", AT_THE_END_OF_ITS_START, "broker", "--listen", "127.0.0.1:0", "--topic", "orders"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OPENBLAS", "OMP"))}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    names, threads = done.stdout.splitlines()
+    loaded = set(names.split())
+    assert {"chaffinch.broker.server", "numpy", "typer"} <= loaded
+    assert not loaded & NOT_LOADED
+    assert int(threads) == 1
