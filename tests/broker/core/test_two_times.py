@@ -7,20 +7,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from chaffinch.broker.core.groups.classic_group import ClassicGroup
-from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest, DescribeProducersTopicRequest
-from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
-from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest
-from chaffinch.records.batch_header import read_header
-from chaffinch.storage.partition_log import PartitionLog
 from tests.broker.batches import batch_of
+from tests.broker.core.clock_steps import HOUR_MS, STEPS, cluster_with, log_of
 from tests.broker.core.fetch_requests import fetch
-from tests.broker.core.groups.members import REBALANCE_MS, SESSION_MS, ClassicMember, ConsumerMember, assign, commit, stable_group
+from tests.broker.core.groups.members import REBALANCE_MS, SESSION_MS, ClassicMember, ConsumerMember, assign, stable_group
 from tests.broker.core.transactional_writer import Writer
 from tests.broker.core_client import Cluster, produce_request
 
-SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
-STEPS = {"an hour forward": HOUR_MS, "an hour back": -HOUR_MS, "a second back": -SECOND_MS, "50 days forward": 50 * DAY_MS}
 SHORT_LIVED = {"producer.id.expiration.ms": "5000", "producer.id.expiration.check.interval.ms": "1"}
 
 IsOver = Callable[[], bool]
@@ -34,12 +27,6 @@ class Wait:
     begin: Callable[[Cluster], IsOver]
     nodes: int = 1
     config: dict[str, str] = field(default_factory=dict)
-
-
-def log_of(cluster: Cluster) -> PartitionLog:
-    partition = cluster.core.topics.partition("orders", 0)
-    assert partition is not None
-    return partition.log
 
 
 def long_poll(cluster: Cluster) -> IsOver:
@@ -115,6 +102,17 @@ def open_transaction(cluster: Cluster) -> IsOver:
     return lambda: not log_of(cluster).ongoing_transactions()
 
 
+def growing_transaction(cluster: Cluster) -> IsOver:
+    """It takes in another partition after a third of its time."""
+    writer = Writer(cluster.client(), "t")
+    writer.write(b"a")
+    cluster.topic("other")
+    cluster.advance(20_000)
+    writer.sequence = 0
+    writer.write(b"b", topic="other")
+    return lambda: not log_of(cluster).ongoing_transactions()
+
+
 def transactional_id(cluster: Cluster) -> IsOver:
     Writer(cluster.client(), "t")
     return lambda: cluster.core.state.transactions.describe("t") is None
@@ -137,15 +135,10 @@ WAITS = {
     "rebalance": Wait(length_ms=REBALANCE_MS, begin=rebalance),
     "first rebalance": Wait(length_ms=3_000, begin=first_rebalance, config={"group.initial.rebalance.delay.ms": "3000"}),
     "transaction": Wait(length_ms=60_000, begin=open_transaction),
+    "growing transaction": Wait(length_ms=40_000, begin=growing_transaction),
     "transactional id": Wait(length_ms=120_000, begin=transactional_id, config={"transactional.id.expiration.ms": "120000"}),
     "idle producer": Wait(length_ms=5_000, begin=idle_producer, config=SHORT_LIVED),
 }
-
-
-def cluster_with(config: dict[str, str] | None = None, nodes: int = 1) -> Cluster:
-    cluster = Cluster(config, nodes=nodes)
-    cluster.topic("orders")
-    return cluster
 
 
 @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
@@ -173,110 +166,14 @@ def test_nor_one_that_begins_afterwards(wait: Wait, step_ms: int) -> None:
     assert is_over()
 
 
-@pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
-class TestStored:
-    """The step comes while the broker runs, and a minute later something is stored."""
-
-    def after(self, step_ms: int, **config: str) -> Cluster:
-        cluster = cluster_with(config)
-        cluster.advance(MINUTE_MS)
-        cluster.set_wall_clock(step_ms)
-        cluster.advance(MINUTE_MS)
-        assert cluster.wall_ms == cluster.now_ms + step_ms
-        return cluster
-
-    def test_log_append_time(self, step_ms: int) -> None:
-        cluster = self.after(step_ms, **{"log.message.timestamp.type": "LogAppendTime"})
-        assert cluster.client().produce("orders", batch_of(b"a")).log_append_time_ms == cluster.wall_ms
-        assert log_of(cluster).max_timestamp() == cluster.wall_ms
-
-    def test_which_timestamps_are_taken(self, step_ms: int) -> None:
-        limits = {"log.message.timestamp.after.max.ms": "2000", "log.message.timestamp.before.max.ms": "500"}
-        cluster = self.after(step_ms, **limits)
-        client = cluster.client()
-        sent = [client.produce("orders", batch_of(b"a", timestamps=[cluster.wall_ms + ahead_ms])) for ahead_ms in (-501, -500, 2000, 2001)]
-        assert [answer.error_code for answer in sent] == [32, 0, 0, 32]
-
-    def test_transactions(self, step_ms: int) -> None:
-        cluster = self.after(step_ms)
-        client = cluster.client()
-        writer = Writer(client, "t")
-        writer.write(b"a")
-        begun_ms = cluster.wall_ms
-        cluster.advance(5000)
-        (shown,) = client.ask(DescribeTransactionsRequest(transactional_ids=["t"])).transaction_states
-        assert shown.transaction_start_time_ms == begun_ms
-        for longer_than_ms, count in ((4999, 1), (5000, 0)):
-            listed = client.ask(ListTransactionsRequest(duration_filter=longer_than_ms)).transaction_states
-            assert len(listed) == count
-        writer.end(True)
-        topics = [DescribeProducersTopicRequest(name="orders", partition_indexes=[0])]
-        (row,) = client.ask(DescribeProducersRequest(topics=topics)).topics[0].partitions[0].active_producers
-        assert row.last_timestamp == cluster.wall_ms
-        (marker,) = log_of(cluster).read(1, 1)
-        assert read_header(marker).max_timestamp == cluster.wall_ms
-
-    def test_offsets(self, step_ms: int) -> None:
-        cluster = self.after(step_ms)
-        commit(cluster.client(), 5, version=4, retention_ms=7000)
-        (offset,) = cluster.core.state.offsets.fetch_all("g").values()
-        assert (offset.committed_ms, offset.expires_ms) == (cluster.wall_ms, cluster.wall_ms + 7000)
-
-    def test_since_when_a_group_is_empty(self, step_ms: int) -> None:
-        cluster = self.after(step_ms)
-        (member,) = stable_group(cluster, 1)
-        member.commit(5)
-        group = cluster.core.state.groups.find("g")
-        assert isinstance(group, ClassicGroup)
-        assert group.state_since_ms == cluster.wall_ms
-        cluster.advance(1000)
-        member.leave()
-        assert (group.is_empty, group.state_since_ms) == (True, cluster.wall_ms)
-
-    def test_how_old_records_without_timestamps_are(self, step_ms: int) -> None:
-        cluster = self.after(step_ms, **{"log.retention.ms": "1000000", "log.retention.check.interval.ms": "1000"})
-        cluster.client().produce("orders", batch_of(b"a", timestamps=[-1]))
-        cluster.advance(1_000_000)
-        assert log_of(cluster).log_start_offset == 0
-        cluster.advance(2_000)
-        assert log_of(cluster).log_start_offset == 1
-
-
-# By the wall clock, as Apache Kafka has it: (by how much the clock goes forward, whether what is 30 days old now goes within a check).
-AGES = [(HOUR_MS, False), (-HOUR_MS, False), (50 * DAY_MS, True)]
-
-
-@pytest.mark.parametrize(("step_ms", "is_too_old"), AGES)
-class TestAge:
-    def test_of_records(self, step_ms: int, is_too_old: bool) -> None:
-        """Looked at within `log.retention.check.interval.ms`, though by the clock of before that is due in weeks."""
-        cluster = cluster_with({"log.retention.ms": str(30 * DAY_MS)})
-        cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.now_ms]))
-        cluster.advance(HOUR_MS)
-        cluster.set_wall_clock(step_ms)
-        cluster.advance(5 * MINUTE_MS)
-        assert log_of(cluster).log_start_offset == is_too_old
-        cluster.advance(30 * DAY_MS - step_ms)
-        assert log_of(cluster).log_start_offset == 1
-
-    def test_of_offsets(self, step_ms: int, is_too_old: bool) -> None:
-        cluster = cluster_with({"offsets.retention.minutes": str(30 * 24 * 60)})
-        commit(cluster.client(), 5)
-        cluster.set_wall_clock(step_ms)
-        cluster.advance(10 * MINUTE_MS)
-        assert cluster.core.state.offsets.has_some("g") is not is_too_old
-
-    def test_of_what_compaction_waits_for(self, step_ms: int, is_too_old: bool) -> None:
-        cluster = Cluster()
-        options = {"cleanup_policy": "compact", "min_compaction_lag_ms": str(30 * DAY_MS), "min_cleanable_dirty_ratio": "0"}
-        cluster.topic("orders", segment_ms="1", **options)
-        for age_ms in (4, 2, 0):
-            cluster.client().produce("orders", batch_of(b"a", timestamps=[cluster.now_ms - age_ms]))
-        cluster.advance(HOUR_MS)
-        assert len(log_of(cluster).files.segments) == 3
-        cluster.set_wall_clock(step_ms)
-        cluster.advance(MINUTE_MS)
-        assert (log_of(cluster).files.state.first_dirty_offset == 2) == is_too_old
+def test_small_corrections_are_followed_in_silence_and_steps_are_told() -> None:
+    cluster = cluster_with({"log.message.timestamp.type": "LogAppendTime"})
+    client = cluster.client()
+    for _ in range(6):
+        cluster.set_wall_clock(-300)
+        assert client.produce("orders", batch_of(b"a")).log_append_time_ms == cluster.wall_ms
+    (line,) = [line for line in cluster.lines if "wall clock" in line]
+    assert "back by 1200 ms" in line
 
 
 class TestRestart:
@@ -306,6 +203,22 @@ class TestRestart:
         assert not log_of(cluster).ongoing_transactions()
 
     @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
+    @pytest.mark.parametrize("was_used", [False, True])
+    def test_an_unused_transactional_id(self, was_used: bool, step_ms: int) -> None:
+        cluster = cluster_with({"transactional.id.expiration.ms": "120000"})
+        cluster.set_wall_clock(step_ms)
+        writer = Writer(cluster.client(), "t")
+        if was_used:
+            writer.write(b"a")
+            writer.end(True)
+        cluster.advance(100_000)
+        cluster.restart()
+        cluster.advance(19_999)
+        assert cluster.core.state.transactions.describe("t") is not None
+        cluster.advance(1)
+        assert cluster.core.state.transactions.describe("t") is None
+
+    @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
     def test_an_idle_producer(self, step_ms: int) -> None:
         cluster = cluster_with(SHORT_LIVED)
         cluster.set_wall_clock(step_ms)
@@ -316,13 +229,3 @@ class TestRestart:
         assert len(log_of(cluster).producers) == 1
         cluster.advance(3)
         assert len(log_of(cluster).producers) == 0
-
-
-def test_small_corrections_are_followed_in_silence_and_steps_are_told() -> None:
-    cluster = cluster_with({"log.message.timestamp.type": "LogAppendTime"})
-    client = cluster.client()
-    for _ in range(4):
-        cluster.set_wall_clock(-300)
-        assert client.produce("orders", batch_of(b"a")).log_append_time_ms == cluster.wall_ms
-    (line,) = [line for line in cluster.lines if "wall clock" in line]
-    assert "back by 1200 ms" in line

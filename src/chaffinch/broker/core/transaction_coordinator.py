@@ -98,7 +98,8 @@ class TransactionCoordinator:
                 transactional_id = key[len(_KEY_PREFIX) :].decode()
                 metadata = transaction_metadata.from_bytes(transactional_id, value)
                 self._transactions[transactional_id] = metadata
-                self._begin_timeout(metadata, min(self._wall.when(_begin_ms(metadata)), now_ms))  # A clock may have been set back.
+                # At the start both times are the same, unless the clock was set back since that was written.
+                self._begin_timeout(metadata, min(_begin_ms(metadata), now_ms))
 
     # Looking ------------------------------------------------------------------------------------------------------------------------
 
