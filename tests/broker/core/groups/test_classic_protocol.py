@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from chaffinch.broker.core.groups import classic_group
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
 from tests.broker.core.groups.members import (
@@ -126,6 +128,16 @@ class TestJoining:
         assert stranger.join().error_code == 23
         assert state_of(cluster) == "Stable"
 
+    def test_who_comes_after_the_first_one_has_left_again(self, cluster: Cluster) -> None:
+        first, second = ClassicMember(cluster), ClassicMember(cluster, other=b"")
+        first.send_join()
+        first.client.lose()
+        first.client = cluster.client()
+        assert first.leave() == 0
+        second.send_join()
+        cluster.advance(60_000)
+        assert second.taken().error_code == 0
+
     def test_another_node_coordinates(self) -> None:
         cluster = Cluster(nodes=2)
         wrong = 1 - cluster.core.state.nodes.coordinator_of(GROUP).id  # type: ignore[union-attr]
@@ -147,6 +159,15 @@ class TestSize:
         assert ClassicMember(cluster, range=b"x" * 3000).join().error_code == 81
         assert ClassicMember(cluster, group="other", range=b"x" * 3000).join().error_code == 81
         assert ClassicMember(cluster, group="other", range=b"x" * 100).join() is None
+
+    def test_a_join_costs_the_same_however_many_are_there(self, cluster: Cluster) -> None:
+        members = stable_group(cluster, 50)
+        late = ClassicMember(cluster)
+        with mock.patch.object(classic_group.ClassicMember, "size_bytes", new_callable=mock.PropertyMock, return_value=1) as size_bytes:
+            late.send_join()
+            for member in members[:20]:
+                member.send_join()
+        assert size_bytes.call_count <= 2 * 21
 
     def test_groups_to_which_nobody_comes_take_no_memory(self, cluster: Cluster) -> None:
         member = ClassicMember(cluster)

@@ -7,6 +7,7 @@ whatever answers are lost and however slowly members give back; once all have sp
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
@@ -57,13 +58,14 @@ class World:
 
     def __init__(self) -> None:
         self.now_ms = 0
+        self.dice = random.Random(1)  # Of all lives: ids are never given twice.
         self.topics = Topics()
         self.journal = Journal.open(MemoryFileSystem(), "journals", "offsets")
         self.coordinator = self._coordinator()
 
     def _coordinator(self) -> GroupCoordinator:
         offsets = GroupOffsets(self.journal)
-        return GroupCoordinator(self.journal, offsets, self.topics, options.parse({}), random.Random(1), [], WallTime(), self.now_ms)
+        return GroupCoordinator(self.journal, offsets, self.topics, options.parse({}), self.dice, [], WallTime(), self.now_ms)
 
     def restart(self) -> None:
         self.coordinator = self._coordinator()
@@ -85,6 +87,7 @@ class ClassicActor:
     def __init__(self, world: World, instance: str | None) -> None:
         self.world = world
         self.instance = instance
+        self.joins = 0
         self.id = ""
         self.generation = -1
         self.generation_min = -1  # A restart forgets a generation that had no assignment yet, as in Kafka.
@@ -96,7 +99,9 @@ class ClassicActor:
     def join(self) -> None:
         if self.ticket is not None:
             return
-        protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+        self.joins += 1
+        names = ["range", f"p{self.joins % 3}"]
+        protocols = [JoinGroupRequestProtocol(name=name, metadata=b"m" * self.joins) for name in names]
         request = JoinGroupRequest(
             group_id="g",
             session_timeout_ms=SESSION_MS,
@@ -175,6 +180,9 @@ def check_classic(world: World, actors: list[ClassicActor]) -> None:
     assert not group.syncs or group.state is ClassicState.COMPLETING_REBALANCE
     assert (group.leader in group.members) == bool(group.members)
     assert bool(group.members) or group.state in (ClassicState.EMPTY, ClassicState.PREPARING_REBALANCE)
+    parts = [member.size_bytes for member in group.members.values()] + [500 + 2 * len(name) for name in group.pending]
+    assert group.size_bytes == (0 if group.is_untouched else 1002 + sum(parts)), "sums that are kept are those that are counted"
+    assert group._supporters == Counter(name for member in group.members.values() for name, _ in member.protocols)
     if group.state is ClassicState.STABLE:
         for member in group.members.values():
             sessions = world.coordinator._context.timers.get(TimerKey("g", TimerKind.SESSION, member.member_id))

@@ -5,7 +5,8 @@ Follows Apache Kafka's ClassicGroup. No clock, no I/O; a member's metadata is no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from chaffinch.broker.core.groups import subscriptions
@@ -57,7 +58,11 @@ class ClassicMember:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ClassicGroup:
-    """See the module. `protocol_type` None: nobody ever joined, the group only has offsets."""
+    """See the module. `protocol_type` None: nobody ever joined, the group only has offsets.
+
+    `members`, their protocols and assignments, and `pending` change by the methods here only: sums over them are kept, so that a join costs
+    the same however many members there are.
+    """
 
     group_id: str
     state: ClassicState = ClassicState.EMPTY
@@ -75,6 +80,9 @@ class ClassicGroup:
     subscribed_topics: frozenset[str] | None = None
     initial_remaining_ms: int | None = None  # Of the first rebalance's delay; None in any other rebalance.
     has_newcomer: bool = False
+    _members_bytes: int = field(default=0, init=False)
+    _pending_bytes: int = field(default=0, init=False)
+    _supporters: Counter[str] = field(default_factory=Counter, init=False)  # Protocol -> how many members know it.
 
     # Looking ------------------------------------------------------------------------------------------------------------------------
 
@@ -104,15 +112,13 @@ class ClassicGroup:
         """About what it takes in memory; a group that only has offsets takes what they do."""
         if self.is_untouched:
             return 0
-        pending = sum(500 + 2 * len(name) for name in self.pending)
-        return 1000 + 2 * len(self.group_id) + pending + sum(member.size_bytes for member in self.members.values())
+        return 1000 + 2 * len(self.group_id) + self._pending_bytes + self._members_bytes
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
         """Whether somebody with these protocols can be a member."""
         if self.state is ClassicState.EMPTY:
             return bool(protocol_type) and bool(protocols)
-        candidates = self._common_protocols()
-        return protocol_type == self.protocol_type and any(name in candidates for name, _ in protocols)
+        return protocol_type == self.protocol_type and any(self._supporters[name] == len(self.members) for name, _ in protocols)
 
     def member_fault(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """25: no such member; 82: the instance is somebody else by now."""
@@ -158,17 +164,19 @@ class ClassicGroup:
             self.protocol_type = protocol_type
             self.leader = member.member_id
         self.members[member.member_id] = member
+        self._count(member, 1)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
-        self.pending.pop(member.member_id, None)
+        self._expect_no_more(member.member_id)
 
     def remove(self, member_id: str) -> None:
         """A member, or one that was about to be. The tickets it may hold are the caller's to answer."""
-        self.pending.pop(member_id, None)
+        self._expect_no_more(member_id)
         self.unsynced.pop(member_id, None)
         member = self.members.pop(member_id, None)
         if member is None:
             return
+        self._count(member, -1)
         if member.instance_id is not None:
             self.static_members.pop(member.instance_id, None)
         if self.leader == member_id:
@@ -177,6 +185,8 @@ class ClassicGroup:
     def replace_static(self, old_id: str, member: ClassicMember) -> None:
         """The same instance under another member id: in the same place, and leader if it was."""
         assert member.instance_id is not None
+        self._count(self.members[old_id], -1)
+        self._count(member, 1)
         self.members = {(member.member_id if key == old_id else key): value for key, value in self.members.items()}
         self.members[member.member_id] = member
         self.static_members[member.instance_id] = member.member_id
@@ -185,6 +195,24 @@ class ClassicGroup:
         if old_id in self.unsynced:
             del self.unsynced[old_id]
             self.unsynced[member.member_id] = None
+
+    def expect(self, member_id: str) -> None:
+        """Somebody was given this id, and has to come again with it."""
+        self._expect_no_more(member_id)
+        self.pending[member_id] = None
+        self._pending_bytes += _pending_bytes(member_id)
+
+    def change_protocols(self, member: ClassicMember, protocols: Protocols) -> None:
+        self._count(member, -1)
+        member.protocols = protocols
+        self._count(member, 1)
+
+    def change_assignments(self, assignments: Mapping[str, bytes]) -> None:
+        """Of all members; one that is not named has nothing."""
+        for member in self.members.values():
+            assignment = assignments.get(member.member_id, b"")
+            self._members_bytes += len(assignment) - len(member.assignment)
+            member.assignment = assignment
 
     def elect_leader(self) -> bool:
         """The leader leads on if it has joined, else the first that has; False when nobody has."""
@@ -210,6 +238,22 @@ class ClassicGroup:
         if len(known) == len(each):
             self.subscribed_topics = frozenset[str]().union(*known)
 
+    def _count(self, member: ClassicMember, sign: int) -> None:
+        self._members_bytes += sign * member.size_bytes
+        for name in {name for name, _ in member.protocols}:
+            self._supporters[name] += sign
+            if not self._supporters[name]:
+                del self._supporters[name]
+
+    def _expect_no_more(self, member_id: str) -> None:
+        if member_id in self.pending:
+            del self.pending[member_id]
+            self._pending_bytes -= _pending_bytes(member_id)
+
     def _common_protocols(self) -> frozenset[str]:
         each = [{name for name, _ in member.protocols} for member in self.members.values()]
         return frozenset(set.intersection(*each)) if each else frozenset()
+
+
+def _pending_bytes(member_id: str) -> int:
+    return 500 + 2 * len(member_id)

@@ -50,7 +50,7 @@ class ClassicJoins:
         if request.group_instance_id is not None and request.group_instance_id in group.static_members:
             return self._join_in_place(group, request, protocols, member_id, version, now_ms)
         if request.group_instance_id is None and version >= VERSION_WITH_MEMBER_ID:
-            group.pending[member_id] = None
+            group.expect(member_id)
             self._context.timers.schedule(
                 TimerKey(group.group_id, TimerKind.SESSION, member_id), now_ms + max(request.session_timeout_ms, 0)
             )
@@ -113,7 +113,8 @@ class ClassicJoins:
             return refusal(request, codes.UNKNOWN_MEMBER_ID)
         if step is Rejoin.CURRENT:
             return current_generation(group, member_id)
-        _update(member, request, protocols)
+        group.change_protocols(member, protocols)
+        _update(member, request)
         ticket = self._wait(group, member_id)
         self._rebalance.prepare_or_complete(group, now_ms)
         return ticket
@@ -126,8 +127,8 @@ class ClassicJoins:
         """The instance was restarted: it takes its place under a new member id, and who still uses the old one is fenced."""
         old_id = group.static_members[request.group_instance_id or ""]
         old, old_leader = group.members[old_id], group.leader
-        new = replace(old, member_id=member_id)
-        _update(new, request, protocols)
+        new = replace(old, member_id=member_id, protocols=protocols)
+        _update(new, request)
         members = [new if member is old else member for member in group.members.values()]
         is_quiet = group.state is ClassicState.STABLE and _selected(members) == group.protocol
         if is_quiet:
@@ -170,8 +171,7 @@ def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
     return request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
 
 
-def _update(member: ClassicMember, request: JoinGroupRequest, protocols: Protocols) -> None:
-    member.protocols = protocols
+def _update(member: ClassicMember, request: JoinGroupRequest) -> None:
     member.rebalance_timeout_ms = rebalance_timeout_ms(request)
     member.session_timeout_ms = request.session_timeout_ms
 

@@ -118,8 +118,7 @@ class ClassicRebalance:
             self._drop_assignments(group, now_ms, codes.NOT_COORDINATOR)
             self.prepare(group, now_ms)
             return
-        for member in group.members.values():
-            member.assignment = assignments.get(member.member_id, b"")
+        group.change_assignments(assignments)
         group.move_to(ClassicState.STABLE, group.state_since_ms)
         for member_id, ticket in list(group.syncs.items()):
             self._context.answer(ticket, current_assignment(group, member_id))
@@ -140,8 +139,7 @@ class ClassicRebalance:
             self.prepare(group, now_ms)
 
     def _drop_assignments(self, group: ClassicGroup, now_ms: int, code: ErrorCode) -> None:
-        for member in group.members.values():
-            member.assignment = b""
+        group.change_assignments({})
         for member_id, ticket in list(group.syncs.items()):
             self._context.answer(ticket, SyncGroupResponse(error_code=code.number))
             self.keep_session(group, member_id, now_ms)
