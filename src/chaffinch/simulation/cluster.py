@@ -89,6 +89,8 @@ class BrokerProcess:
         self._unsent: list[Effect] = []
         self._is_sync_planned = False
         self._leaders: dict[TopicPartition, int] = {}
+        self._wall_ahead_ms = 0  # The machine's wall clock, of the world's time; and that of the core, since it began.
+        self._core_ahead_ms = 0
 
     @property
     def addresses(self) -> list[Address]:
@@ -111,18 +113,19 @@ class BrokerProcess:
         if self.core is not None:
             return
         self._life += 1
+        self._core_ahead_ms = self._wall_ahead_ms
         try:
             core = BrokerCore(
                 self.disk.file_system,
                 self._settings,
                 nodes=self.nodes,
                 dice=self._world.new_dice(),
-                now_ms=self._world.now_ms,
+                now_ms=self._core_ms,
                 journal_rewrite_bytes=REWRITE_BYTES,
             )
             for topic in self._topics:
                 if core.topics.get(topic.name) is None:
-                    core.create_topic(topic.name, topic.partition_count, 1, topic.config, now_ms=self._world.now_ms)
+                    core.create_topic(topic.name, topic.partition_count, 1, topic.config, now_ms=self._core_ms)
         except Interrupted:
             self._world.count("deaths while starting")
             self._end(self.disk.armed_death)
@@ -173,6 +176,19 @@ class BrokerProcess:
             self._timer.cancel()
         self._world.after(self._world.dice.randint(DOWN_MIN_MS, DOWN_MAX_MS), self.start)
 
+    @property
+    def _core_ms(self) -> int:
+        """The core's steady time: that of the world, from where the machine's wall clock stood when the process began."""
+        return self._world.now_ms + self._core_ahead_ms
+
+    def set_wall_clock(self, ahead_ms: int) -> None:
+        """Somebody sets the machine's: now it is so far ahead of the world's time."""
+        self._world.tell(WHO, f"the wall clock is set to {ahead_ms} ms ahead")
+        self._wall_ahead_ms = ahead_ms
+        if self.core is not None:
+            self.core.set_wall_clock(self._world.now_ms + ahead_ms, self._core_ms)
+            self._watch()
+
     # Connections -----------------------------------------------------------------------------------------------------------------------
 
     def accept(self, link: Link, node_id: int) -> None:
@@ -214,7 +230,7 @@ class BrokerProcess:
         if self.core is None:
             return
         try:
-            effects = self.core.apply(event, self._world.now_ms)
+            effects = self.core.apply(event, self._core_ms)
         except Interrupted:
             self._dies_inside()
             return
@@ -288,7 +304,7 @@ class BrokerProcess:
         deadline_ms = None if self.core is None else self.core.next_deadline_ms
         if deadline_ms is not None:
             life = self._life
-            self._timer = self._world.at(deadline_ms, lambda: self._time_passed(life))
+            self._timer = self._world.at(deadline_ms - self._core_ahead_ms, lambda: self._time_passed(life))
 
     def _time_passed(self, life: int) -> None:
         if life == self._life and self.core is not None:

@@ -1,4 +1,5 @@
-"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, full disks, and killed clients.
+"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, full disks, killed clients, and a
+wall clock that is set.
 
 Works until `stop`; the world's quiet phase begins then.
 """
@@ -15,6 +16,8 @@ from chaffinch.simulation.world import World
 ARMED_OPERATIONS_MAX = 60
 FULL_BYTES_MAX = 3_000
 FULL_MS_MAX = 1_200
+CLOCK_AHEAD_MS_MAX = 1_800_000
+"""Forward or back; half of what `message.timestamp.after.max.ms` allows, so that good records stay good."""
 ARMED_START_OPERATIONS_MAX = 12
 """A start does few changing operations: an armed one dies in them, or soon after."""
 
@@ -27,6 +30,7 @@ class Deeds:
     client_death_ms: int = 0
     zombie_ms: int = 0
     full_disk_ms: int = 0
+    clock_step_ms: int = 0
     in_operation_share: float = 0.5
     clean_stop_share: float = 0.15
     power_loss_share: float = 0.0
@@ -47,12 +51,19 @@ class Nemesis:
         self._plan(deeds.broker_death_ms, self._kill_broker)
         self._plan(deeds.client_death_ms, lambda: world.dice.choice(kills)())
         self._plan(deeds.full_disk_ms, self._fill_disk)
+        self._plan(deeds.clock_step_ms, self._set_clock)
         self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
 
     def stop(self) -> None:
         self._is_over = True
         self._broker.disk.disarm()
         self._broker.disk.empty()
+
+    def _set_clock(self) -> None:
+        dice = self._world.dice
+        size_ms = dice.choice((1_000, 60_000, CLOCK_AHEAD_MS_MAX))
+        self._world.count("clock steps")
+        self._broker.set_wall_clock(dice.randint(-size_ms, size_ms))
 
     def _fill_disk(self) -> None:
         disk, dice = self._broker.disk, self._world.dice

@@ -32,6 +32,8 @@ from chaffinch.simulation.world import Stuck, World
 ARMED_BY_CUT_MAX: Final = 4
 VERSION_2_EVERY: Final = 4
 """One world of so many has a producer of transaction version 2. By the seed and not by the dice: the others stay what they are."""
+CLOCK_EVERY: Final = 7
+"""One world of so many has a broker whose wall clock is set, likewise."""
 ARMED_BY_END_MAX: Final = 12
 """Disk operations of an end and what follows it: the broker dies in one of them."""
 ARMED_ENDS_SHARE: Final = 0.15
@@ -105,6 +107,7 @@ class Knobs:
                 client_death_ms=dice.choice((0, 3_000, 8_000)),
                 zombie_ms=dice.choice((0, 0, 5_000)),
                 full_disk_ms=dice.choice((0, 0, 1_500, 5_000)),
+                clock_step_ms=1_000 * (world.seed % CLOCK_EVERY == CLOCK_EVERY - 1),
                 power_loss_share=0.4 if flush_policy == "always" else 0.0,
             ),
         )
