@@ -17,7 +17,8 @@ from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import record_size
-from chaffinch.producer.core.effects import CompleteBatch, CompleteCall, FailCall, FailRecords, SendRequest
+from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, SendRequest
+from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.produce_requests import ProduceSent
 from chaffinch.producer.core.producer_core import ProducerCore
@@ -102,12 +103,14 @@ class Rig:
     options: dict[str, Any] = field(default_factory=dict)
     partitions: int = 2
     configs: dict[str, str] = field(default_factory=lambda: {"cleanup.policy": "delete", "min.insync.replicas": "1"})
+    says: dict[str, NonRetriableResponse | RetriableResponse] | None = None
+    """What an exception handler says about records, FAIL where nothing is said; None: there is no handler."""
     scripted: dict[type, list[Any]] = field(default_factory=dict)
     """Answers to the next requests of a class, before the rig's own."""
 
     def __post_init__(self) -> None:
         settings = parse_options({"bootstrap.servers": str(BROKER), "linger.ms": 0, "retry.backoff.ms": 100, **self.options})
-        self.core = ProducerCore(settings, random.Random(7))
+        self.core = ProducerCore(settings, random.Random(7), questions=frozenset() if self.says is None else frozenset(Question))
         self.now_ms = 1_000_000
         self.open: list[SendRequest] = []
         """Produce requests without an answer, in the order sent."""
@@ -117,6 +120,11 @@ class Rig:
         self.held: list[SendRequest] = []
         """Requests of the classes in `hold`."""
         self.hold: set[type] = set()
+        self.asked: list[str] = []
+        """What the handler was asked: records and the name of their error."""
+        self.thinks = False
+        """The handler takes its time; `questions` are what it has not answered yet."""
+        self.questions: list[AskHandler] = []
         self.fates: dict[str, Any] = {}
         self.calls: dict[str, Any] = {}
         self.epoch_given = 0
@@ -131,6 +139,10 @@ class Rig:
             for effect in self.core.handle(pending.pop(0), self.now_ms):
                 if isinstance(effect, SendRequest):
                     pending += self._take(effect)
+                elif isinstance(effect, AskHandler) and not self.thinks:
+                    pending.append(self._said(effect))
+                elif isinstance(effect, AskHandler):
+                    self.questions.append(effect)
                 else:
                     self._note(effect)
 
@@ -194,6 +206,19 @@ class Rig:
         effect = self.held.pop(0)
         self.step(Failed(address=effect.address, token=effect.token, reason="lost", was_sent=True))
 
+    def say(self) -> None:
+        """The handler answers its first question."""
+        self.step(self._said(self.questions.pop(0)))
+
+    def _said(self, effect: AskHandler) -> events.HandlerAnswered:
+        assert self.says is not None, "nobody is there to be asked"
+        values = {index: effect.batch.receipt[effect.batch.rows[index]] for index in effect.errors}
+        self.asked += ["".join(values.values()) + " " + "/".join(dict.fromkeys(error.name for error in effect.errors.values()))]
+        responses = {index: self.says.get(value) for index, value in values.items()}
+        swallowed = frozenset(i for i, said in responses.items() if said in (NonRetriableResponse.SWALLOW, RetriableResponse.SWALLOW))
+        retried = frozenset(i for i, said in responses.items() if said is RetriableResponse.RETRY)
+        return events.HandlerAnswered(batch=effect.batch, said=HandlerSaid(swallowed=swallowed, retried=retried))
+
     def call(self, kind: type, name: str, **arguments: Any) -> Any:
         """One of the producer's calls, under a name; its outcome so far: None, "done" or the error."""
         if kind in (events.InitTransactionsCalled, events.SendOffsetsCalled, events.CommitCalled, events.AbortCalled):
@@ -245,7 +270,9 @@ class Rig:
             case FailRecords():
                 for index, row in enumerate(effect.batch.rows):
                     error = effect.errors.get(index, effect.error)
-                    if error is not None:
+                    if index in effect.dropped:
+                        self._end(effect.batch.receipt[row], "dropped")
+                    elif error is not None:
                         self._end(effect.batch.receipt[row], error)
             case CompleteCall():
                 assert effect.call not in self.calls, f"{effect.call} ended twice"

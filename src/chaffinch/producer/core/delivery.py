@@ -354,7 +354,7 @@ class Delivery:
         for child in children:
             child.rounds = batch.rounds + 1
         self._replace(batch, children)
-        if verdict.waits:
+        if verdict.waits and children:
             self.queue(batch.topic_partition).not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts + 1)
         self.out.append(FailRecords(batch=batch, error=None, errors=verdict.errors, dropped=verdict.dropped))
         if self._transaction is not None and self.position_outstanding(batch.topic_partition) is None:
@@ -482,6 +482,8 @@ class Delivery:
             ready_at_ms = self._accumulator.ready_at_ms(topic_partition)
             if ready_at_ms is not None and not hurries:
                 times.append(ready_at_ms)
+            if (waiting := self._queues.get(topic_partition)) is not None:
+                times.append(waiting.not_before_ms)  # Of a batch that is over: the partition may have nothing else under way.
         oldest_ms = self._accumulator.oldest_ms()
         oldest = [] if oldest_ms is None else [oldest_ms]
         for queue in self._queues.values():

@@ -1,0 +1,278 @@
+"""KIP-1038 for records that are in a batch already: what was sent, what was answered, what the handler said, the fate of every record.
+
+Responses are letters: f(ail), s(wallow), r(etry). The batch is `abc` unless it says otherwise; the clock is the rig's.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.errors import TimeoutException, TransactionAbortableException, UnknownTopicOrPartitionException, codes
+from chaffinch.producer.core import events
+from chaffinch.producer.core.exception_handler import NonRetriableResponse, RetriableResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponseTopic
+from tests.client.scripted_server import metadata
+from tests.producer.core.rig import LOST, OK, PORT, Answer, Rig
+
+UNKNOWN = Answer(codes.UNKNOWN_TOPIC_OR_PARTITION)
+TOO_LARGE = Answer(codes.MESSAGE_TOO_LARGE)
+RETRIABLE = {"f": RetriableResponse.FAIL, "s": RetriableResponse.SWALLOW, "r": RetriableResponse.RETRY}
+FOR_GOOD = {"f": NonRetriableResponse.FAIL, "s": NonRetriableResponse.SWALLOW}
+
+UNKNOWN_NO = "UnknownTopicOrPartitionException no"
+UNKNOWN_POSSIBLY = "UnknownTopicOrPartitionException possibly"
+INVALID_NO = "InvalidRecordException no"
+UNCLEAR = "NetworkException possibly"
+ABORTABLE = "TransactionAbortableException no"
+
+
+def rejected(*indices: int) -> Answer:
+    return Answer(codes.INVALID_RECORD, indices)
+
+
+def run(says: str, answers: list[Answer | str], *, options: dict[str, object] | None = None, values: str = "abc", kind=RETRIABLE) -> Rig:
+    rig = Rig(options={**(options or {})}, says={value: kind[letter] for value, letter in zip(values, says, strict=True)})
+    if rig.core.transaction is not None:
+        rig.call(events.InitTransactionsCalled, "init")
+        rig.call(events.BeginTransactionCalled, "begin")
+    rig.send(values)
+    for answer in answers:
+        rig.sleep(1_000)
+        rig.answer(answer)
+    return rig
+
+
+class TestUnknownTopic:
+    """ "if the handler says FAIL, we fail right away"; "if the handler says SWALLOW, we also break the retry loop"."""
+
+    # fmt: off
+    ROWS = (
+        # said  answers                     sent                            fates
+        ("rrr", [UNKNOWN, OK],              ["abc@0/0", "abc@0/0"],         ["0", "1", "2"]),
+        ("rrr", [UNKNOWN, UNKNOWN, OK],     ["abc@0/0"] * 3,                ["0", "1", "2"]),
+        ("fff", [UNKNOWN],                  ["abc@0/0"],                    [UNKNOWN_NO] * 3),
+        ("sss", [UNKNOWN],                  ["abc@0/0"],                    ["dropped"] * 3),
+        ("fsr", [UNKNOWN, OK],              ["abc@0/0", "c@0/1"],           [UNKNOWN_NO, "dropped", "0"]),
+        ("rsr", [UNKNOWN, OK],              ["abc@0/0", "ac@0/1"],          ["0", "dropped", "1"]),
+        # Of a batch that may be stored nothing is said to be dropped, and nothing goes again under new numbers (decision 13).
+        ("rsr", [LOST, UNKNOWN],            ["abc@0/0", "abc@0/0"],         [UNKNOWN_POSSIBLY] * 3),
+        ("rfr", [LOST, UNKNOWN],            ["abc@0/0", "abc@0/0"],         [UNKNOWN_POSSIBLY] * 3),
+        ("rrr", [LOST, UNKNOWN, OK],        ["abc@0/0"] * 3,                ["0", "1", "2"]),
+    )
+    # fmt: on
+
+    @pytest.mark.parametrize(("says", "answers", "sent", "fates"), ROWS)
+    def test_what_was_said_is_done(self, says: str, answers: list[Answer | str], sent: list[str], fates: list[str]) -> None:
+        rig = run(says, answers)
+        assert (rig.trace, rig.fate("abc")) == (sent, fates)
+        assert rig.asked == ["abc UNKNOWN_TOPIC_OR_PARTITION"] * answers.count(UNKNOWN)
+        assert rig.core.is_idle
+
+    def test_those_that_go_again_wait_as_a_retry_does(self) -> None:
+        rig = Rig(says={"a": RetriableResponse.RETRY, "b": RetriableResponse.SWALLOW})
+        rig.send("ab")
+        rig.answer(UNKNOWN)
+        assert rig.trace == ["ab@0/0"]
+        rig.sleep(150)
+        assert rig.trace == ["ab@0/0", "a@0/1"]
+
+    # fmt: off
+    IN_TRANSACTION = (
+        # said  answers           sent                          fates                                   the commit
+        ("sss", [UNKNOWN],        ["abc@0/0"],                  ["dropped"] * 3,                        "done"),
+        ("rsr", [UNKNOWN, OK],    ["abc@0/0", "ac@0/0"],        ["0", "dropped", "1"],                  "done"),
+        ("rsf", [UNKNOWN],        ["abc@0/0"],                  [ABORTABLE, "dropped", ABORTABLE],      TransactionAbortableException),
+    )
+    # fmt: on
+
+    @pytest.mark.parametrize(("says", "answers", "sent", "fates", "commit"), IN_TRANSACTION)
+    def test_in_a_transaction(self, says: str, answers: list[Answer], sent: list[str], fates: list[str], commit: object) -> None:
+        rig = run(says, answers, options={"transactional.id": "t"})
+        rig.call(events.CommitCalled, "commit")
+        assert (rig.trace, rig.fate("abc")) == (sent, fates)
+        outcome = rig.calls["commit"]
+        assert outcome == commit or type(outcome) is commit
+        assert outcome == "done" or isinstance(outcome.__cause__, UnknownTopicOrPartitionException)
+
+
+class TestTimeLimit:
+    """ "whichever timeout hits first will stop the retry loop": decision 26, for records that are in a batch."""
+
+    @pytest.mark.parametrize("says", [None, {"a": RetriableResponse.RETRY}])
+    def test_the_option_ends_the_retries(self, says: dict[str, RetriableResponse] | None) -> None:
+        rig = Rig(options={"retry.unknown.topic.partition.ms": 1_000}, says=says)
+        rig.send("a")
+        began_ms = rig.now_ms
+        while rig.fate("a") == ["open"]:
+            rig.answer(UNKNOWN)
+            rig.sleep(1_300)
+        assert rig.fate("a") == [UNKNOWN_NO]
+        assert len(rig.trace) == 2
+        assert rig.now_ms - began_ms < 3_000
+
+    def test_the_time_of_delivery_ends_them_before(self) -> None:
+        options = {"retry.unknown.topic.partition.ms": 60_000, "delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
+        rig = Rig(options=options, says={"a": RetriableResponse.RETRY})
+        rig.send("a")
+        while rig.fate("a") == ["open"]:
+            if rig.open:
+                rig.answer(UNKNOWN)
+            rig.sleep(700)
+        assert isinstance(rig.error("a"), TimeoutException)
+        assert isinstance(rig.error("a").__cause__, UnknownTopicOrPartitionException)
+
+    def test_in_a_transaction_the_record_is_told_to_abort(self) -> None:
+        rig = run("r", [UNKNOWN], options={"transactional.id": "t", "retry.unknown.topic.partition.ms": 0}, values="a")
+        assert rig.fate("a") == [ABORTABLE]
+        assert isinstance(rig.error("a").__cause__, UnknownTopicOrPartitionException)
+
+
+def topic_gone(rig: Rig) -> None:
+    """Brokers forget the topic, and the producer hears of it."""
+    gone = metadata({}, {1: PORT})
+    gone.topics += [MetadataResponseTopic(name="orders", error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)]
+    rig.scripted[MetadataRequest] = [gone] * 10_000
+    rig.core.wiring.metadata.refresh()
+    rig.sleep(1_100)
+
+
+class TestWaitingBatches:
+    """A topic that is deleted while records wait to be sent to it: nobody answers for them, metadata does."""
+
+    # fmt: off
+    ROWS = (
+        ("fff", [UNKNOWN_NO] * 3),
+        ("sss", ["dropped"] * 3),
+        ("rfs", ["open", UNKNOWN_NO, "dropped"]),
+    )
+    # fmt: on
+
+    @pytest.mark.parametrize(("says", "fates"), ROWS)
+    def test_they_are_asked_about(self, says: str, fates: list[str]) -> None:
+        rig = Rig(options={"linger.ms": 60_000, "retry.backoff.ms": 1_000}, says=dict(zip("abc", map(RETRIABLE.get, says), strict=True)))
+        rig.append("abc")
+        topic_gone(rig)
+        assert rig.fate("abc") == fates
+        rig.scripted.clear()
+        rig.step(events.FlushCalled(call="flush"))
+        rig.sleep(3_000)
+        if rig.open:
+            rig.answer(OK)
+        assert rig.fate("abc") == ["0" if fate == "open" else fate for fate in fates]
+        assert rig.calls["flush"] == "done"
+
+    def test_without_a_handler_the_option_limits_them(self) -> None:
+        rig = Rig(options={"linger.ms": 60_000, "retry.unknown.topic.partition.ms": 3_000})
+        rig.append("a")
+        topic_gone(rig)
+        assert rig.fate("a") == ["open"]
+        rig.sleep(5_000)
+        assert rig.fate("a") == [UNKNOWN_NO]
+
+    def test_with_neither_they_wait_for_the_time_of_delivery(self) -> None:
+        rig = Rig(options={"linger.ms": 60_000})
+        rig.append("a")
+        topic_gone(rig)
+        rig.sleep(100_000)
+        assert rig.fate("a") == ["open"]
+        rig.sleep(30_000)
+        assert rig.fate("a") == ["TimeoutException no"]
+
+    def test_a_dropped_partition_need_not_join_the_transaction(self) -> None:
+        rig = Rig(options={"transactional.id": "t", "linger.ms": 60_000}, says={"a": RetriableResponse.SWALLOW})
+        rig.call(events.InitTransactionsCalled, "init")
+        rig.call(events.BeginTransactionCalled, "begin")
+        rig.append("a")
+        topic_gone(rig)
+        assert rig.fate("a") == ["dropped"]
+        rig.call(events.CommitCalled, "commit")
+        rig.sleep(1_000)
+        assert rig.calls["commit"] == "done"
+
+
+class TestRejected:
+    """The opt-in of decision 24: records that a broker rejected for good."""
+
+    # fmt: off
+    ROWS = (
+        # values said  answers                          sent                        fates
+        ("abc", "fsf", [rejected(1), OK],               ["abc@0/0", "ac@0/1"],      ["0", "dropped", "1"]),
+        ("abc", "fsf", [rejected(0, 1), OK],            ["abc@0/0", "c@0/1"],       [INVALID_NO, "dropped", "0"]),
+        ("abc", "sss", [rejected(0, 1, 2)],             ["abc@0/0"],                ["dropped"] * 3),
+        ("abc", "fff", [rejected(1), OK],               ["abc@0/0", "ac@0/1"],      ["0", INVALID_NO, "1"]),
+        ("a",   "s",   [TOO_LARGE],                     ["a@0/0"],                  ["dropped"]),
+        ("a",   "f",   [TOO_LARGE],                     ["a@0/0"],                  ["RecordTooLargeException no"]),
+        ("ab",  "sf",  [TOO_LARGE, TOO_LARGE, OK],      ["ab@0/0", "a@0/1", "b@0/2"], ["dropped", "0"]),
+        # Nobody is asked where nobody knows who is at fault, or whether the batch is stored.
+        ("ab",  "ss",  [Answer(codes.INVALID_RECORD)],  ["ab@0/0"],                 [INVALID_NO] * 2),
+        ("ab",  "ss",  [LOST, rejected(0)],             ["ab@0/0", "ab@0/0"],       ["InvalidRecordException possibly", UNCLEAR]),
+        # Other codes are no matter for a handler, not even with culprits.
+        ("ab",  "ss",  [Answer(codes.by_number(2467), [0]), OK], ["ab@0/0", "b@0/1"], ["UnknownServerException no", "0"]),
+    )
+    IN_TRANSACTION = (
+        ("abc", "fsf", [rejected(1), OK],               ["abc@0/0", "ac@0/0"],      ["0", "dropped", "1"], "done"),
+        ("abc", "fsf", [rejected(0, 1)],["abc@0/0"], [INVALID_NO, "dropped", ABORTABLE], "InvalidRecordException"),
+        ("a",   "s",   [TOO_LARGE],                     ["a@0/0"],                  ["dropped"], "done"),
+        ("ab",  "ff",  [rejected(0)],   ["ab@0/0"], [INVALID_NO, ABORTABLE], "InvalidRecordException"),
+    )
+    # fmt: on
+
+    @pytest.mark.parametrize(("values", "says", "answers", "sent", "fates"), ROWS)
+    def test_what_was_said_is_done(self, values: str, says: str, answers: list[Answer | str], sent: list[str], fates: list[str]) -> None:
+        rig = run(says, answers, values=values, kind=FOR_GOOD)
+        assert (rig.trace, rig.fate(values)) == (sent, fates)
+        assert rig.core.is_idle
+        assert rig.core.accumulator.memory_free == rig.core.accumulator.memory_bytes
+
+    @pytest.mark.parametrize(("values", "says", "answers", "sent", "fates", "commit"), IN_TRANSACTION)
+    def test_in_a_transaction(self, values: str, says: str, answers: list[Answer], sent: list[str], fates: list[str], commit: str) -> None:
+        rig = run(says, answers, values=values, kind=FOR_GOOD, options={"transactional.id": "t"})
+        outcome = rig.call(events.CommitCalled, "commit")
+        assert (rig.trace, rig.fate(values)) == (sent, fates)
+        assert (outcome if outcome == "done" else type(outcome).__name__) == commit
+
+
+class TestWhileTheHandlerThinks:
+    """It is asked outside the lock, so anything may happen before it answers."""
+
+    def rig(self, **options: object) -> Rig:
+        rig = Rig(options=options, says={"a": RetriableResponse.SWALLOW})
+        rig.thinks = True
+        rig.send("a")
+        return rig
+
+    def test_time_runs_out(self) -> None:
+        rig = self.rig(**{"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000})
+        rig.answer(UNKNOWN)
+        rig.sleep(2_000)
+        assert rig.fate("a") == ["TimeoutException possibly"]
+        rig.say()
+        assert rig.core.is_idle
+
+    def test_the_producer_is_closed(self) -> None:
+        rig = self.rig()
+        rig.answer(UNKNOWN)
+        rig.step(events.CloseCalled(call="close", deadline_ms=rig.now_ms))
+        assert rig.calls["close"] == "done"
+        rig.say()
+        assert rig.fate("a") == ["TimeoutException possibly"]
+
+    def test_the_topic_comes_back(self) -> None:
+        rig = Rig(options={"linger.ms": 1_500}, says={"a": RetriableResponse.SWALLOW})
+        rig.thinks = True
+        rig.append("a")
+        topic_gone(rig)
+        rig.scripted.clear()
+        rig.sleep(3_000)
+        assert rig.trace == ["a@0/0"], "it went to a broker, who decides now"
+        rig.say()
+        rig.answer(OK)
+        assert rig.fate("a") == ["0"]
+
+    def test_nobody_is_asked_twice_about_the_same_answer(self) -> None:
+        rig = Rig(options={"linger.ms": 60_000}, says={"a": RetriableResponse.SWALLOW})
+        rig.thinks = True
+        rig.append("a")
+        topic_gone(rig)
+        rig.sleep(5_000)
+        assert len(rig.questions) == 1
