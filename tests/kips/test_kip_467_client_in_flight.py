@@ -96,7 +96,7 @@ SCENARIOS = [
              "abc@1/0 de@4/0 abc@1/0 de@0/1", [UNKNOWN, "InvalidRecordException possibly", UNKNOWN, "1", "2"]),
     Scenario("both lost, then one refused and one with a gap", "abc de", [LOST, LOST, LATER, rejected(1), LATER, GAP],
              "abc@1/0 de@4/0 abc@1/0 de@4/0", [UNKNOWN, "InvalidRecordException possibly", UNKNOWN, UNKNOWN, UNKNOWN]),
-    Scenario("lost, and the broker has forgotten it", "ab cd", [LOST, at(3), LATER, GAP], "ab@1/0 cd@3/0 ab@1/0", [UNKNOWN, UNKNOWN, "3", "4"]),
+    Scenario("lost and forgotten", "ab cd", [LOST, at(3), LATER, GAP], "ab@1/0 cd@3/0 ab@1/0", [UNKNOWN, UNKNOWN, "3", "4"]),
     # A fence without a transaction: each batch fails for itself, and the producer lives.
     Scenario("fenced", "ab cd", [Answer(codes.INVALID_PRODUCER_EPOCH)] * 2, "ab@1/0 cd@3/0", ["InvalidProducerEpochException no"] * 4),
 ]  # fmt: skip

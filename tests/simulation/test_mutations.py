@@ -18,7 +18,7 @@ from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.broker.core.transaction_participants import TransactionParticipants
 from chaffinch.errors import codes
-from chaffinch.producer.core import culprits, delivery
+from chaffinch.producer.core import culprits, delivery, in_flight
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.metadata_watch import MetadataWatch
@@ -365,6 +365,56 @@ def innocents_go_last(patch: Patch) -> None:
     patch.setattr(PartitionQueue, "next_batch", new_first)
 
 
+def takes_gaps_for_proof(patch: Patch) -> None:
+    """A broker that expects another sequence is taken at its word, also about batches that it may have stored and forgotten."""
+    gap = culprits._gap
+    patch.setattr(culprits, "_gap", lambda error, situation: gap(error, replace(situation, possibly_stored=False)))
+
+
+def begins_with_several(patch: Patch) -> None:
+    """Several batches are in flight before the broker knows the producer."""
+    patch.setattr(PartitionQueue, "_is_full", lambda self, _now_ms: len(self.in_flight) >= self._limit)
+
+
+def does_not_renumber(patch: Patch) -> None:
+    """What was refused for a gap goes again under the number that was refused."""
+    patch.setattr(PartitionQueue, "renumber", lambda self, batch: self.retry(batch, 0))
+
+
+def swaps_what_goes_again(patch: Patch) -> None:
+    """Of several batches that go again the last is the first."""
+    next_batch = PartitionQueue.next_batch
+
+    def last_first(self: PartitionQueue, *arguments: Any) -> Any:
+        self.retries.reverse()
+        try:
+            return next_batch(self, *arguments)
+        finally:
+            self.retries.reverse()
+
+    patch.setattr(PartitionQueue, "next_batch", last_first)
+
+
+def swaps_what_came_back(patch: Patch) -> None:
+    """Innocents, halves and what was refused behind them go again in the order in which they came back, the last one first."""
+
+    def insert_first(batches: list[Any], batch: Any, *, key: Any) -> None:
+        batches.insert(0, batch)
+
+    patch.setattr(in_flight, "insort", insert_first)
+
+
+def stays_in_the_epoch(patch: Patch) -> None:
+    """Numbering restarts under the same epoch, where the failed batch began, whether it is stored or not."""
+    hold = PartitionQueue._hold
+
+    def same_epoch(self: PartitionQueue, batch: Any, *, is_unstored: bool) -> None:
+        self._is_transactional = True
+        hold(self, batch, is_unstored=True)
+
+    patch.setattr(PartitionQueue, "_hold", same_epoch)
+
+
 def commits_failed(patch: Patch) -> None:
     """A transaction with a failed record commits."""
     patch.setattr(TransactionManager, "record_failed", lambda _self, _error: [])
@@ -414,6 +464,18 @@ PRODUCER = [
     Mutation(name="outcomes are told twice", breaks=completes_twice, knobs=PLAIN, says=("2 outcomes",)),
     Mutation(name="innocents are forgotten", breaks=forgets_rows, knobs=PLAIN),
     Mutation(name="innocents are overtaken", breaks=innocents_go_last, knobs=PLAIN, says=("which was sent later",)),
+    Mutation(
+        name="a gap is taken for proof that nothing is stored",
+        breaks=takes_gaps_for_proof,
+        knobs={**PLAIN, "is_forgetful": True},
+        says=("stored 2 times", "as not stored"),
+        seeds=40,
+    ),
+    Mutation(name="several batches go to a broker without state", breaks=begins_with_several, knobs=PLAIN, says=("which was sent later",)),
+    Mutation(name="numbers of no use are used again", breaks=does_not_renumber, knobs=PLAIN),
+    Mutation(name="what goes again is swapped", breaks=swaps_what_goes_again, knobs=PLAIN),
+    Mutation(name="what came back is swapped", breaks=swaps_what_came_back, knobs=PLAIN, says=("which was sent later",)),
+    Mutation(name="numbers are used again outside a transaction", breaks=stays_in_the_epoch, knobs=PLAIN, seeds=60),
     Mutation(name="a transaction with a failed record commits", breaks=commits_failed, knobs=TRANSACTIONAL, says=("not acknowledged",)),
     Mutation(name="once real: the sender spins", breaks=spins, knobs=PLAIN, says=("spins",)),
 ]

@@ -20,6 +20,7 @@ from chaffinch.protocol.messages.produce import ProduceResponse
 from chaffinch.protocol.server_connection import ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
 from chaffinch.simulation.disk import Death, Disk
+from chaffinch.simulation.lying_broker import Liar, remembers_last_batches_only
 from chaffinch.simulation.network import Link, Network, joined
 from chaffinch.simulation.validation_first import ValidationFirst
 from chaffinch.simulation.world import Timer, World
@@ -72,9 +73,13 @@ class BrokerProcess:
         settings: Mapping[str, Any],
         topics: Sequence[TopicPlan],
         validation_first_share: float = 0.0,
+        lying_share: float = 0.0,
+        is_forgetful: bool = False,
     ) -> None:
         self.disk = Disk(world)
         self.validation_first = ValidationFirst(world, validation_first_share)
+        self.liar = Liar(world, lying_share)
+        self._is_forgetful = is_forgetful
         self.core: BrokerCore | None = None
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
         self._world = world
@@ -91,6 +96,16 @@ class BrokerProcess:
         self._leaders: dict[TopicPartition, int] = {}
         self._wall_ahead_ms = 0  # The machine's wall clock, of the world's time; and that of the core, since it began.
         self._core_ahead_ms = 0
+
+    def stop_lying(self) -> None:
+        """Answer as the core does from here on."""
+        self.validation_first.stop()
+        self.liar.stop()
+
+    @property
+    def accused(self) -> set[int]:
+        """Numbers of records that were blamed for nothing, or not for what is wrong with them."""
+        return self.validation_first.accused | self.liar.accused
 
     @property
     def addresses(self) -> list[Address]:
@@ -137,6 +152,8 @@ class BrokerProcess:
             self._world.count("starts on a full disk")
             self._end(Death.KILLED)
             return
+        if self._is_forgetful:
+            remembers_last_batches_only(core)
         self.core = core
         self._leaders = {partition.topic_partition: partition.replicas.leader for partition in core.topics.partitions()}
         self._world.tell(WHO, f"starts, life {self._life}")
@@ -285,6 +302,7 @@ class BrokerProcess:
 
     def _respond(self, connection: _Connection, effect: Respond) -> None:
         message = self.validation_first.answer(connection.connection_id, effect.request, effect.message)
+        message = self.liar.answer(effect.request, message)
         data = joined(connection.protocol.encode_response(effect.request, message))
         if self._world.chance(self._network.faults.lost_answer_share):
             # Between append and answer: the request is done, and nobody will hear of it.

@@ -31,9 +31,11 @@ from chaffinch.simulation.world import Stuck, World
 
 ARMED_BY_CUT_MAX: Final = 4
 VERSION_2_EVERY: Final = 4
-"""One world of so many has a producer of transaction version 2. By the seed and not by the dice: the others stay what they are."""
+LYING_EVERY: Final = 5
+FORGETFUL_EVERY: Final = 3
 CLOCK_EVERY: Final = 7
-"""One world of so many has a broker whose wall clock is set, likewise."""
+"""One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set. By the
+seed and not by the dice: the others stay what they are."""
 ARMED_BY_END_MAX: Final = 12
 """Disk operations of an end and what follows it: the broker dies in one of them."""
 ARMED_ENDS_SHARE: Final = 0.15
@@ -64,6 +66,10 @@ class Knobs:
     """Whether the sink knows the query's checkpoint."""
     validation_first_share: float = 0.0
     """Of repeated batches: refused with a culprit, as a broker may whose limits have changed."""
+    lying_share: float = 0.0
+    """Of refusals: with wrong culprits; and some batches are never told that they are refused for good."""
+    is_forgetful: bool = False
+    """A broker that starts knows one batch of each producer, not five."""
     bad_share: float = 0.04
     value_bytes_max: int = 400
     trouble_ms: int = 8_000
@@ -92,6 +98,8 @@ class Knobs:
             query_rows=dice.randint(40, 120),
             query_has_checkpoint=dice.random() < 0.7,
             validation_first_share=dice.choice((0.0, 0.0, 0.3)),
+            lying_share=0.5 * (world.seed % LYING_EVERY == LYING_EVERY - 1),
+            is_forgetful=world.seed % FORGETFUL_EVERY == FORGETFUL_EVERY - 1,
             bad_share=dice.choice((0.0, 0.03, 0.1)),
             value_bytes_max=dice.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),
             faults=Faults(
@@ -166,6 +174,8 @@ class _Scene:
             settings={"flush.policy": knobs.flush_policy, **MAINTENANCE},
             topics=TOPICS,
             validation_first_share=knobs.validation_first_share,
+            lying_share=knobs.lying_share,
+            is_forgetful=knobs.is_forgetful,
         )
         self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
         self.broker.start()
@@ -241,7 +251,7 @@ class _Scene:
         world.run(lambda: world.now_ms >= trouble_ends_ms or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
         nemesis.stop()
         self.is_quiet = True
-        self.broker.validation_first.stop()
+        self.broker.stop_lying()
         self.network.heal()
         world.tell("world", "from here on nothing goes wrong")
         world.run(lambda: self._is_done, limit_ms=knobs.quiet_limit_ms, waiting_for="work is left")
@@ -322,7 +332,7 @@ class _Scene:
         return [
             *checkers.every_record_ends_once(ledger),
             *checkers.outcomes_are_true(ledger, logs, away),
-            *checkers.only_culprits_are_blamed(ledger, self.broker.validation_first.accused),
+            *checkers.only_culprits_are_blamed(ledger, self.broker.accused),
             *checkers.order_is_kept(ledger, logs),
             *checkers.transactions_are_whole(ledger, committed, away),
             *checkers.offsets_follow_transactions(ledger, committed, None if offset is None else offset.offset, away),

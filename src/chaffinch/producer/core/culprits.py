@@ -428,7 +428,8 @@ def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiExc
         "whether this record is stored is unknown"
     )
     known = situation.last_error
-    code = known.code if known is not None and known.code.is_retriable else codes.NETWORK_EXCEPTION
+    # What was heard last may be of a later attempt whose outcome was clear.
+    code = known.code if known is not None and known.code in POSSIBLY_STORED_CODES else codes.NETWORK_EXCEPTION
     unknown = exception_for(
         code,
         message=message,
