@@ -1,11 +1,13 @@
-"""How much may wait behind requests whose answers wait, over all connections: on pretend transports, without sockets."""
+"""How much is read: of who waits for answers, over all connections, and of who does not, in one turn; on pretend transports."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
 
-from chaffinch.broker.connections import Peer, RequestsHeld
+import pytest
+
+from chaffinch.broker.connections import TURN_BYTES_MAX, Peer, RequestsHeld
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
@@ -48,6 +50,8 @@ class Line:
         self.transport = PretendTransport()
         self.waiting: list[ReceivedRequest] = []
         self.answers_at_once = False
+        self.answers_never = False
+        self.turns_begun = 0
         self.peer = Peer(cast(Any, self), ServerConnection(), 1, 0, 1 << 20, held)
         self.peer.connection_made(cast(asyncio.Transport, self.transport))
         self._client = ClientConnection("test", "test", "1")
@@ -59,8 +63,11 @@ class Line:
         self.waiting.append(request)
         if self.answers_at_once:
             self.answer()
+        if self.answers_never:
+            self.complete_silently()
 
-    def flush_later(self, peer: Peer) -> None: ...
+    def end_turn_later(self, peer: Peer) -> None:
+        self.turns_begun += 1
 
     def disconnected(self, peer: Peer) -> None: ...
 
@@ -69,12 +76,21 @@ class Line:
         assert not self.transport.is_paused
         request = MetadataRequest(topics=[MetadataRequestTopic(name="t" * size)])
         data = b"".join(self._client.encode_request(request, 4)[1])
-        self.peer.get_buffer(-1)[: len(data)] = data
-        self.peer.buffer_updated(len(data))
+        while data:
+            buffer = self.peer.get_buffer(-1)
+            count = min(len(buffer), len(data))
+            buffer[:count] = data[:count]
+            self.peer.buffer_updated(count)
+            data = data[count:]
 
     def answer(self) -> None:
         self.peer.respond(self.waiting.pop(0), MetadataResponse())
         self.peer.flush()
+
+    def complete_silently(self) -> None:
+        request = self.waiting.pop()
+        self.peer.frames.skip_response(request)
+        self.peer.skip(request)
 
 
 def test_who_waits_is_read_no_further_when_too_much_waits_in_all() -> None:
@@ -116,7 +132,21 @@ def test_what_is_answered_or_gone_is_held_no_more() -> None:
     gone.peer.connection_lost(None)
     answered.answer()
     assert 100 < held.bytes_held < 200
-    request = silent.waiting.pop()
-    silent.peer.frames.skip_response(request)
-    silent.peer.skip(request)
+    silent.complete_silently()
     assert held.bytes_held == 0
+
+
+@pytest.mark.parametrize("has_answers", [True, False])
+def test_who_sends_without_end_is_read_on_in_the_next_turn(has_answers: bool) -> None:
+    line = Line(RequestsHeld(LIMIT))
+    line.answers_at_once, line.answers_never = has_answers, not has_answers
+    for turn in (1, 2):
+        before = line.peer.bytes_received
+        while not line.transport.is_paused and line.peer.bytes_received - before < 2 * TURN_BYTES_MAX:
+            line.send(30_000)
+        assert TURN_BYTES_MAX < line.peer.bytes_received - before <= TURN_BYTES_MAX + 31_000
+        assert line.turns_begun == turn
+        line.peer.end_turn()
+        assert not line.transport.is_paused
+    line.send(30_000)
+    assert not line.transport.is_paused

@@ -26,6 +26,9 @@ UNSENT_BYTES_MAX: Final = 1 << 18
 BYTES_WAITING_MAX: Final = 1 << 20
 """The same in bytes. Only counts while something waits for its answer: a client that is answered at once may send what it likes."""
 
+TURN_BYTES_MAX: Final = 1 << 20
+"""What is read of one connection in one turn of the loop: then it is the others' turn. uvloop would read on while buffers fill."""
+
 _TRANSPORT: Final = "transport"
 _PACE: Final = "pace"
 
@@ -38,7 +41,7 @@ class Owner(Protocol):
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None: ...
     def failed(self, peer: Peer, error: Exception) -> None: ...
     def disconnected(self, peer: Peer) -> None: ...
-    def flush_later(self, peer: Peer) -> None: ...
+    def end_turn_later(self, peer: Peer) -> None: ...
     def left_unsent(self, peer: Peer) -> None: ...
 
 
@@ -82,6 +85,8 @@ class Peer(asyncio.BufferedProtocol):
         self._bytes_held = 0  # Of it, counted there.
         self._unsent: list[Buffer] = []
         self._unsent_bytes = 0
+        self._turn_bytes = 0  # Read in this turn of the loop.
+        self._has_turn = False  # It was said that there is something to do at its end.
         self._congested: set[str] = set()  # What has more answers than it should: the transport, or the pace.
         self._is_paused = False
         self._takes_requests = True
@@ -105,6 +110,9 @@ class Peer(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_received += nbytes
+        self._turn_bytes += nbytes
+        if not self._has_turn:
+            self._begin_turn()
         if not self._takes_requests:
             return
         if self._slow_requests is not None:
@@ -157,8 +165,8 @@ class Peer(asyncio.BufferedProtocol):
         """Send an answer, unless the connection is closed."""
         if not self._sends:
             return
-        if not self._unsent:
-            self._owner.flush_later(self)
+        if not self._has_turn:
+            self._begin_turn()
         for part in self.frames.encode_response(request, message):
             self._unsent.append(part)
             self._unsent_bytes += len(part)
@@ -166,6 +174,16 @@ class Peer(asyncio.BufferedProtocol):
             self.flush()
         elif self._is_paused or self._bytes_held:
             self._consider_reading()
+
+    def _begin_turn(self) -> None:
+        self._has_turn = True
+        self._owner.end_turn_later(self)
+
+    def end_turn(self) -> None:
+        """This turn of the loop is over."""
+        self._has_turn = False
+        self._turn_bytes = 0
+        self.flush()
 
     def flush(self) -> None:
         """Give the transport what was answered in this turn of the loop: one system call for many small answers."""
@@ -261,6 +279,7 @@ class Peer(asyncio.BufferedProtocol):
         must_pause = (
             bool(self._congested)
             or waiting > REQUESTS_WAITING_MAX
+            or self._turn_bytes > TURN_BYTES_MAX
             or (waiting > 0 and (self._bytes_waiting > BYTES_WAITING_MAX or self._held.bytes_held > self._held.bytes_max))
             or (self._slow_requests is not None and self._slow_requests.must_pause)
         )

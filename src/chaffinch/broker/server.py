@@ -64,7 +64,7 @@ class BrokerServer:
         self._pool = BufferPool()
         self._syncs = settings["flush.policy"] == "always"
         self._unsent: list[Effect] = []
-        self._unflushed: list[Peer] = []
+        self._busy_peers: list[Peer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -228,16 +228,16 @@ class BrokerServer:
             )
             victim.abort()
 
-    def flush_later(self, peer: Peer) -> None:
+    def end_turn_later(self, peer: Peer) -> None:
         """At the end of this turn of the loop, once for all that it brings."""
-        if not self._unflushed:
-            self._loop.call_soon(self._flush)
-        self._unflushed.append(peer)
+        if not self._busy_peers:
+            self._loop.call_soon(self._end_turn)
+        self._busy_peers.append(peer)
 
-    def _flush(self) -> None:
-        peers, self._unflushed = self._unflushed, []
+    def _end_turn(self) -> None:
+        peers, self._busy_peers = self._busy_peers, []
         for peer in peers:
-            peer.flush()
+            peer.end_turn()
 
     # Effects --------------------------------------------------------------------------------------------------------------------------
 
