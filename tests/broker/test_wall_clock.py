@@ -54,6 +54,7 @@ def test_an_idle_server_hears_of_it_with_the_next_wake_up(monkeypatch: pytest.Mo
     clock = ManualClock()
     monkeypatch.setattr("chaffinch.broker.server.SystemClock", lambda: clock)
     with EmbeddedBroker(topics=["orders"]) as broker:
+        clock.advance(1)
         clock.set_wall_clock(HOUR_MS)
         broker._thread.call(broker._running._time_passed)
         assert broker._call(lambda core: core.state.wall.offset_ms) == HOUR_MS

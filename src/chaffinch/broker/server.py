@@ -55,6 +55,7 @@ class BrokerServer:
         self._peers: dict[int, Peer] = {}
         self._ids = itertools.count(1)
         self._wall = core.state.wall
+        self._looked_ms: int | None = None
         settings = core.state.settings
         self._connections_max: int = settings["max.connections"]
         self._unread_bytes_max: int = settings["connections.max.unread.bytes"]
@@ -191,16 +192,14 @@ class BrokerServer:
         if not self._kernels_asked_for and request.api.key == 0:
             self._load_kernels()
         self.traffic.requests[request.api.name] += 1
-        now_ms = self._now_ms()
-        if not self._arms:
-            self._arms = True
-            self._loop.call_soon(self._arm)
-            self._look_at_wall_clock(now_ms)
-        effects = self.core.apply(event, now_ms)
+        effects = self.core.apply(event, self._now_ms())
         if self._syncs:
             self._send_later(effects)
         else:
             self._carry_out(effects)
+        if not self._arms:
+            self._arms = True
+            self._loop.call_soon(self._arm)
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         """The stream makes no sense any more: this connection ends, with one line."""
@@ -296,14 +295,15 @@ class BrokerServer:
     # Time -----------------------------------------------------------------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        """The core's time: the steady clock, from where the wall clock stood at the start."""
-        return self._start_ms + self._clock.now_ms()
-
-    def _look_at_wall_clock(self, now_ms: int) -> None:
-        """At the first event of a turn of the loop: somebody may have set it, or the machine slept."""
-        wall_ms = self._clock.wall_ms()
-        if wall_ms - now_ms != self._wall.offset_ms:
-            self.core.set_wall_clock(wall_ms, now_ms)
+        """The core's time: the steady clock, from where the wall clock stood at the start. Once a millisecond the wall clock is looked at,
+        too: somebody may have set it, or the machine slept."""
+        now_ms = self._start_ms + self._clock.now_ms()
+        if now_ms != self._looked_ms:
+            self._looked_ms = now_ms
+            wall_ms = self._clock.wall_ms()
+            if wall_ms - now_ms != self._wall.offset_ms:
+                self.core.set_wall_clock(wall_ms, now_ms)
+        return now_ms
 
     def _arm(self) -> None:
         """Wake up at the core's next deadline; too early is harmless. Once for all requests of a turn: to ask for it has a price."""
@@ -319,9 +319,7 @@ class BrokerServer:
 
     def _time_passed(self) -> None:
         self._timer = self._timer_ms = None
-        now_ms = self._now_ms()
-        self._look_at_wall_clock(now_ms)
-        effects = self.core.apply(TimePassed(), now_ms)
+        effects = self.core.apply(TimePassed(), self._now_ms())
         if self._syncs:
             self._send_later(effects)
         else:

@@ -23,6 +23,11 @@ from tests.broker.core_client import Cluster
 from tests.support.raw_messages import message
 
 
+def ask_for_member_id(cluster: Cluster) -> None:
+    member = ClassicMember(cluster)
+    member.client.send(member.request())
+
+
 @pytest.mark.parametrize("step_ms", STEPS.values(), ids=STEPS)
 class TestStored:
     """The step comes while the broker runs, and a minute later something is stored."""
@@ -83,7 +88,7 @@ class TestStored:
         member.leave()
         assert (group.is_empty, group.state_since_ms) == (True, cluster.wall_ms)
 
-    @pytest.mark.parametrize("begin", [lambda cluster: ClassicMember(cluster).join(), lambda cluster: commit(cluster.client())])
+    @pytest.mark.parametrize("begin", [ask_for_member_id, lambda cluster: commit(cluster.client())])
     def test_since_when_a_group_is_there(self, begin: Callable[[Cluster], object], step_ms: int) -> None:
         cluster = self.after(step_ms)
         begin(cluster)

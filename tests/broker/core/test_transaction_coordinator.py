@@ -11,7 +11,7 @@ from itertools import product
 import pytest
 
 from chaffinch.broker.core import transaction_moves
-from chaffinch.broker.core.transaction_coordinator import EXPIRED_PER_CALL, MARKER_RETRY_MS
+from chaffinch.broker.core.transaction_coordinator import EXPIRED_PER_CALL, GROUP_BYTES, GROUPS_BYTES_MAX, MARKER_RETRY_MS
 from chaffinch.broker.core.transaction_metadata import TransactionMetadata, from_bytes, to_bytes
 from chaffinch.broker.core.transaction_moves import Answer, Ending, Move, TransactionState
 from chaffinch.errors import codes
@@ -108,6 +108,18 @@ def test_the_legal_moves_are_those_that_a_request_can_ask_for() -> None:
         S.DEAD: at_rest,
     }
     assert dict(moves.LEGAL_PREDECESSORS) == expected
+
+
+@pytest.mark.parametrize("length", [100, 10_000])
+def test_groups_of_one_transaction_are_bounded(length: int) -> None:
+    world = World()
+    identity = world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).identity
+    fitting = GROUPS_BYTES_MAX // (GROUP_BYTES + length)
+    added = [world.coordinator.add_group("t", identity, f"{number:0{length}}", T0) for number in range(fitting + 2)]
+    assert added == [codes.NONE] * fitting + [codes.INVALID_REQUEST] * 2
+    assert world.coordinator.add_group("t", identity, f"{0:0{length}}", T0) is codes.NONE, "it is in already"
+    assert world.coordinator.end("t", identity, True, T0).code is codes.NONE
+    assert world.coordinator.add_group("t", identity, f"{fitting:0{length}}", T0) is codes.NONE, "another transaction"
 
 
 class TestInitProducerId:

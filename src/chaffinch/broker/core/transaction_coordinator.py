@@ -38,6 +38,11 @@ MARKER_RETRY_MS = 1000
 EXPIRED_PER_CALL = 100
 """A chore's slice: the broker answers requests between two of them."""
 
+GROUPS_BYTES_MAX = 128 << 10
+GROUP_BYTES = 50
+"""What the names of one transaction's groups may take, and what each counts beside its letters: some two thousand groups. They are
+written down anew with each that is added. (Partitions are not as easily made up.)"""
+
 NOT_WRITTEN = codes.NOT_COORDINATOR
 """Answer when the journal cannot be written: clients look the coordinator up and try again (Kafka maps KAFKA_STORAGE_ERROR so)."""
 
@@ -181,7 +186,7 @@ class TransactionCoordinator:
         return self._add(transactional_id, identity, frozenset(partitions), frozenset(), now_ms)
 
     def add_group(self, transactional_id: str, identity: ProducerIdentity, group: str, now_ms: int) -> ErrorCode:
-        """Make a group's offsets part of the transaction (AddOffsetsToTxn, TxnOffsetCommit from version 5 on)."""
+        """Make a group's offsets part of the transaction (AddOffsetsToTxn, TxnOffsetCommit from version 5 on). 42: it has too many."""
         return self._add(transactional_id, identity, frozenset(), frozenset({group}), now_ms)
 
     def _add(
@@ -203,6 +208,8 @@ class TransactionCoordinator:
         is_open = metadata.state is TransactionState.ONGOING
         if is_open and partitions <= metadata.partitions and groups <= metadata.groups:
             return codes.NONE
+        if sum(GROUP_BYTES + len(group) for group in metadata.groups | groups) > GROUPS_BYTES_MAX:
+            return codes.INVALID_REQUEST
         wall_ms = self._wall.at(now_ms)
         grown = replace(
             metadata,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pytest
 
+from chaffinch.broker.core.groups import classic_journal
+from chaffinch.broker.core.groups.consumer_group import ConsumerGroup
 from chaffinch.protocol.messages.consumer_group_heartbeat import TopicPartitions
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -29,6 +33,12 @@ def settle(*members: ConsumerMember) -> None:
     for _ in range(4):
         for member in members:
             assert member.beat().error_code == 0
+
+
+def group_of(cluster: Cluster) -> ConsumerGroup:
+    group = cluster.core.state.groups.find(GROUP)
+    assert isinstance(group, ConsumerGroup)
+    return group
 
 
 def state_of(cluster: Cluster) -> str:
@@ -402,6 +412,38 @@ class TestRestart:
         for _ in range(20):
             member.beat()
         assert journal.size_bytes == before
+
+    def test_topics_are_written_when_they_change_and_not_with_each_member(self, cluster: Cluster) -> None:
+        for number in range(100):
+            cluster.topic(f"many-{number:050}")
+        members = [ConsumerMember(cluster, name) for name in "abc"]
+        journal = cluster.core._journals["offsets"]
+        written = []
+        for member, wanted in zip(members, ({"pattern": "many-.*"}, {"topics": ["orders"]}, {"topics": ["orders"]}), strict=True):
+            with mock.patch.object(journal, "put", wraps=journal.put) as put:
+                member.join(**wanted)
+            written.append(sum(len(value or b"") for call in put.call_args_list for value in call.args[0].values()))
+        assert written[0] > 5000
+        assert written[2] < 1000, "the third brings no topic that the second has not brought"
+        settle(*members)
+        before = group_of(cluster)
+        cluster.restart()
+        after = group_of(cluster)
+        assert (after.topics, after.epoch, len(after.topics)) == (before.topics, before.epoch, 101)
+        for member in members:
+            member.client = cluster.client()
+        settle(*members)
+        assert group_of(cluster).epoch == before.epoch, "nothing has changed"
+
+    def test_topics_that_an_earlier_version_wrote(self, cluster: Cluster) -> None:
+        """In the entry of the group, with its epochs."""
+        ConsumerMember(cluster, "a").join()
+        topics = group_of(cluster).topics
+        fields = {"type": "consumer", "epoch": 1, "assignment_epoch": 1, "topics": {"orders": [topics["orders"].topic_id.hex, 4]}}
+        topics_key = json.dumps(["group topics", GROUP]).encode()
+        cluster.core._journals["offsets"].put({classic_journal.key_of(GROUP): json.dumps(fields).encode(), topics_key: None})
+        cluster.restart()
+        assert group_of(cluster).topics == topics
 
     def test_a_full_disk_changes_nothing(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")

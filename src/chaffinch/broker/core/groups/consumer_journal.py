@@ -1,6 +1,6 @@
 """What a broker remembers of a consumer group over a restart: epochs, members and what they have, targets.
 
-One entry for the group, one per member and one per target; a change writes only those that differ, all in one batch.
+One entry for the group, one for its topics, one per member and one per target; a change writes only those that differ, all in one batch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from chaffinch.storage.journal import Journal
 
 MEMBER_KIND = "group member"
 TARGET_KIND = "group target"
+TOPICS_KIND = "group topics"
 
 
 class ConsumerJournal:
@@ -29,14 +30,13 @@ class ConsumerJournal:
     def put(self, group: ConsumerGroup, change: Change) -> None:
         """What the change makes different."""
         entries: dict[bytes, bytes | None] = {}
-        if (change.epoch, change.assignment_epoch, change.topics) != (group.epoch, group.assignment_epoch, group.topics):
+        if (change.epoch, change.assignment_epoch) != (group.epoch, group.assignment_epoch):
             entries[classic_journal.key_of(group.group_id)] = _dump(
-                {
-                    "type": "consumer",
-                    "epoch": change.epoch,
-                    "assignment_epoch": change.assignment_epoch,
-                    "topics": {name: [topic.topic_id.hex, topic.partition_count] for name, topic in change.topics.items()},
-                }
+                {"type": "consumer", "epoch": change.epoch, "assignment_epoch": change.assignment_epoch}
+            )
+        if change.topics != group.topics:  # Apart: there may be thousands, and the epoch rises with each member that comes or goes.
+            entries[_dump([TOPICS_KIND, group.group_id])] = _dump(
+                {name: [topic.topic_id.hex, topic.partition_count] for name, topic in change.topics.items()}
             )
         for member_id, member in change.members.items():
             entries[_dump([MEMBER_KIND, group.group_id, member_id])] = None if member is None else _dump(_member_value(member))
@@ -47,20 +47,24 @@ class ConsumerJournal:
 
     def remove(self, group: ConsumerGroup) -> None:
         """All of it."""
-        entries: dict[bytes, bytes | None] = {classic_journal.key_of(group.group_id): None}
+        entries: dict[bytes, bytes | None] = {classic_journal.key_of(group.group_id): None, _dump([TOPICS_KIND, group.group_id]): None}
         entries |= {_dump([MEMBER_KIND, group.group_id, member_id]): None for member_id in group.members}
         entries |= {_dump([TARGET_KIND, group.group_id, member_id]): None for member_id in group.targets}
         self._journal.put(entries)
 
 
 def group_from(group_id: str, value: Mapping[str, Any]) -> ConsumerGroup:
-    """The group of its own entry, without members yet."""
+    """The group of its own entry, without members yet; earlier versions of Chaffinch wrote its topics there."""
     return ConsumerGroup(
         group_id=group_id,
         epoch=value["epoch"],
         assignment_epoch=value["assignment_epoch"],
-        topics={name: TopicInfo(UUID(topic_id), count) for name, (topic_id, count) in value["topics"].items()},
+        topics=topics_from(value.get("topics", {})),
     )
+
+
+def topics_from(value: Mapping[str, tuple[str, int]]) -> dict[str, TopicInfo]:
+    return {name: TopicInfo(UUID(topic_id), count) for name, (topic_id, count) in value.items()}
 
 
 def member_from(member_id: str, value: Mapping[str, Any]) -> ConsumerMember:

@@ -278,6 +278,8 @@ class GroupCoordinator:
             fields = json.loads(value)
             load: Callable[[str, Any], Group] = _LOADERS[fields["type"]]
             self._groups[group_id] = load(group_id, fields)
+        for (group_id,), value in entries.get(consumer_journal.TOPICS_KIND, ()):
+            self._consumer_group(group_id).topics = consumer_journal.topics_from(json.loads(value))
         for (group_id, member_id), value in entries.get(consumer_journal.MEMBER_KIND, ()):
             group = self._consumer_group(group_id)
             change = group.change()
