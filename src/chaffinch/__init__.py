@@ -14,12 +14,16 @@ from chaffinch.version import VERSION as __version__
 if TYPE_CHECKING:
     from chaffinch import errors
     from chaffinch.broker.embedded import EmbeddedBroker
+    from chaffinch.consumer.consumer import Consumer
+    from chaffinch.consumer.records import ConsumerRecord
     from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
     from chaffinch.producer.core.exception_handler import NonRetriableResponse, ProducerExceptionHandler, RetriableResponse
     from chaffinch.producer.producer import Producer
     from chaffinch.producer.records import ProducerRecord, RecordMetadata
 
 _MODULES: Final = {
+    "Consumer": "chaffinch.consumer.consumer",
+    "ConsumerRecord": "chaffinch.consumer.records",
     "EmbeddedBroker": "chaffinch.broker.embedded",
     "NonRetriableResponse": "chaffinch.producer.core.exception_handler",
     "OffsetAndMetadata": "chaffinch.identifiers",
@@ -32,6 +36,8 @@ _MODULES: Final = {
 }
 
 __all__ = [
+    "Consumer",
+    "ConsumerRecord",
     "EmbeddedBroker",
     "NonRetriableResponse",
     "OffsetAndMetadata",

@@ -1,0 +1,494 @@
+"""The consumer that users see: `Consumer`. A shell without decisions of its own: it checks arguments, waits, and hands over.
+
+One thread at a time may use it (`wakeup` excepted), as in Kafka; heartbeats and fetches go on in a thread of its own meanwhile. Callbacks
+run in the caller's thread, within the call that leads to them. Names follow KafkaConsumer.java.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+from chaffinch.client.network import Network
+from chaffinch.client.options import ConnectionSettings
+from chaffinch.consumer import arguments
+from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
+from chaffinch.consumer.core.consumer_core import ConsumerCore, TopicCall
+from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
+from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
+from chaffinch.consumer.core.positions import Kind, Position
+from chaffinch.consumer.core.rebalance import Callback
+from chaffinch.consumer.door import Door
+from chaffinch.consumer.records import ConsumerRecord, deserialized, records_of
+from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException, WakeupException
+from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
+from chaffinch.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    import re
+
+    import pyarrow as pa
+
+log = logging.getLogger("chaffinch.consumer")
+
+CLOSE_TIMEOUT_S: Final = 30.0
+# Waiting "for ever" is looked at now and then, so that Ctrl-C is heard everywhere.
+WAIT_MS_MAX: Final = 10_000
+
+OnPartitions = Callable[[list[TopicPartition]], object]
+OnCommit = Callable[[Mapping[TopicPartition, OffsetAndMetadata], KafkaException | None], object]
+T = TypeVar("T")
+
+
+class Consumer:
+    """Reads records from Kafka. Options as in `core/options.py`, as a mapping with dots or as keywords with underscores."""
+
+    def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        self.settings = parse_options(options, **keywords)
+        for name in sorted(self.settings.ignored):
+            log.warning("option %s is known to Apache Kafka and without effect here", name)
+        self._clock = SystemClock()
+        self._core = ConsumerCore(self.settings, random.Random())
+        self._records_max: int = self.settings["max.poll.records"]
+        self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
+        self._api_timeout_ms: int = self.settings["default.api.timeout.ms"]
+        self._door = Door()
+        self._entered = self._door.entered
+        self._is_woken = False
+        self._listeners: dict[str, OnPartitions | None] = {}
+        self._committed: deque[tuple[OnCommit, Mapping[TopicPartition, OffsetAndMetadata], KafkaException | None]] = deque()
+        network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
+        self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
+        self._changed = self._thread.changed
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        """Records one by one, without end; `position` and commits follow each one."""
+        while not self._door.is_closed:
+            yield from self._polled(None, 1)
+
+    # What is read.
+
+    def subscribe(
+        self,
+        topics: Collection[str] | str | re.Pattern[str],
+        *,
+        on_assign: OnPartitions | None = None,
+        on_revoke: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
+    ) -> None:
+        """Share these topics, or those whose whole name a pattern matches, with the group's other members. Replaces what was subscribed.
+
+        The callbacks get the partitions that come, have to be given up, or are lost already (`on_revoke` unless given), within `poll`,
+        `close` or `unsubscribe`. An empty list unsubscribes.
+        """
+        wanted = arguments.checked_topics(topics)
+        listeners = {"assign": on_assign, "revoke": on_revoke, "lost": on_revoke if on_lost is None else on_lost}
+        checked = {kind: arguments.checked_callback(callback, f"on_{kind}") for kind, callback in listeners.items()}
+        with self._entered("subscribe"):
+            self._check_group("subscribe")
+            if not wanted:
+                self.unsubscribe()
+                return
+            with self._changed:
+                if isinstance(wanted, list):
+                    self._core.subscribe(wanted)
+                else:
+                    self._core.subscribe_pattern(wanted)
+                self._listeners = checked
+                self._thread.push()
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Read these partitions, without sharing them with anybody. Replaces what was assigned; positions of those that stay, stay."""
+        places = arguments.checked_places(partitions)
+        with self._entered("assign"):
+            if not places:
+                self.unsubscribe()
+                return
+            with self._changed:
+                self._core.assign(places, self._clock.now_ms())
+                self._thread.push()
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group."""
+        with self._entered("unsubscribe"):
+            error = self._tell(self._core.leaving())
+            with self._changed:
+                self._core.leave("the consumer unsubscribed from all topics")
+                self._listeners = {}
+                self._thread.push()
+            if error is not None:
+                raise error
+
+    def subscription(self) -> frozenset[str]:
+        """The topics subscribed to; of a pattern, those that it matches."""
+        with self._entered("subscription"), self._changed:
+            return self._core.subscriptions.topics
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this consumer reads now."""
+        with self._entered("assignment"), self._changed:
+            return frozenset(self._core.subscriptions.assigned)
+
+    # Reading.
+
+    def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
+        """Records, as soon as there are some, up to `max.poll.records`; none after `timeout` seconds (None: wait without limit).
+
+        Takes part in the group's rebalances, and commits what earlier polls gave where offsets are committed automatically. Raises what
+        stands in the way of reading.
+        """
+        return self._polled(arguments.checked_timeout_ms(timeout), self._records_max)
+
+    def poll_table(self, timeout: float | None = None) -> pa.Table:
+        """As `poll`, as an Arrow table: topic, partition, offset, timestamp, timestampType, key, value, headers.
+
+        Keys and values are bytes: no deserializer is asked. Up to 100000 rows, unless `max.poll.records` is given.
+        """
+        from chaffinch.consumer.tables import table_of  # pyarrow is loaded by whoever wants tables.
+
+        timeout_ms = arguments.checked_timeout_ms(timeout)
+        with self._entered("poll_table"):
+            return table_of(self._portions(timeout_ms, self._table_records_max))
+
+    def _polled(self, timeout_ms: int | None, records_max: int) -> list[ConsumerRecord]:
+        with self._entered("poll"):
+            portions = self._portions(timeout_ms, records_max)
+            if self.settings["key.deserializer"] is None and self.settings["value.deserializer"] is None:
+                return [record for portion in portions for record in records_of(portion)] if len(portions) != 1 else records_of(portions[0])
+            return self._deserialized(portions)
+
+    def _deserialized(self, portions: list[Portion]) -> list[ConsumerRecord]:
+        """Records up to the first of each partition that its deserializer refuses: the position is there then, and the next poll raises."""
+        found: list[ConsumerRecord] = []
+        refused: dict[TopicPartition, RecordDeserializationException] = {}
+        for portion in portions:
+            if portion.place in refused:
+                continue
+            records = records_of(portion)
+            done, error = deserialized(records, self.settings["key.deserializer"], self.settings["value.deserializer"])
+            found += done
+            if error is not None:
+                refused[portion.place] = error
+                with self._changed:
+                    self._core.seek(portion.place, Position(records[len(done)].offset))
+                    self._thread.push()
+        if refused and not found:
+            raise next(iter(refused.values()))
+        return found
+
+    def _portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
+        if self._core.subscriptions.kind is Kind.NONE:
+            raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
+        started_ms = self._clock.now_ms()
+        with self._changed:
+            self._core.poll_begins(started_ms, self._clock.wall_ms())
+            try:
+                while True:
+                    self._run_callbacks()
+                    self._check_woken()
+                    self._core.raise_error()
+                    portions = self._core.take(records_max)
+                    has_changed = self._thread.push()
+                    left_ms = None if timeout_ms is None else started_ms + timeout_ms - self._clock.now_ms()
+                    if portions or (left_ms is not None and left_ms <= 0):
+                        return portions
+                    if not has_changed:
+                        self._changed.wait((WAIT_MS_MAX if left_ms is None else min(left_ms, WAIT_MS_MAX)) / 1000)
+            finally:
+                self._core.poll_ends(self._clock.now_ms())
+
+    def _run_callbacks(self) -> None:
+        """What a rebalance wants the caller to do; and what became of commits. Called with the lock held, once."""
+        self._tell_commits()
+        while (callback := self._core.next_callback(self._clock.now_ms())) is not None:
+            error = self._tell(callback)
+            self._core.callback_done()
+            self._thread.push()
+            if error is not None:
+                raise error
+
+    def _tell(self, callback: Callback | None) -> KafkaException | None:
+        """Run a callback, without the lock; what it raised, as one of our own."""
+        listener = None if callback is None else self._listeners.get(callback.kind)
+        if callback is None or listener is None:
+            return None
+        with self._unlocked():
+            try:
+                listener(list(callback.partitions))
+            except KafkaException as error:
+                return error
+            except Exception as error:
+                failure = KafkaException(f"the callback on_{callback.kind} raised {error!r}")
+                failure.__cause__ = error
+                return failure
+        return None
+
+    @contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        """Give the lock away for as long as a callback runs, if it is held."""
+        is_held = self._changed._is_owned()  # type: ignore[attr-defined]
+        if is_held:
+            self._changed.release()
+        try:
+            yield
+        finally:
+            if is_held:
+                self._changed.acquire()
+
+    def _tell_commits(self) -> None:
+        while self._committed:
+            callback, offsets, error = self._committed.popleft()
+            with self._unlocked():
+                callback(offsets, error)
+
+    # Positions.
+
+    def position(self, partition: TopicPartition, timeout: float | None = None) -> int:
+        """The offset of the next record that `poll` gives of an assigned partition; looked up if need be, for `timeout` seconds at most."""
+        place = arguments.checked_place(partition)
+        deadline_ms = self._deadline_ms(timeout)
+        with self._entered("position"), self._changed:
+            self._thread.push()
+            while (position := self._core.subscriptions.of(place).position) is None:
+                self._core.raise_error()
+                self._wait_until(deadline_ms, f"the position of {place}")
+            return position.offset
+
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Go on reading an assigned partition from there."""
+        place, found = arguments.checked_place(partition), arguments.checked_offset(offset)
+        with self._entered("seek"), self._changed:
+            self._core.seek(place, Position(found.offset, found.leader_epoch))
+            self._thread.push()
+
+    def seek_to_beginning(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Go on from the first offset there is; of all assigned partitions unless some are named."""
+        self._seek_to(partitions, EARLIEST, "seek_to_beginning")
+
+    def seek_to_end(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Go on from the end: with read_committed, from the last stable offset."""
+        self._seek_to(partitions, LATEST, "seek_to_end")
+
+    def _seek_to(self, partitions: Collection[TopicPartition] | None, strategy: Any, what: str) -> None:
+        places = None if partitions is None else arguments.checked_places(partitions)
+        with self._entered(what), self._changed:
+            self._core.seek_to(list(self._core.subscriptions.assigned) if places is None else places, strategy)
+            self._thread.push()
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Give nothing of these partitions until they are resumed; what was fetched of them is kept."""
+        self._set_paused(partitions, True, "pause")
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        self._set_paused(partitions, False, "resume")
+
+    def _set_paused(self, partitions: Collection[TopicPartition], is_paused: bool, what: str) -> None:
+        places = arguments.checked_places(partitions)
+        with self._entered(what), self._changed:
+            for state in [self._core.subscriptions.of(place) for place in places]:
+                state.is_paused = is_paused
+            self._thread.push()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        with self._entered("paused"), self._changed:
+            return frozenset(place for place, state in self._core.subscriptions.assigned.items() if state.is_paused)
+
+    # Committed offsets.
+
+    def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        *,
+        asynchronous: bool = False,
+        on_commit: OnCommit | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit what was read, or `offsets`: those of the next records to read.
+
+        Waits, and tries again what passes, up to `timeout` seconds (default.api.timeout.ms), or with `asynchronous` tries once and
+        goes on. `on_commit(offsets, error)` is called within a later `poll`, `commit` or `close`. CommitFailedException: the group
+        has gone on without this member.
+        """
+        checked = None if offsets is None else arguments.checked_offsets(offsets)
+        callback = arguments.checked_callback(on_commit, "on_commit")
+        deadline_ms = self._deadline_ms(timeout)
+        with self._entered("commit"):
+            self._check_group("commit")
+            pending = Pending()
+            with self._changed:
+                self._tell_commits()
+                wanted = self._core.positions() if checked is None else checked
+
+                def done(error: KafkaException | None) -> None:
+                    pending.complete(error=error)
+                    if callback is not None:
+                        self._committed.append((callback, wanted, error))
+
+                self._core.commit(wanted, deadline_ms, done, retries=not asynchronous)
+                self._thread.push()
+                if asynchronous:
+                    return
+                while not pending.is_done:
+                    self._wait_until(None, "the commit")
+                self._tell_commits()
+            if pending.error is not None:
+                raise pending.error
+
+    def committed(
+        self, partitions: Collection[TopicPartition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed; None for partitions without."""
+        places = arguments.checked_places(partitions)
+        with self._entered("committed"):
+            self._check_group("committed")
+            group = self._core.group
+            assert group is not None, "it was just checked"
+            return self._asked(lambda pending, deadline_ms: group.commits.look_up(places, deadline_ms, pending), timeout) if places else {}
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who this member is, for `Producer.send_offsets_to_transaction`."""
+        with self._entered("group_metadata"):
+            self._check_group("group_metadata")
+            with self._changed:
+                return self._core.group_metadata()
+
+    # What leaders know.
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float | None = None
+    ) -> dict[TopicPartition, FoundOffset | None]:
+        """The first record of each partition that is not older than a time (ms since 1970); None where there is none."""
+        return self._offsets(arguments.checked_times(times), timeout, "offsets_for_times")
+
+    def beginning_offsets(self, partitions: Collection[TopicPartition], timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The first offset that is there, of each partition."""
+        return self._ends(partitions, OFFSET_EARLIEST, timeout, "beginning_offsets")
+
+    def end_offsets(self, partitions: Collection[TopicPartition], timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The offset that comes next, of each partition; with read_committed, the last stable offset."""
+        return self._ends(partitions, OFFSET_LATEST, timeout, "end_offsets")
+
+    def _ends(self, partitions: Collection[TopicPartition], timestamp: int, timeout: float | None, what: str) -> dict[TopicPartition, int]:
+        found = self._offsets(dict.fromkeys(arguments.checked_places(partitions), timestamp), timeout, what)
+        return {place: offset.offset for place, offset in found.items() if offset is not None}
+
+    def _offsets(self, times: dict[TopicPartition, int], timeout: float | None, what: str) -> dict[TopicPartition, FoundOffset | None]:
+        with self._entered(what):
+            found: dict[TopicPartition, FoundOffset | None] = self._asked(
+                lambda pending, deadline_ms: self._core.ask_offsets(OffsetsCall(pending, times, deadline_ms)), timeout
+            )
+            return found
+
+    def partitions_for(self, topic: str, timeout: float | None = None) -> list[TopicPartition]:
+        """The partitions of a topic."""
+        name = arguments.checked_topic(topic)
+        with self._entered("partitions_for"):
+            found: list[TopicPartition] = self._asked(
+                lambda pending, deadline_ms: self._core.ask_partitions(TopicCall(pending, name, deadline_ms)), timeout
+            )
+            return found
+
+    def metrics(self) -> dict[str, int]:
+        """Counts since the consumer was made, and how far it is behind now."""
+        with self._entered("metrics"), self._changed:
+            return self._core.metrics()
+
+    # The end.
+
+    def wakeup(self) -> None:
+        """End a call that waits, or the next one that would, with WakeupException; from any thread."""
+        with self._changed:
+            self._is_woken = True
+            self._changed.notify_all()
+
+    def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
+        """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again it has no effect."""
+        timeout_ms = arguments.checked_timeout_ms(timeout)
+        self._door.check_process()
+        if self._door.is_closed:
+            return
+        with self._entered("close"):
+            self._is_woken = False
+            deadline_ms = self._clock.now_ms() + (2**53 if timeout_ms is None else timeout_ms)
+            try:
+                self._commit_last(deadline_ms)
+                error = self._tell(self._core.leaving())
+                self._leave(deadline_ms)
+            finally:
+                self._door.is_closed = True
+                self._thread.stop()
+            self._tell_commits()
+            if error is not None:
+                raise error
+
+    def _commit_last(self, deadline_ms: int) -> None:
+        group = self._core.group
+        if group is None or not group.commits.is_automatic or self._thread.death is not None:
+            return
+        pending = Pending()
+        with self._changed:
+            group.commits.commit(group.commits.positions(), deadline_ms, lambda error: pending.complete(error=error), retries=True)
+            self._thread.push()
+            while not pending.is_done:
+                self._changed.wait(WAIT_MS_MAX / 1000)
+        if pending.error is not None:
+            log.warning("close: offsets were not committed: %s", pending.error)
+
+    def _leave(self, deadline_ms: int) -> None:
+        pending = Pending()
+        with self._changed:
+            self._core.close(pending, deadline_ms)
+            if self._thread.death is None:
+                self._thread.push()
+            while not pending.is_done and self._thread.death is None:
+                self._changed.wait(WAIT_MS_MAX / 1000)
+
+    # Waiting, and who may call.
+
+    def _asked(self, ask: Callable[[Pending, int], None], timeout: float | None) -> Any:
+        """Ask something, and wait for the answer."""
+        pending = Pending()
+        with self._changed:
+            ask(pending, self._deadline_ms(timeout))
+            self._thread.push()
+            while not pending.is_done:
+                self._wait_until(None, "the answer")
+        if pending.error is not None:
+            raise pending.error
+        return pending.result
+
+    def _wait_until(self, deadline_ms: int | None, what: str) -> None:
+        """Wait until something has changed. Called with the lock held, once."""
+        self._check_woken()
+        left_ms = WAIT_MS_MAX if deadline_ms is None else min(deadline_ms - self._clock.now_ms(), WAIT_MS_MAX)
+        if left_ms <= 0:
+            raise self._core.unreachable(f"{what} was not told in time")
+        self._changed.wait(left_ms / 1000)
+        if self._thread.death is not None:
+            raise self._thread.death
+
+    def _deadline_ms(self, timeout: float | None) -> int:
+        timeout_ms = arguments.checked_timeout_ms(timeout)
+        return self._clock.now_ms() + (self._api_timeout_ms if timeout_ms is None else timeout_ms)
+
+    def _check_woken(self) -> None:
+        if self._is_woken:
+            self._is_woken = False
+            raise WakeupException("the call was ended by wakeup()")
+
+    def _check_group(self, what: str) -> None:
+        if self._core.group is None:
+            raise IllegalStateException(f"{what} needs a group: give the consumer the option group.id")

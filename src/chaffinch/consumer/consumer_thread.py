@@ -1,0 +1,130 @@
+"""The thread behind a consumer: it owns the network and keeps the core going while the caller works: heartbeats, fetches, answers.
+
+One lock guards the core, and is what the caller waits on. The caller's own thread changes the core directly and hands over what that
+leads to with `push`. However this thread ends, whoever waits, and whoever calls later, gets an error rather than waiting for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any, Final
+
+from chaffinch.client.network import Network
+from chaffinch.consumer.core.consumer_core import ConsumerCore
+from chaffinch.consumer.core.effects import CompleteCall, Effect, FailCall, Report, SendRequest, WakeCaller
+from chaffinch.errors import IllegalStateException, KafkaException
+from chaffinch.runtime.clock import Clock
+
+log = logging.getLogger("chaffinch.consumer")
+
+# Without a deadline the thread still looks up now and then; nothing depends on it.
+IDLE_WAIT_MS: Final = 60_000
+
+
+class Pending:
+    """An outcome somebody waits for, on `ConsumerThread.changed`."""
+
+    __slots__ = ("error", "is_done", "result")
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.result: Any = None
+        self.error: KafkaException | None = None
+
+    def complete(self, result: Any = None, error: KafkaException | None = None) -> None:
+        self.is_done, self.result, self.error = True, result, error
+
+
+class ConsumerThread:
+    """Runs a core until it is stopped."""
+
+    def __init__(self, core: ConsumerCore, network: Network, clock: Clock, name: str) -> None:
+        self.core = core
+        self.changed = threading.Condition(threading.RLock())
+        self.death: KafkaException | None = None
+        """Why the thread is no more, once it has ended."""
+        self._network = network
+        self._clock = clock
+        self._outbox: list[SendRequest] = []
+        self._reports: list[str] = []
+        self._wakes_at_ms = 0
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def push(self) -> bool:
+        """The caller has changed the core, and holds the lock: see to what follows from it. Whether that is news for the caller itself."""
+        if self.death is not None:
+            raise self.death
+        has_news = self._take(self.core.drain(self._clock.now_ms()))
+        deadline_ms = self.core.next_deadline_ms
+        if self._outbox or self._reports or (deadline_ms is not None and deadline_ms < self._wakes_at_ms):
+            self._network.wakeup()
+        return has_news
+
+    def stop(self) -> None:
+        """End the thread; what is under way is forgotten."""
+        self._is_stopping = True
+        self._network.wakeup()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop()
+        except BaseException as error:  # The top of the thread: whatever it is, nobody may be left waiting.
+            log.exception("the consumer's thread has died")
+            death = KafkaException(f"the consumer's thread has died: {error!r}")
+            death.__cause__ = error
+            self._end(death)
+        else:
+            self._end(IllegalStateException("the consumer was closed before this was done"))
+        finally:
+            self._network.close()
+
+    def _loop(self) -> None:
+        heard: list[Any] = []
+        while not self._is_stopping:
+            with self.changed:
+                now_ms = self._clock.now_ms()
+                self._take(self.core.handle_all(heard, now_ms))
+                requests, self._outbox = self._outbox, []
+                reports, self._reports = self._reports, []
+                deadline_ms = self.core.next_deadline_ms
+                self._wakes_at_ms = now_ms + IDLE_WAIT_MS if deadline_ms is None else deadline_ms
+            for request in requests:
+                self._network.send(
+                    request.address, request.message, request.token, timeout_ms=request.timeout_ms, version_max=request.version_max
+                )
+            for text in reports:
+                log.warning("%s", text)
+            heard = list(self._network.poll(max(0, self._wakes_at_ms - self._clock.now_ms())))
+
+    def _take(self, effects: list[Effect]) -> bool:
+        """Sort effects: requests and reports are this thread's, outcomes are told at once. Called with the lock held."""
+        wakes = False
+        for effect in effects:
+            match effect:
+                case SendRequest():
+                    self._outbox.append(effect)
+                case CompleteCall():
+                    effect.call.complete(effect.result)
+                    wakes = True
+                case FailCall():
+                    effect.call.complete(error=effect.error)
+                    wakes = True
+                case WakeCaller():
+                    wakes = True
+                case Report():
+                    self._reports.append(effect.text)
+        if wakes:
+            self.changed.notify_all()
+        return wakes
+
+    def _end(self, death: KafkaException) -> None:
+        with self.changed:
+            self.death = death
+            self._take(self.core.give_up(death))
+            self.changed.notify_all()

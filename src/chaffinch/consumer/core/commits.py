@@ -1,0 +1,369 @@
+"""Committed offsets: writing them (OffsetCommit), by the caller's word or by themselves, and looking them up (OffsetFetch).
+
+Follows ConsumerCoordinator.java: a commit that waits is tried again until its time is over, one that does not is tried once; a member
+that the group has gone on without cannot commit, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from chaffinch.client.connections import Answered, Failed
+from chaffinch.consumer.core import group_requests
+from chaffinch.consumer.core.coordinator import CoordinatorFinder
+from chaffinch.consumer.core.effects import CompleteCall, FailCall
+from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
+from chaffinch.consumer.core.membership import COORDINATOR_GONE, OUT_OF_GROUP, Membership
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.options import NONE, ResetStrategy, commits_itself
+from chaffinch.consumer.core.positions import Position, Stage, Subscriptions
+from chaffinch.consumer.core.topic_watch import TopicWatch
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.errors import (
+    CommitFailedException,
+    ErrorCode,
+    KafkaException,
+    NetworkException,
+    NoOffsetForPartitionException,
+    RebalanceInProgressException,
+    Stored,
+    TimeoutException,
+    UnsupportedVersionException,
+    codes,
+    exception_for,
+)
+from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
+
+AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNSTABLE_OFFSET_COMMIT})
+ELSEWHERE: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
+
+Outcome = Callable[[KafkaException | None], None]
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last."""
+
+    offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    deadline_ms: int
+    retries: bool
+    done: Outcome
+    failures: int = 0
+    not_before_ms: int = 0
+    is_under_way: bool = False
+    last_error: KafkaException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSent:
+    """Token of an OffsetCommit."""
+
+    commit: Commit
+    identity: Identity
+
+
+@dataclass(slots=True, eq=False)
+class Lookup:
+    """Committed offsets that are asked for: by a caller, or without a call for positions."""
+
+    places: tuple[TopicPartition, ...]
+    deadline_ms: int | None = None
+    call: Any = None
+    failures: int = 0
+    not_before_ms: int = 0
+    is_under_way: bool = False
+    last_error: KafkaException | None = field(default=None)
+
+
+class Commits:
+    """The offsets of one group. Without a group nothing is here."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        subscriptions: Subscriptions,
+        membership: Membership,
+        finder: CoordinatorFinder,
+        watch: TopicWatch,
+        reset_strategy: ResetStrategy,
+        fail: Callable[[KafkaException], None],
+    ) -> None:
+        self.is_automatic = commits_itself(wiring.settings)
+        self._wiring = wiring
+        self._subscriptions = subscriptions
+        self._membership = membership
+        self._finder = finder
+        self._watch = watch
+        self._reset_strategy = reset_strategy
+        self._fail = fail
+        self._commits: list[Commit] = []
+        self._lookups: list[Lookup] = []
+        self._positions_asked: Lookup | None = None
+        self._requires_stable = True
+        self._auto_due_ms = 0
+        self._auto: Commit | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the coordinator is needed."""
+        return bool(self._commits or self._lookups)
+
+    # Writing.
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline_ms: int, done: Outcome, *, retries: bool
+    ) -> Commit | None:
+        """Begin to commit; None when it was over at once."""
+        refusal = self._refusal() if offsets else None
+        if refusal is not None or not offsets:
+            done(refusal)
+            return None
+        found = Commit(offsets, deadline_ms, retries, done)
+        self._commits.append(found)
+        return found
+
+    def _refusal(self) -> KafkaException | None:
+        """Why this consumer cannot commit now."""
+        membership = self._membership
+        if membership.fatal is not None:
+            return membership.fatal
+        if not self._subscriptions.is_automatic or membership.identity.has_generation:
+            return None
+        if membership.state in (State.PREPARING, State.JOINING, State.SYNCING):
+            return RebalanceInProgressException(
+                "offsets cannot be committed while the group rebalances: poll, then commit again", api="OffsetCommit"
+            )
+        return _expelled(self._membership.group_id)
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the caller has read up to."""
+        consumed = self._subscriptions.consumed().items()
+        return {place: OffsetAndMetadata(position.offset, "", position.offset_epoch) for place, position in consumed}
+
+    def polled(self, now_ms: int) -> None:
+        """The caller polls again, so what it had is done with: commit it when it is time to."""
+        if self.is_automatic and self._auto is None and now_ms >= self._auto_due_ms and self._may_commit_itself:
+            self._auto_due_ms = now_ms + int(self._wiring.settings["auto.commit.interval.ms"])
+            offsets = self.positions()
+            if offsets:
+                deadline_ms = now_ms + int(self._wiring.settings["default.api.timeout.ms"])
+                self._auto = self.commit(offsets, deadline_ms, lambda error: self._auto_done(error, now_ms), retries=False)
+
+    @property
+    def _may_commit_itself(self) -> bool:
+        return not self._subscriptions.is_automatic or self._membership.state is State.STABLE
+
+    def _auto_done(self, error: KafkaException | None, _began_ms: int) -> None:
+        self._auto = None
+        if error is not None:
+            self._wiring.report(f"group {self._membership.group_id!r}: offsets were not committed, the next poll tries again: {error}")
+            self._auto_due_ms = 0 if error.code.is_retriable else self._auto_due_ms
+
+    # Looking up.
+
+    def look_up(self, places: Collection[TopicPartition], deadline_ms: int, call: Any) -> None:
+        """Committed offsets for a caller: a mapping with None where there is none."""
+        self._lookups.append(Lookup(tuple(places), deadline_ms, call))
+
+    def _want_positions(self, now_ms: int) -> None:
+        if self._positions_asked is None:
+            places = tuple(state.place for state in self._subscriptions.at(Stage.COMMITTED, now_ms))
+            if places:
+                self._positions_asked = Lookup(places)
+                self._lookups.append(self._positions_asked)
+
+    # The round.
+
+    def advance(self, now_ms: int) -> None:
+        self._expire(now_ms)
+        self._want_positions(now_ms)
+        address = self._finder.address(now_ms)
+        if address is None:
+            return
+        membership = self._membership
+        for commit in self._commits:
+            if not commit.is_under_way and now_ms >= commit.not_before_ms:
+                identity = membership.identity if self._subscriptions.is_automatic else NO_IDENTITY
+                commit.is_under_way = True
+                self._wiring.counts["commits_sent"] += 1
+                message = group_requests.commit(
+                    membership.group_id, identity, membership.instance_id if identity.has_generation else None, commit.offsets
+                )
+                self._wiring.send(address, message, CommitSent(commit, identity))
+        for lookup in self._lookups:
+            if not lookup.is_under_way and now_ms >= lookup.not_before_ms:
+                lookup.is_under_way = True
+                request = group_requests.offset_fetch(membership.group_id, lookup.places, require_stable=self._requires_stable)
+                self._wiring.send(address, request, lookup)
+
+    def _expire(self, now_ms: int) -> None:
+        for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
+            self._end(commit, _late("offsets were not committed in time", commit.last_error or self._finder.last_error, "OffsetCommit"))
+        for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
+            self._lookups.remove(lookup)
+            error = _late("the committed offsets were not told in time", lookup.last_error or self._finder.last_error, "OffsetFetch")
+            self._wiring.out.append(FailCall(call=lookup.call, error=error))
+
+    def give_up(self, error: KafkaException) -> None:
+        """Nobody will hear any more."""
+        for commit in list(self._commits):
+            self._end(commit, error)
+        self._wiring.out += [FailCall(call=lookup.call, error=error) for lookup in self._lookups if lookup.call is not None]
+        self._lookups.clear()
+
+    def _end(self, commit: Commit, error: KafkaException | None) -> None:
+        if commit in self._commits:
+            self._commits.remove(commit)
+            self._wiring.counts["commits_failed"] += error is not None
+            commit.done(error)
+            self._wiring.wake()
+
+    # Answers.
+
+    def commit_answered(self, event: Answered, now_ms: int) -> None:
+        token: CommitSent = event.token
+        token.commit.is_under_way = False
+        error: KafkaException | None = None
+        for topic in event.message.topics:
+            for found in topic.partitions:
+                code = codes.by_number(found.error_code, numbering=event.numbering)
+                if code is not codes.NONE and (error is None or error.code.is_retriable):
+                    error = self._commit_error(code, TopicPartition(topic.name, found.partition_index), token)
+        if error is None:
+            self._end(token.commit, None)
+        else:
+            self._commit_failed(token.commit, error, now_ms)
+
+    def _commit_error(self, code: ErrorCode, place: TopicPartition, token: CommitSent) -> KafkaException:
+        membership = self._membership
+        is_present = token.identity == membership.identity
+        if code in OUT_OF_GROUP:
+            if is_present:
+                membership.lose(f"a commit was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
+            return _expelled(membership.group_id)
+        error = exception_for(code, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
+        if code is codes.FENCED_INSTANCE_ID and is_present:
+            membership.fenced(error)
+        elif code is codes.REBALANCE_IN_PROGRESS:
+            if is_present and membership.state is State.STABLE:
+                membership.rebalance("the group is rebalancing")
+            text = "offsets cannot be committed while the group rebalances: poll, then commit again"
+            return RebalanceInProgressException(text, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
+        elif code in ELSEWHERE:
+            self._finder.forget()
+        return error
+
+    def commit_failed(self, token: CommitSent, event: Failed, now_ms: int) -> None:
+        token.commit.is_under_way = False
+        self._commit_failed(token.commit, _lost(event, "OffsetCommit"), now_ms)
+
+    def _commit_failed(self, commit: Commit, error: KafkaException, now_ms: int) -> None:
+        if not commit.retries or not (error.code.is_retriable or error.code in ELSEWHERE):
+            self._end(commit, error)
+            return
+        commit.failures += 1
+        commit.last_error = error
+        commit.not_before_ms = now_ms + self._wiring.wait_ms(commit.failures)
+
+    def lookup_answered(self, event: Answered, now_ms: int) -> None:
+        lookup: Lookup = event.token
+        lookup.is_under_way = False
+        answer = event.message
+        group = answer.groups[0] if answer.groups else answer
+        code = codes.by_number(group.error_code, numbering=event.numbering)
+        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(lookup.places)
+        for topic in group.topics:
+            for told in topic.partitions:
+                if told.error_code and code is codes.NONE:
+                    code = codes.by_number(told.error_code, numbering=event.numbering)
+                if told.committed_offset != NO_OFFSET:
+                    committed = OffsetAndMetadata(told.committed_offset, told.metadata or "", told.committed_leader_epoch)
+                    found[TopicPartition(topic.name, told.partition_index)] = committed
+        if code is not codes.NONE:
+            self._lookup_failed(lookup, exception_for(code, api="OffsetFetch"), now_ms)
+            return
+        if lookup not in self._lookups:
+            return
+        self._lookups.remove(lookup)
+        if lookup is self._positions_asked:
+            self._positions_asked = None
+            self._place(found)
+        else:
+            self._wiring.out.append(CompleteCall(call=lookup.call, result=found))
+
+    def lookup_failed(self, lookup: Lookup, event: Failed, now_ms: int) -> None:
+        lookup.is_under_way = False
+        if event.is_unsupported and self._requires_stable:
+            self._requires_stable = False  # Before KIP-447 nobody could ask for that.
+            return
+        self._lookup_failed(lookup, _lost(event, "OffsetFetch"), now_ms)
+
+    def _lookup_failed(self, lookup: Lookup, error: KafkaException, now_ms: int) -> None:
+        if error.code in ELSEWHERE or isinstance(error, NetworkException):
+            self._finder.forget()
+        if error.code.is_retriable or error.code in AGAIN:
+            lookup.failures += 1
+            lookup.last_error = error
+            lookup.not_before_ms = now_ms + self._wiring.wait_ms(lookup.failures)
+            return
+        if lookup in self._lookups:
+            self._lookups.remove(lookup)
+        if lookup is self._positions_asked:
+            self._positions_asked = None
+            for place in lookup.places:
+                state = self._subscriptions.assigned.get(place)
+                if state is not None:
+                    state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
+            self._fail(error)
+        else:
+            self._wiring.out.append(FailCall(call=lookup.call, error=error))
+
+    def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Positions from what is committed, or as auto.offset.reset says."""
+        missing: list[TopicPartition] = []
+        for place, committed in found.items():
+            state = self._subscriptions.assigned.get(place)
+            if state is None or state.stage is not Stage.COMMITTED:
+                continue
+            if committed is not None:
+                state.seek(Position(committed.offset, committed.leader_epoch))
+            elif self._reset_strategy is NONE:
+                missing.append(place)
+            else:
+                state.reset(self._reset_strategy)
+        if missing:
+            names = ", ".join(map(str, sorted(missing)))
+            text = f"no committed offset for {names}, and auto.offset.reset is none: seek, or commit one"
+            self._fail(NoOffsetForPartitionException(text, topic_partition=missing[0]))
+        self._wiring.wake()
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When something is due."""
+        times = [time for commit in self._commits for time in (commit.deadline_ms, commit.not_before_ms)]
+        for lookup in self._lookups:
+            times += [lookup.not_before_ms] + ([] if lookup.deadline_ms is None else [lookup.deadline_ms])
+        return min((time for time in times if time > now_ms), default=None)
+
+
+def _expelled(group_id: str) -> KafkaException:
+    text = (
+        f"group {group_id!r} has gone on without this member: what it read since is read again by others; it joins again with the next poll"
+    )
+    return CommitFailedException(text, api="OffsetCommit")
+
+
+def _late(text: str, cause: KafkaException | None, api: str) -> KafkaException:
+    error = TimeoutException(
+        text if cause is None else f"{text}: {cause}", stored=Stored.POSSIBLY if api == "OffsetCommit" else Stored.NO, api=api
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _lost(event: Failed, api: str) -> KafkaException:
+    stored = Stored.POSSIBLY if event.was_sent else Stored.NO
+    if event.is_unsupported:
+        return UnsupportedVersionException(f"{event.address}: {event.reason}", stored=Stored.NO, api=api)
+    return NetworkException(f"{event.address}: {event.reason}", stored=stored, api=api)

@@ -1,0 +1,427 @@
+"""The consumer's core: what happened and the time go in, effects come out. No clock, socket, thread or dice of its own.
+
+It ties the parts together: `positions` says what is read, `membership` and `rebalance` keep to the group, `fetcher` and `lookups` ask the
+leaders, `commits` the coordinator. What the network reports comes through `handle`; what the caller does are methods, for its own thread.
+One lock around all of it is its owner's business. Whatever was called, the requests it leads to are in `drain()` afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from chaffinch.client.backoff import Dice
+from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.consumer.core.commits import Commits, CommitSent, Lookup, Outcome
+from chaffinch.consumer.core.coordinator import CoordinatorFinder
+from chaffinch.consumer.core.effects import CompleteCall, Effect, FailCall
+from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
+from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
+from chaffinch.consumer.core.membership import GroupAsked, Membership
+from chaffinch.consumer.core.membership_moves import Happening, State
+from chaffinch.consumer.core.options import NONE, reset_strategy
+from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
+from chaffinch.consumer.core.rebalance import Callback, Rebalance
+from chaffinch.consumer.core.topic_watch import TopicWatch
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.errors import (
+    KafkaException,
+    NetworkException,
+    NoOffsetForPartitionException,
+    Stored,
+    TimeoutException,
+    UnsupportedVersionException,
+    codes,
+    exception_for,
+)
+from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
+from chaffinch.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """Nothing else; said when `next_deadline_ms` is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAsked:
+    """Tokens of the core's own requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAsked: ...
+
+
+@dataclass(slots=True, eq=False)
+class TopicCall:
+    """A caller that waits for a topic's partitions."""
+
+    call: Any
+    topic: str
+    deadline_ms: int
+
+
+Event: TypeAlias = TimePassed | Answered | Failed | Written | Connected | Disconnected
+
+_METADATA_ASKED: Final = MetadataAsked()
+_COORDINATOR_ASKED: Final = CoordinatorAsked()
+
+
+class Group:
+    """The parts that a consumer with a group.id has."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        subscriptions: Subscriptions,
+        watch: TopicWatch,
+        fetcher: Fetcher,
+        fail: Callable[[KafkaException], None],
+    ) -> None:
+        self.finder = CoordinatorFinder(wiring, wiring.settings["group.id"])
+        self.membership = Membership(wiring, subscriptions, self.finder, fail)
+        strategy = reset_strategy(wiring.settings)
+        self.commits = Commits(wiring, subscriptions, self.membership, self.finder, watch, strategy, fail)
+        self.rebalance = Rebalance(wiring, subscriptions, self.membership, self.commits, fetcher)
+
+
+class ConsumerCore:
+    """One consumer. `next_deadline_ms` is when to call `handle` next without an event."""
+
+    def __init__(self, settings: Settings, dice: Dice) -> None:
+        self.wiring = Wiring(settings, dice)
+        self.subscriptions = Subscriptions()
+        self.watch = TopicWatch(self.wiring)
+        self.reset_strategy = reset_strategy(settings)
+        self.fetcher = Fetcher(self.wiring, self.subscriptions, self.watch, self.reset_strategy)
+        self.lookups = OffsetLookups(self.wiring, self.subscriptions, self.watch, self.fetcher, self.reset_strategy, self._fail)
+        self.group = None if settings["group.id"] is None else Group(self.wiring, self.subscriptions, self.watch, self.fetcher, self._fail)
+        self.next_deadline_ms: int | None = None
+        self._errors: deque[KafkaException] = deque()
+        self._topic_calls: list[TopicCall] = []
+        self._close: tuple[Any, int] | None = None
+
+    # What the network reports.
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take in what has happened at `now_ms`, do whatever can be done now, and say what the shell is to do."""
+        return self.handle_all((event,), now_ms)
+
+    def handle_all(self, heard: Iterable[Event], now_ms: int) -> list[Effect]:
+        """Several events of one moment, in order, and one round for all."""
+        for event in heard:
+            match event:
+                case Answered():
+                    self._answered(event, now_ms)
+                case Failed():
+                    self._failed(event, now_ms)
+                case Connected():
+                    self.wiring.attempts.succeeded(event.address)
+                case Disconnected():
+                    self.wiring.attempts.failed(event.address, event.reason, now_ms)
+                    self.watch.refresh()
+                    if self.group is not None:
+                        self.group.finder.lost(event.address)
+                case TimePassed() | Written():
+                    pass
+        return self.drain(now_ms)
+
+    def _answered(self, event: Answered, now_ms: int) -> None:
+        group, token = self.group, event.token
+        match token:
+            case FetchSent():
+                self.fetcher.answered(event, now_ms)
+            case ListSent():
+                self.lookups.list_answered(event, now_ms)
+            case EpochsSent():
+                self.lookups.epochs_answered(event, now_ms)
+            case MetadataAsked():
+                self._metadata_heard(event, now_ms)
+            case CoordinatorAsked() if group is not None:
+                refusal = group.finder.answered(event.message, now_ms)
+                if refusal is not None:
+                    self._fail(refusal)
+            case GroupAsked() if group is not None:
+                group.membership.answered(event, now_ms)
+            case CommitSent() if group is not None:
+                group.commits.commit_answered(event, now_ms)
+            case Lookup() if group is not None:
+                group.commits.lookup_answered(event, now_ms)
+            case _:
+                raise AssertionError(f"an answer to nothing: {event}")
+
+    def _failed(self, event: Failed, now_ms: int) -> None:
+        group, token = self.group, event.token
+        match token:
+            case FetchSent():
+                self.fetcher.failed(token, now_ms)
+            case ListSent():
+                self.lookups.list_failed(token, event, now_ms)
+            case EpochsSent():
+                self.lookups.epochs_failed(token, event, now_ms)
+            case MetadataAsked():
+                self.watch.unanswered(_network_error(event))
+            case CoordinatorAsked() if group is not None:
+                group.finder.unanswered(_network_error(event), now_ms)
+            case GroupAsked() if group is not None:
+                group.membership.failed(token, event, now_ms)
+            case CommitSent() if group is not None:
+                group.commits.commit_failed(token, event, now_ms)
+            case Lookup() if group is not None:
+                group.commits.lookup_failed(token, event, now_ms)
+            case _:
+                raise AssertionError(f"a failure of nothing: {event}")
+
+    def _metadata_heard(self, event: Answered, now_ms: int) -> None:
+        for topic in self.watch.answered(event.message, now_ms):
+            self.wiring.report(f"topic {topic!r} is another one than before: it was deleted and created anew")
+            self.lookups.topic_renewed(topic)
+        self._match_pattern()
+        self.lookups.leaders_changed()
+        if self.group is not None:
+            self.group.membership.metadata_changed()
+        for topic, code in self.watch.refusals().items():
+            self._fail(exception_for(code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata"))
+        self.wiring.wake()
+
+    def _match_pattern(self) -> None:
+        if self.subscriptions.kind is Kind.PATTERN and self.watch.has_heard_all:
+            excluded = self.watch.internal if self.wiring.settings["exclude.internal.topics"] else frozenset()
+            self.subscriptions.topics = self.subscriptions.matches(set(self.wiring.cluster.topics()) - excluded)
+
+    # The round.
+
+    def drain(self, now_ms: int) -> list[Effect]:
+        """Do what is due, and say what the shell is to do; after every call of the methods below."""
+        self._watch_topics()
+        self.watch.advance(_METADATA_ASKED, now_ms)
+        if self.group is not None:
+            self._advance_group(self.group, now_ms)
+        else:
+            self._begin_positions(now_ms)
+        self.lookups.advance(now_ms)
+        self.fetcher.advance(now_ms)
+        self._settle(now_ms)
+        self.next_deadline_ms = self._next_deadline(now_ms)
+        effects, self.wiring.out = self.wiring.out, []
+        return effects
+
+    def _watch_topics(self) -> None:
+        topics = {place.topic for place in self.subscriptions.assigned} | self.lookups.topics | self.subscriptions.topics
+        topics |= {call.topic for call in self._topic_calls}
+        if self.group is not None:
+            topics |= self.group.membership.group_topics
+        self.watch.use(topics, all_topics=self.subscriptions.kind is Kind.PATTERN)
+
+    def _advance_group(self, group: Group, now_ms: int) -> None:
+        if group.membership.is_active or group.commits.is_busy:
+            group.finder.advance(_COORDINATOR_ASKED, now_ms)
+        group.membership.advance(now_ms)
+        group.commits.advance(now_ms)
+        if group.membership.is_active or group.commits.is_busy:
+            group.finder.advance(_COORDINATOR_ASKED, now_ms)
+
+    def _begin_positions(self, now_ms: int) -> None:
+        """Without a group nothing was ever committed."""
+        for state in list(self.subscriptions.at(Stage.COMMITTED, now_ms)):
+            if self.reset_strategy is not NONE:
+                state.reset(self.reset_strategy)
+                continue
+            state.retry_at_ms = now_ms + self.wiring.wait_ms(1)
+            text = f"{state.place} has no position: there is no group.id, and auto.offset.reset is none: seek"
+            self._fail(NoOffsetForPartitionException(text, topic_partition=state.place))
+
+    def _settle(self, now_ms: int) -> None:
+        for call in list(self._topic_calls):
+            count = self.wiring.cluster.partition_count(call.topic)
+            if count is not None:
+                self._topic_calls.remove(call)
+                places = [TopicPartition(call.topic, index) for index in range(count)]
+                self.wiring.out.append(CompleteCall(call=call.call, result=places))
+            elif now_ms >= call.deadline_ms or call.topic in self.watch.refusals():
+                self._topic_calls.remove(call)
+                self.wiring.out.append(FailCall(call=call.call, error=self._unknown_topic(call.topic)))
+        if self._close is not None:
+            call_of_close, deadline_ms = self._close
+            group = self.group
+            is_done = group is None or not (group.commits.is_busy or group.membership.is_leaving)
+            if is_done or now_ms >= deadline_ms:
+                self._close = None
+                self.wiring.out.append(CompleteCall(call=call_of_close))
+
+    def _unknown_topic(self, topic: str) -> KafkaException:
+        state = self.wiring.cluster.topic(topic)
+        if state is not None and state.code is not codes.NONE:
+            return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
+        return self.unreachable("the partitions were not told in time")
+
+    def unreachable(self, text: str) -> KafkaException:
+        """A time-out, with what is known of why."""
+        if self.wiring.cluster.updated_ms is None:
+            text = f"{text}: {self.wiring.attempts.describe(self.wiring.known_addresses, 0).partition('; tried')[0]}"
+        error = TimeoutException(text, stored=Stored.NO)
+        error.__cause__ = self.watch.last_error
+        return error
+
+    def _next_deadline(self, now_ms: int) -> int | None:
+        wiring = self.wiring
+        times = [self.watch.next_deadline_ms(), self.fetcher.next_deadline_ms(now_ms), self.lookups.next_deadline_ms(now_ms)]
+        if self.group is not None:
+            times += [self.group.membership.next_deadline_ms(now_ms), self.group.commits.next_deadline_ms(now_ms)]
+            if self.group.membership.is_active or self.group.commits.is_busy:
+                times.append(self.group.finder.next_deadline_ms(now_ms))
+        times += [call.deadline_ms for call in self._topic_calls]
+        times += [] if self._close is None else [self._close[1]]
+        times += wiring.retry_times_ms(now_ms)
+        return min((time for time in times if time is not None and time > now_ms), default=None)
+
+    # What the caller does.
+
+    def _fail(self, error: KafkaException) -> None:
+        """Tell the caller at its next poll, once."""
+        if error not in self._errors:
+            self._errors.append(error)
+        self.wiring.wake()
+
+    def raise_error(self) -> None:
+        """Raise what the caller has to hear, if there is something."""
+        if self.group is not None and self.group.membership.fatal is not None:
+            raise self.group.membership.fatal
+        if self._errors:
+            raise self._errors.popleft()
+
+    def poll_begins(self, now_ms: int, wall_ms: int) -> None:
+        """The caller polls: it is alive, and done with what earlier polls gave."""
+        self.lookups.wall_offset_ms = wall_ms - now_ms
+        if self.group is not None:
+            self.group.membership.is_polling = True
+            self.group.membership.last_poll_ms = now_ms
+            self.group.commits.polled(now_ms)
+
+    def poll_ends(self, now_ms: int) -> None:
+        if self.group is not None:
+            self.group.membership.is_polling = False
+            self.group.membership.last_poll_ms = now_ms
+
+    def next_callback(self, now_ms: int) -> Callback | None:
+        """The callback that the caller has to run next, before anything is read."""
+        if self.group is None or not self.subscriptions.is_automatic:
+            return None
+        knows_topics = self.subscriptions.kind is not Kind.PATTERN or self.watch.has_heard_all
+        return self.group.rebalance.next_callback(now_ms, knows_topics=knows_topics)
+
+    def callback_done(self) -> None:
+        assert self.group is not None, "callbacks come from the group"
+        self.group.rebalance.callback_done()
+
+    def take(self, records_max: int) -> list[Portion]:
+        """Records for the caller; none while what it has read is being committed before a rebalance."""
+        if self.group is not None and self.group.membership.state is State.PREPARING:
+            return []
+        return self.fetcher.take(records_max)
+
+    def subscribe(self, topics: Collection[str]) -> None:
+        self.subscriptions.subscribe(topics)
+        self._enter_group()
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        self.subscriptions.subscribe_pattern(pattern)
+        self._match_pattern()
+        self._enter_group()
+
+    def _enter_group(self) -> None:
+        assert self.group is not None, "the shell asks for a group.id"
+        if self.group.membership.state is State.OUT:
+            self.group.membership.move(Happening.SUBSCRIBED)
+
+    def assign(self, places: Collection[TopicPartition], now_ms: int) -> None:
+        if self.group is not None:
+            self.group.commits.polled(now_ms)
+        before = set(self.subscriptions.assigned)
+        self.subscriptions.assign_manually(places)
+        for place in before - set(places):
+            self.fetcher.drop(place)
+
+    def leaving(self) -> Callback | None:
+        """What to tell the caller before `leave`."""
+        return None if self.group is None or not self.subscriptions.is_automatic else self.group.rebalance.leaving()
+
+    def leave(self, reason: str) -> None:
+        """Read nothing any more, and be in no group."""
+        for place in list(self.subscriptions.assigned):
+            self.fetcher.drop(place)
+        self.subscriptions.clear()
+        if self.group is not None and self.group.membership.is_active:
+            self.group.membership.leave(reason)
+
+    def close(self, call: Any, deadline_ms: int) -> None:
+        """`call` completes when the group has heard of it, or at the deadline."""
+        self.leave("the consumer is being closed")
+        self._close = call, deadline_ms
+
+    def seek(self, place: TopicPartition, position: Position) -> None:
+        state = self.subscriptions.of(place)
+        self.fetcher.drop(place)
+        state.seek(position)
+
+    def seek_to(self, places: Iterable[TopicPartition], strategy: Any) -> None:
+        states = [self.subscriptions.of(place) for place in places]
+        for state in states:
+            self.fetcher.drop(state.place)
+            state.reset(strategy)
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What the caller has read up to, as it can be committed."""
+        assert self.group is not None, "the shell asks for a group.id"
+        return self.group.commits.positions()
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline_ms: int, done: Outcome, *, retries: bool) -> None:
+        assert self.group is not None, "the shell asks for a group.id"
+        self.group.commits.commit(offsets, deadline_ms, done, retries=retries)
+
+    def metrics(self) -> dict[str, int]:
+        """The counters, and how far the caller is behind."""
+        states = self.subscriptions.assigned.values()
+        lags = [
+            state.high_watermark - state.position.offset for state in states if state.position is not None and state.high_watermark >= 0
+        ]
+        return {
+            **self.wiring.counts,
+            "partitions_assigned": len(states),
+            "records_lag_max": max((lag for lag in lags if lag > 0), default=0),
+        }
+
+    def ask_offsets(self, call: OffsetsCall) -> None:
+        self.lookups.ask(call)
+
+    def ask_partitions(self, call: TopicCall) -> None:
+        self._topic_calls.append(call)
+
+    def group_metadata(self) -> GroupMetadata:
+        assert self.group is not None, "the shell asks for a group.id"
+        membership = self.group.membership
+        return GroupMetadata(membership.group_id, *membership.identity, membership.instance_id)
+
+    def give_up(self, error: KafkaException) -> list[Effect]:
+        """Fail everybody who waits: the shell cannot go on."""
+        self.lookups.give_up(error)
+        if self.group is not None:
+            self.group.commits.give_up(error)
+        self.wiring.out += [FailCall(call=call.call, error=error) for call in self._topic_calls]
+        self._topic_calls.clear()
+        if self._close is not None:
+            self.wiring.out.append(CompleteCall(call=self._close[0]))
+            self._close = None
+        effects, self.wiring.out = self.wiring.out, []
+        return effects
+
+
+def _network_error(event: Failed) -> KafkaException:
+    """A request without an answer, as an exception."""
+    text = f"{event.address}: {event.reason}"
+    if event.is_unsupported:
+        return UnsupportedVersionException(text, stored=Stored.NO)
+    return TimeoutException(text, stored=Stored.NO) if event.is_timeout else NetworkException(text, stored=Stored.NO)

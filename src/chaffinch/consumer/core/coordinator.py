@@ -1,0 +1,76 @@
+"""Where the group's coordinator is: asked for when it is needed, forgotten when it is gone or says that it is not."""
+
+from __future__ import annotations
+
+from chaffinch.client import coordinators
+from chaffinch.client.addresses import Address
+from chaffinch.consumer.core.wiring import LANE_GROUP, Wiring
+from chaffinch.errors import KafkaException, codes, exception_for
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorResponse
+
+
+class CoordinatorFinder:
+    """One coordinator, of `group_id`. `advance` asks for it while `is_wanted`."""
+
+    def __init__(self, wiring: Wiring, group_id: str) -> None:
+        self.last_error: KafkaException | None = None
+        self._wiring = wiring
+        self._group_id = group_id
+        self._address: Address | None = None
+        self._is_under_way = False
+        self._failures = 0
+        self._not_before_ms = 0
+
+    def address(self, now_ms: int) -> Address | None:
+        """Where to send now; None while it is not known, or has to wait after a failure."""
+        address = self._address
+        return address if address is not None and self._wiring.attempts.may_try(address, now_ms) else None
+
+    @property
+    def address_known(self) -> Address | None:
+        """Where it was last, whether or not it can be reached now."""
+        return self._address
+
+    def forget(self) -> None:
+        """It said that it is not the coordinator, or cannot do its work."""
+        self._address = None
+
+    def lost(self, address: Address) -> None:
+        """A connection is gone."""
+        if address == self._address:
+            self._address = None
+
+    def advance(self, token: object, now_ms: int) -> None:
+        """Ask any broker, if the coordinator is not known."""
+        if self._address is not None or self._is_under_way or now_ms < self._not_before_ms:
+            return
+        broker = self._wiring.any_address(now_ms)
+        if broker is not None:
+            self._is_under_way = True
+            self._wiring.send(broker, coordinators.find_request(self._group_id, "group"), token)
+
+    def answered(self, response: FindCoordinatorResponse, now_ms: int) -> KafkaException | None:
+        """Take the answer in; the error, if it is one that does not pass."""
+        self._is_under_way = False
+        found = coordinators.read_answer(response)
+        if found.code is codes.NONE:
+            self._address, self._failures, self.last_error = found.address._replace(lane=LANE_GROUP), 0, None
+            return None
+        self._wait(now_ms)
+        self.last_error = exception_for(found.code, message=found.message, api="FindCoordinator")
+        return None if found.code.is_retriable else self.last_error
+
+    def unanswered(self, error: KafkaException, now_ms: int) -> None:
+        self._is_under_way = False
+        self.last_error = error
+        self._wait(now_ms)
+
+    def _wait(self, now_ms: int) -> None:
+        self._failures += 1
+        self._not_before_ms = now_ms + self._wiring.wait_ms(self._failures)
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When to ask again, or to try again."""
+        if self._address is None:
+            return None if self._is_under_way else self._not_before_ms
+        return self._wiring.attempts.retry_at_ms(self._address, now_ms)

@@ -1,0 +1,330 @@
+"""Fetching: one request at a time to each broker that leads something of ours, ahead of the caller, and handing out what came.
+
+What came is kept as bytes until the caller's poll reads it (`records/fetched.py`). Of a partition the next bytes are asked for while the
+last ones are still waiting, up to twice `max.partition.fetch.bytes`. Everything kept knows the offset it begins with and is worth
+something only if the caller's position gets there: after a seek or a reset it is dropped. Follows Fetcher.java and FetchCollector.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+from chaffinch.client.connections import Answered
+from chaffinch.consumer.core.fetch_session import SESSION_ERRORS, FetchSession, Wanted
+from chaffinch.consumer.core.options import ISOLATION_LEVELS, NONE, ResetStrategy
+from chaffinch.consumer.core.positions import PartitionState, Position, Subscriptions
+from chaffinch.consumer.core.topic_watch import TopicWatch
+from chaffinch.consumer.core.wiring import LANE_FETCH, Wiring
+from chaffinch.errors import CorruptRecordException, ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.fetch import FetchResponse, PartitionData
+from chaffinch.protocol.primitives import ZERO_UUID
+from chaffinch.records.batch_header import MAGIC_POSITION
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.faults import RecordsError
+from chaffinch.records.fetched import FetchedRecords
+
+TRANSIENT: Final = frozenset(
+    {
+        codes.NOT_LEADER_OR_FOLLOWER,
+        codes.REPLICA_NOT_AVAILABLE,
+        codes.KAFKA_STORAGE_ERROR,
+        codes.FENCED_LEADER_EPOCH,
+        codes.UNKNOWN_LEADER_EPOCH,
+        codes.OFFSET_NOT_AVAILABLE,
+        codes.UNKNOWN_TOPIC_OR_PARTITION,
+        codes.UNKNOWN_TOPIC_ID,
+        codes.INCONSISTENT_TOPIC_ID,
+        codes.LEADER_NOT_AVAILABLE,
+        codes.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Answers after which metadata is asked for and the partition fetched again, after a wait."""
+
+_OFFSET_LENGTH: Final = Struct(">qi")
+_LAST_DELTA: Final = Struct(">i")
+_LAST_DELTA_POSITION: Final = 23
+_LENGTH_END: Final = 12
+
+
+class Portion(NamedTuple):
+    """Records of one partition, in the order of their offsets, which `columns.offsets` has."""
+
+    place: TopicPartition
+    columns: RecordColumns
+    timestamp_type: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSent:
+    """Token of a fetch request: where each partition was asked from."""
+
+    node_id: int
+    offsets: dict[TopicPartition, int]
+
+
+@dataclass(slots=True, eq=False)
+class _Fetched:
+    """What a broker gave of one partition from offset `start` up to `end`-1, or why it gave nothing."""
+
+    place: TopicPartition
+    start: int
+    end: int
+    size: int
+    reader: FetchedRecords | None
+    code: ErrorCode
+
+
+class Fetcher:
+    """Fetches for `subscriptions`. `take` hands out; `answered`, `failed` and `advance` are the core's."""
+
+    def __init__(self, wiring: Wiring, subscriptions: Subscriptions, watch: TopicWatch, reset_strategy: ResetStrategy) -> None:
+        settings = wiring.settings
+        self._wiring = wiring
+        self._subscriptions = subscriptions
+        self._watch = watch
+        self._reset_strategy = reset_strategy
+        self._partition_bytes_max: int = settings["max.partition.fetch.bytes"]
+        self._isolation_level = ISOLATION_LEVELS[settings["isolation.level"]]
+        self._checks_crc: bool = settings["check.crcs"]
+        self._sessions: dict[int, FetchSession] = {}
+        self._under_way: set[int] = set()
+        self._fetched: deque[_Fetched] = deque()
+
+    # Asking.
+
+    def advance(self, now_ms: int) -> None:
+        """Ask every broker that is not being asked already for what is wanted of it."""
+        for node_id, wanted in self._wanted_by_node(now_ms).items():
+            address = self._wiring.node_address(node_id, now_ms, LANE_FETCH)
+            if address is None:
+                continue
+            settings = self._wiring.settings
+            session = self._sessions.setdefault(node_id, FetchSession())
+            request, version_max = session.next_request(wanted)
+            request.max_wait_ms = settings["fetch.max.wait.ms"]
+            request.min_bytes = settings["fetch.min.bytes"]
+            request.max_bytes = settings["fetch.max.bytes"]
+            request.isolation_level = self._isolation_level
+            request.rack_id = settings["client.rack"]
+            self._under_way.add(node_id)
+            self._wiring.counts["fetches_sent"] += 1
+            token = FetchSent(node_id, {place: asked.offset for place, asked in wanted.items()})
+            timeout_ms = self._wiring.request_timeout_ms + request.max_wait_ms
+            self._wiring.send(address, request, token, timeout_ms=timeout_ms, version_max=version_max)
+
+    def _wanted_by_node(self, now_ms: int) -> dict[int, dict[TopicPartition, Wanted]]:
+        ahead = self._ahead()
+        found: dict[int, dict[TopicPartition, Wanted]] = {}
+        for place, state in self._subscriptions.assigned.items():
+            if not state.is_reading or state.is_paused or state.retry_at_ms > now_ms or state.position is None:
+                continue
+            offset, size = ahead.get(place, (state.position.offset, 0))
+            if size >= max(self._partition_bytes_max, 1):
+                continue
+            node_id = self._node_of(state, now_ms)
+            if node_id is None:
+                self._watch.refresh()
+            elif node_id not in self._under_way:
+                topic_id = self._wiring.cluster.topic_id(place.topic) or ZERO_UUID
+                asked = Wanted(topic_id, offset, self._wiring.leader_epoch(place), self._partition_bytes_max)
+                found.setdefault(node_id, {})[place] = asked
+        return found
+
+    def _node_of(self, state: PartitionState, now_ms: int) -> int | None:
+        """The replica that the leader sent us to, as long as that holds, or the leader."""
+        if state.preferred_replica >= 0:
+            if now_ms < state.preferred_until_ms and state.preferred_replica in self._wiring.cluster.nodes:
+                return state.preferred_replica
+            state.preferred_replica = -1
+        return self._wiring.cluster.leader_of(state.place)
+
+    def _ahead(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Of partitions with something kept: the offset after it, and its bytes."""
+        found: dict[TopicPartition, tuple[int, int]] = {}
+        for fetched in self._fetched:
+            _, size = found.get(fetched.place, (0, 0))
+            # After an error nothing more is fetched until the caller has heard of it.
+            found[fetched.place] = fetched.end, size + (fetched.size if fetched.code is codes.NONE else self._partition_bytes_max + 1)
+        return found
+
+    # Answers.
+
+    def answered(self, event: Answered, now_ms: int) -> None:
+        """Keep what an answer brings."""
+        token: FetchSent = event.token
+        response: FetchResponse = event.message
+        self._under_way.discard(token.node_id)
+        self._wiring.counts["fetches_answered"] += 1
+        session = self._sessions[token.node_id]
+        places = session.places()
+        session.answered(response)
+        code = codes.by_number(response.error_code, numbering=event.numbering)
+        if code is not codes.NONE:
+            if code not in SESSION_ERRORS:
+                self._refetch_later(token, now_ms)
+            return
+        ahead = self._ahead()
+        for topic in response.responses:
+            for data in topic.partitions:
+                place = places.get((topic.topic or topic.topic_id, data.partition_index))
+                state = None if place is None else self._subscriptions.assigned.get(place)
+                if state is None or not state.is_reading or state.position is None:
+                    continue
+                start = token.offsets.get(state.place, -1)
+                if start == ahead.get(state.place, (state.position.offset, 0))[0]:
+                    self._keep(state, start, data, codes.by_number(data.error_code, numbering=event.numbering), now_ms)
+
+    def _keep(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, now_ms: int) -> None:
+        if code in TRANSIENT:
+            state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
+            state.preferred_replica = -1
+            self._watch.refresh()
+            return
+        if code is codes.OFFSET_OUT_OF_RANGE and state.preferred_replica >= 0:
+            state.preferred_replica = -1  # The leader may have it.
+            return
+        if data.preferred_read_replica >= 0:
+            state.preferred_replica = data.preferred_read_replica
+            state.preferred_until_ms = now_ms + int(self._wiring.settings["metadata.max.age.ms"])
+        if code is codes.NONE:
+            state.high_watermark = data.high_watermark
+            state.last_stable_offset = data.last_stable_offset
+            state.log_start_offset = data.log_start_offset
+        records: Any = data.records or b""
+        assert not isinstance(records, list), "records that were received are one buffer"
+        end = end_offset(records)
+        if code is codes.NONE and end is None:
+            return
+        reader = None
+        if code is codes.NONE:
+            aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
+            reader = FetchedRecords(records, start, aborted=aborted, checks_crc=self._checks_crc)
+        self._fetched.append(_Fetched(state.place, start, start if end is None else max(end, start), len(records), reader, code))
+        self._wiring.wake()
+
+    def failed(self, token: FetchSent, now_ms: int) -> None:
+        """No answer: the broker may be gone, and its partitions have another leader soon."""
+        self._under_way.discard(token.node_id)
+        self._sessions[token.node_id].unanswered()
+        self._refetch_later(token, now_ms)
+
+    def _refetch_later(self, token: FetchSent, now_ms: int) -> None:
+        self._watch.refresh()
+        for place in token.offsets:
+            state = self._subscriptions.assigned.get(place)
+            if state is not None:
+                state.retry_at_ms = now_ms + self._wiring.wait_ms(1)
+                state.preferred_replica = -1
+
+    # Handing out.
+
+    @property
+    def has_something(self) -> bool:
+        """Whether `take` may give something, or raise."""
+        return any(self._is_due(fetched) for fetched in self._fetched)
+
+    def _is_due(self, fetched: _Fetched) -> bool:
+        state = self._subscriptions.assigned.get(fetched.place)
+        return state is None or (state.is_reading and not state.is_paused)
+
+    def take(self, records_max: int) -> list[Portion]:
+        """Up to `records_max` records; positions move behind them. What is wrong is raised once everything before it was given."""
+        portions: list[Portion] = []
+        try:
+            for portion in self._portions(records_max):
+                portions.append(portion)
+        except KafkaException:
+            if not portions:
+                raise
+        self._wiring.counts["records_consumed"] += sum(len(portion.columns) for portion in portions)
+        return portions
+
+    def _portions(self, left: int) -> Iterator[Portion]:
+        index = 0
+        while left and index < len(self._fetched):
+            fetched = self._fetched[index]
+            state = self._subscriptions.assigned.get(fetched.place)
+            if state is not None and not (state.is_reading and not state.is_paused):
+                index += 1  # Kept until it may be read again.
+            elif state is None or state.position is None or state.position.offset != _begins(fetched):
+                del self._fetched[index]
+            elif fetched.reader is None:
+                self._refused(fetched, state, index)
+            else:
+                portion = self._next_of(fetched, fetched.reader, state, left)
+                if portion is None:
+                    self._wiring.counts["bytes_consumed"] += fetched.size
+                    del self._fetched[index]
+                else:
+                    left -= len(portion.columns)
+                    yield portion
+
+    def _next_of(self, fetched: _Fetched, reader: FetchedRecords, state: PartitionState, left: int) -> Portion | None:
+        assert state.position is not None, "what is read has a position"
+        try:
+            piece = reader.read(left)
+        except RecordsError as error:
+            text = f"{error}; seek to {reader.position + 1} or beyond to pass over it"
+            raise CorruptRecordException(text, topic_partition=fetched.place, stored=Stored.NO, api="Fetch") from None
+        epoch = reader.leader_epoch if reader.leader_epoch >= 0 else state.position.offset_epoch
+        position = reader.position if piece is not None else max(reader.position, fetched.end)
+        state.position = Position(position, epoch, state.position.leader_epoch)
+        if piece is None:
+            return None
+        return Portion(fetched.place, piece.columns, int(piece.timestamp_type), piece.leader_epoch)
+
+    def _refused(self, fetched: _Fetched, state: PartitionState, index: int) -> None:
+        """An error is raised; where positions reset themselves, one out of range does."""
+        if fetched.code is codes.OFFSET_OUT_OF_RANGE:
+            text = f"offset {fetched.start} is not there, or not any more"
+            if self._reset_strategy is NONE:
+                raise OffsetOutOfRangeException(
+                    f"{text}, and auto.offset.reset is none: seek", topic_partition=fetched.place, stored=Stored.NO, api="Fetch"
+                )
+            self._wiring.report(f"{fetched.place}: {text}; going on as auto.offset.reset says, {self._reset_strategy.name}")
+            self._wiring.counts["offset_resets"] += 1
+            self.drop(fetched.place)
+            state.reset(self._reset_strategy)
+            return
+        del self._fetched[index]
+        raise exception_for(fetched.code, topic_partition=fetched.place, stored=Stored.NO, api="Fetch")
+
+    def drop(self, place: TopicPartition) -> None:
+        """Forget what was fetched of a partition: its position has moved, or it is not ours any more."""
+        self._fetched = deque(fetched for fetched in self._fetched if fetched.place != place)
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When a partition that has to wait may be fetched again."""
+        times = [state.retry_at_ms for state in self._subscriptions.assigned.values() if state.retry_at_ms > now_ms]
+        return min(times, default=None)
+
+
+def _begins(fetched: _Fetched) -> int:
+    return fetched.start if fetched.reader is None else fetched.reader.position
+
+
+def end_offset(records: bytes | bytearray | memoryview) -> int | None:
+    """The offset after the last whole batch (message, in formats 0 and 1); None without one. Only lengths are looked at."""
+    buffer = memoryview(records)
+    position, last = 0, -1
+    while len(buffer) - position > MAGIC_POSITION:
+        _, length = _OFFSET_LENGTH.unpack_from(buffer, position)
+        if length <= 0 or length > len(buffer) - position - _LENGTH_END:
+            break
+        last = position
+        position += _LENGTH_END + length
+    if last < 0:
+        # A length that lies is found, and said, by whoever reads the records.
+        return (
+            None if len(buffer) <= MAGIC_POSITION or _OFFSET_LENGTH.unpack_from(buffer, 0)[1] > 0 else _OFFSET_LENGTH.unpack_from(buffer)[0]
+        )
+    base: int = _OFFSET_LENGTH.unpack_from(buffer, last)[0]
+    if buffer[last + MAGIC_POSITION] < 2 or position - last < _LAST_DELTA_POSITION + _LAST_DELTA.size:
+        return base + 1
+    return base + int(_LAST_DELTA.unpack_from(buffer, last + _LAST_DELTA_POSITION)[0]) + 1

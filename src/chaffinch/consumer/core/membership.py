@@ -1,0 +1,354 @@
+"""A member of a group of the classic protocol: it joins, syncs, assigns for the others if it leads them, and keeps alive.
+
+Follows AbstractCoordinator.java and ConsumerCoordinator.java. What a rebalance means for the caller (callbacks, commits, the assignment)
+is `rebalance.py`'s; here is what the coordinator is told and what it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from chaffinch.client.connections import Answered, Failed
+from chaffinch.consumer.core import group_requests
+from chaffinch.consumer.core.assignors import ASSIGNORS
+from chaffinch.consumer.core.coordinator import CoordinatorFinder
+from chaffinch.consumer.core.group_protocol import (
+    PROTOCOL_TYPE,
+    MemberSubscription,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
+from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
+from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
+from chaffinch.consumer.core.positions import Subscriptions
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.errors import ErrorCode, KafkaException, UnsupportedVersionException, codes, exception_for
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.violations import MalformedMessage
+
+# JoinGroup waits for the other members for as long as a rebalance may take; so much later its answer is late.
+JOIN_LAPSE_MS: Final = 5_000
+
+COORDINATOR_GONE: Final = frozenset({codes.COORDINATOR_NOT_AVAILABLE, codes.NOT_COORDINATOR})
+OUT_OF_GROUP: Final = frozenset({codes.UNKNOWN_MEMBER_ID, codes.ILLEGAL_GENERATION})
+COMES_AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.REBALANCE_IN_PROGRESS})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAsked:
+    """Token of a request of the member; an answer to an earlier identity says nothing about this one."""
+
+    kind: str
+    identity: Identity
+
+
+class Membership:
+    """One member. `fatal` is set when it can never be one again: another with its name has taken its place."""
+
+    def __init__(
+        self, wiring: Wiring, subscriptions: Subscriptions, finder: CoordinatorFinder, fail: Callable[[KafkaException], None]
+    ) -> None:
+        settings = wiring.settings
+        self.state = State.OUT
+        self.identity = NO_IDENTITY
+        self.assignment: tuple[TopicPartition, ...] = ()
+        """What the group has given us, for the caller's poll to take over."""
+        self.protocol_name = ""
+        self.group_topics: frozenset[str] = frozenset()
+        """What all members subscribe to, where this one leads them."""
+        self.joined_topics: frozenset[str] = frozenset()
+        self.fatal: KafkaException | None = None
+        self.last_poll_ms = 0
+        self.is_polling = False
+        self.group_id: str = settings["group.id"]
+        self.instance_id: str | None = settings["group.instance.id"]
+        self.assignors = tuple(ASSIGNORS[name] for name in settings["partition.assignment.strategy"])
+        self.is_cooperative = all(assignor.is_cooperative for assignor in self.assignors)
+        self._wiring = wiring
+        self._subscriptions = subscriptions
+        self._finder = finder
+        self._fail = fail
+        self._remembered: tuple[tuple[TopicPartition, ...], int] | None = None
+        self._members: dict[str, MemberSubscription] | None = None
+        self._counts: dict[str, int] = {}
+        self._under_way: set[str] = set()
+        self._failures = 0
+        self._not_before_ms = 0
+        self._heartbeat_ms = 0
+        self._heard_ms = 0
+        self._reason = "a new consumer"
+
+    # What moves it.
+
+    def move(self, happening: Happening, reason: str = "") -> None:
+        after = MOVES.get((self.state, happening))
+        assert after is not None, f"{happening.value} while {self.state.value}"
+        if reason and happening in (Happening.REBALANCING, Happening.LOST):
+            self._reason = reason
+        self.state = after
+
+    def rebalance(self, reason: str) -> None:
+        """Join anew, at the caller's next poll."""
+        if self.state is not State.OUT:
+            self.move(Happening.REBALANCING, reason)
+
+    def lose(self, reason: str, *, keeps_id: bool = False) -> None:
+        """The group has gone on without us, whatever we have is not ours any more."""
+        if self.state is State.OUT:
+            return
+        if self.identity.has_generation or self._subscriptions.assigned:
+            self._wiring.report(f"group {self.group_id!r}: out of the group: {reason}")
+        self.identity = Identity(-1, self.identity.member_id if keeps_id else "")
+        self._members = None
+        self.move(Happening.LOST, reason)
+
+    def leave(self, reason: str) -> None:
+        """Leave the group for now or for good; static members are expected back within their session, and say nothing."""
+        if self.identity.member_id and self.instance_id is None:
+            self._send_leave(self.identity.member_id, reason)
+        self.identity = NO_IDENTITY
+        self._members = None
+        self.group_topics = frozenset()
+        self.move(Happening.LEFT)
+
+    def _send_leave(self, member_id: str, reason: str) -> None:
+        address = self._finder.address_known
+        if address is not None:
+            self._under_way.add("leave")
+            self._wiring.send(address, group_requests.leave(self.group_id, member_id, reason), GroupAsked("leave", NO_IDENTITY))
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the coordinator has not answered yet that we are out."""
+        return "leave" in self._under_way
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the coordinator is needed."""
+        return self.state is not State.OUT
+
+    @property
+    def leads(self) -> bool:
+        return bool(self.group_topics)
+
+    def metadata_changed(self) -> None:
+        """Topics have come, gone or grown: the leader assigns anew."""
+        if self.state is State.STABLE and self.leads and self._partition_counts() != self._counts:
+            self.rebalance("the partitions of the group's topics have changed")
+
+    # The round.
+
+    def advance(self, now_ms: int) -> None:
+        """Send what is due."""
+        self._check_poll_interval(now_ms)
+        address = self._finder.address(now_ms)
+        if address is None or now_ms < self._not_before_ms:
+            return
+        if self.state is State.JOINING and "join" not in self._under_way:
+            self._send_join(address)
+        elif self.state is State.SYNCING and "sync" not in self._under_way and self._knows_topics():
+            self._send(
+                "sync", address, group_requests.sync(self.group_id, self.identity, self.instance_id, self.protocol_name, self._shares())
+            )
+        elif self._beats and "heartbeat" not in self._under_way and now_ms >= self._heartbeat_ms:
+            self._heartbeat_ms = now_ms + int(self._wiring.settings["heartbeat.interval.ms"])
+            self._wiring.counts["heartbeats_sent"] += 1
+            self._send("heartbeat", address, group_requests.heartbeat(self.group_id, self.identity, self.instance_id))
+        self._check_session(now_ms)
+
+    @property
+    def _beats(self) -> bool:
+        return self.identity.has_generation and self.state not in (State.OUT, State.JOINING, State.SYNCING)
+
+    def _check_poll_interval(self, now_ms: int) -> None:
+        limit = int(self._wiring.settings["max.poll.interval.ms"])
+        is_in = self.identity.has_generation or self.state not in (State.OUT, State.UNJOINED)
+        if not is_in or self.is_polling or now_ms - self.last_poll_ms < limit:
+            return
+        if self.identity.member_id and self.instance_id is None:
+            self._send_leave(self.identity.member_id, "consumer poll timeout has expired")
+        self.lose(f"no poll for max.poll.interval.ms, {limit} ms: poll more often, or get fewer records with each poll")
+
+    def _check_session(self, now_ms: int) -> None:
+        session_ms = int(self._wiring.settings["session.timeout.ms"])
+        if self._beats and now_ms - self._heard_ms >= session_ms:
+            self._wiring.report(f"group {self.group_id!r}: the coordinator has answered no heartbeat for {session_ms} ms")
+            self._heard_ms = now_ms
+            self._finder.forget()
+
+    def _send(self, kind: str, address: Any, message: Any, timeout_ms: int | None = None) -> None:
+        self._under_way.add(kind)
+        self._wiring.send(address, message, GroupAsked(kind, self.identity), timeout_ms=timeout_ms)
+
+    def _send_join(self, address: Any) -> None:
+        settings = self._wiring.settings
+        self.joined_topics = self._subscriptions.topics
+        self._wiring.counts["rebalances"] += 1
+        message = group_requests.join(
+            settings,
+            self.identity,
+            [(assignor.name, self._said(assignor.name)) for assignor in self.assignors],
+            self._reason,
+        )
+        timeout_ms = max(int(settings["max.poll.interval.ms"]) + JOIN_LAPSE_MS, self._wiring.request_timeout_ms)
+        self._send("join", address, message, timeout_ms)
+
+    def _said(self, assignor: str) -> MemberSubscription:
+        return MemberSubscription(
+            topics=tuple(self.joined_topics),
+            owned=tuple(self._subscriptions.assigned),
+            generation=self.identity.generation,
+            rack=self._wiring.settings["client.rack"] or None,
+            user_data=group_requests.user_data(assignor, self._remembered, self.identity.generation),
+        )
+
+    # Leading.
+
+    def _partition_counts(self) -> dict[str, int]:
+        counts = ((topic, self._wiring.cluster.partition_count(topic)) for topic in self.group_topics)
+        return {topic: count for topic, count in counts if count is not None}
+
+    def _knows_topics(self) -> bool:
+        """Whether every topic of the group was heard of; one that does not exist counts."""
+        return self._members is None or all(self._wiring.cluster.topic(topic) is not None for topic in self.group_topics)
+
+    def _shares(self) -> dict[str, bytes]:
+        """What the leader brings to SyncGroup; empty for the others."""
+        if self._members is None:
+            return {}
+        self._counts = self._partition_counts()
+        assigned = ASSIGNORS[self.protocol_name].assign(self._members, self._counts)
+        return {member: encode_assignment(partitions) for member, partitions in assigned.items()}
+
+    # Answers.
+
+    def answered(self, event: Answered, now_ms: int) -> None:
+        token: GroupAsked = event.token
+        self._under_way.discard(token.kind)
+        code = codes.by_number(event.message.error_code, numbering=event.numbering)
+        if token.kind == "join":
+            self._join_answered(event.message, code, now_ms)
+        elif token.identity == self.identity and token.kind == "sync" and self.state is State.SYNCING:
+            self._sync_answered(event.message, code, now_ms)
+        elif token.identity == self.identity and token.kind == "heartbeat":
+            self._heartbeat_answered(code, now_ms)
+
+    def failed(self, token: GroupAsked, event: Failed, now_ms: int) -> None:
+        """No answer: the coordinator is looked for, and asked again."""
+        self._under_way.discard(token.kind)
+        if event.is_unsupported:
+            self._refused(UnsupportedVersionException(f"{event.address}: {event.reason}"))
+            return
+        self._finder.forget()
+        if token.kind == "sync" and self.state is State.SYNCING:
+            self.move(Happening.REBALANCING, "the answer to SyncGroup was lost")
+        self._wait(now_ms)
+
+    def _wait(self, now_ms: int) -> None:
+        self._failures += 1
+        self._not_before_ms = now_ms + self._wiring.wait_ms(self._failures)
+
+    def _join_answered(self, answer: Any, code: ErrorCode, now_ms: int) -> None:
+        if self.state is not State.JOINING:  # Unsubscribed meanwhile: the group need not wait for us.
+            if answer.member_id and self.instance_id is None and self.state is State.OUT:
+                self._send_leave(answer.member_id, "unsubscribed while joining")
+            return
+        if code is codes.NONE:
+            self._joined(answer, now_ms)
+        elif code is codes.MEMBER_ID_REQUIRED:
+            self.identity = Identity(-1, answer.member_id)
+        elif code is codes.UNKNOWN_MEMBER_ID:
+            self.lose("the coordinator does not know this member")
+        elif not self._passes(code, now_ms):
+            self._refused(exception_for(code, message=f"group {self.group_id!r}: {code.text}", api="JoinGroup"))
+
+    def _joined(self, answer: Any, now_ms: int) -> None:
+        self._failures = 0
+        if answer.protocol_type not in (None, PROTOCOL_TYPE):
+            self._refused(exception_for(codes.INCONSISTENT_GROUP_PROTOCOL, api="JoinGroup"))
+            return
+        self.identity = Identity(answer.generation_id, answer.member_id)
+        self.protocol_name = answer.protocol_name or ""
+        self._members, self.group_topics = None, frozenset()
+        self._heard_ms = now_ms
+        if answer.leader == answer.member_id and not answer.skip_assignment:
+            try:
+                self._members = {
+                    member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in answer.members
+                }
+            except MalformedMessage as malformed:
+                self._refused(KafkaException(f"group {self.group_id!r}: a member's subscription cannot be read: {malformed}"))
+                return
+            self.group_topics = frozenset(topic for said in self._members.values() for topic in said.topics)
+        self.move(Happening.JOINED)
+
+    def _sync_answered(self, answer: Any, code: ErrorCode, now_ms: int) -> None:
+        if code is codes.NONE:
+            try:
+                self.assignment = decode_assignment(answer.assignment)
+            except MalformedMessage as malformed:
+                self._refused(KafkaException(f"group {self.group_id!r}: the assignment cannot be read: {malformed}"))
+                return
+            self._failures, self._members = 0, None
+            self._remembered = self.assignment, self.identity.generation
+            self._heard_ms = now_ms
+            self._heartbeat_ms = now_ms + int(self._wiring.settings["heartbeat.interval.ms"])
+            self.move(Happening.SYNCED)
+            self._wiring.wake()
+        elif code in OUT_OF_GROUP:
+            self.lose(f"SyncGroup was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
+        elif code in COORDINATOR_GONE or code in COMES_AGAIN:
+            self._passes(code, now_ms)
+            self.move(Happening.REBALANCING, f"SyncGroup was answered with {code.name}")
+        else:
+            self._refused(exception_for(code, message=f"group {self.group_id!r}: {code.text}", api="SyncGroup"))
+
+    def _heartbeat_answered(self, code: ErrorCode, now_ms: int) -> None:
+        self._heard_ms = now_ms
+        if code is codes.REBALANCE_IN_PROGRESS:
+            if self.state is State.STABLE:
+                self.rebalance("the group is rebalancing")
+                self._wiring.wake()
+        elif code in OUT_OF_GROUP:
+            self.lose(f"a heartbeat was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
+            self._wiring.wake()
+        elif code is not codes.NONE and not self._passes(code, now_ms):
+            self._refused(exception_for(code, message=f"group {self.group_id!r}: {code.text}", api="Heartbeat"))
+
+    def _passes(self, code: ErrorCode, now_ms: int) -> bool:
+        """Whether an error passes by itself; then it is waited for, or the coordinator looked for."""
+        if code in COORDINATOR_GONE:
+            self._finder.forget()
+        elif code not in COMES_AGAIN:
+            return False
+        self._wait(now_ms)
+        return True
+
+    def _refused(self, error: KafkaException) -> None:
+        """The caller hears of it, and tries again with the next poll; not where another member has our name."""
+        if error.code is codes.FENCED_INSTANCE_ID:
+            self.fenced(error)
+            return
+        self.lose(str(error))
+        self._fail(error)
+
+    def fenced(self, error: KafkaException) -> None:
+        """Another member with our group.instance.id has taken our place: this one is of no use any more."""
+        self.fatal = error
+        self.lose("another member has its group.instance.id")
+        self._wiring.wake()
+
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When something is due."""
+        if self.state is State.OUT:
+            return None
+        times: list[int] = [self._not_before_ms]
+        if self._beats:
+            times.append(self._heartbeat_ms)
+            times.append(self._heard_ms + int(self._wiring.settings["session.timeout.ms"]))
+        if not self.is_polling:
+            times.append(self.last_poll_ms + int(self._wiring.settings["max.poll.interval.ms"]))
+        return min((time for time in times if time > now_ms), default=None)

@@ -1,0 +1,70 @@
+"""The states of a group member and every legal move between them, as data. What is not in the table cannot happen.
+
+The caller's poll begins a rebalance and ends it, because callbacks belong to the caller's thread; between the two the member gets on by
+itself. Heartbeats go out in every state with a generation but JOINING and SYNCING, whose requests wait on the same connection.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+
+class State(Enum):
+    """Where a member stands."""
+
+    OUT = "out"
+    """Not subscribed: no member of any group."""
+    UNJOINED = "unjoined"
+    """Joins at the caller's next poll. It may have a generation still."""
+    PREPARING = "preparing"
+    """The caller polls: offsets are committed, partitions given up."""
+    JOINING = "joining"
+    SYNCING = "syncing"
+    ADOPTING = "adopting"
+    """The assignment has come; the caller's poll takes it over."""
+    STABLE = "stable"
+
+
+class Happening(Enum):
+    """What moves a member."""
+
+    SUBSCRIBED = "subscribed"
+    POLLED = "polled"
+    PREPARED = "prepared"
+    JOINED = "joined"
+    SYNCED = "synced"
+    ADOPTED = "adopted"
+    REBALANCING = "rebalancing"
+    """The group begins anew, or this member wants it to; it stays a member."""
+    LOST = "lost"
+    """The group has gone on without this member."""
+    LEFT = "left"
+
+
+_MEMBER: Final = tuple(state for state in State if state is not State.OUT)
+
+MOVES: Final[dict[tuple[State, Happening], State]] = {
+    (State.OUT, Happening.SUBSCRIBED): State.UNJOINED,
+    (State.UNJOINED, Happening.POLLED): State.PREPARING,
+    (State.PREPARING, Happening.PREPARED): State.JOINING,
+    (State.JOINING, Happening.JOINED): State.SYNCING,
+    (State.SYNCING, Happening.SYNCED): State.ADOPTING,
+    (State.ADOPTING, Happening.ADOPTED): State.STABLE,
+    # What was to be prepared is prepared: straight into the next round.
+    (State.UNJOINED, Happening.REBALANCING): State.UNJOINED,
+    (State.PREPARING, Happening.REBALANCING): State.PREPARING,
+    (State.JOINING, Happening.REBALANCING): State.JOINING,
+    (State.SYNCING, Happening.REBALANCING): State.JOINING,
+    (State.ADOPTING, Happening.REBALANCING): State.ADOPTING,
+    (State.STABLE, Happening.REBALANCING): State.UNJOINED,
+    # A caller that is being told of an assignment is told first, and polls again.
+    **{(state, Happening.LOST): State.UNJOINED for state in _MEMBER},
+    **{(state, Happening.LEFT): State.OUT for state in State},
+}
+
+
+def diagram() -> str:
+    """The table as a Mermaid state diagram."""
+    lines = [f"    {state.value} --> {after.value}: {happening.value}" for (state, happening), after in MOVES.items() if state is not after]
+    return "\n".join(["stateDiagram-v2", "    [*] --> out", *lines]) + "\n"

@@ -1,0 +1,147 @@
+"""What is read and from where: the subscription, the partitions assigned, and for each its position and how it is come by.
+
+A partition's position is known (`READING`), or to be looked for: first among the committed offsets (`COMMITTED`), then where
+auto.offset.reset says (`RESETTING`). When a new leader may have cut its log, it is checked first (`VALIDATING`, KIP-320). Follows
+SubscriptionState.java. A plain table: nobody is asked anything here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from chaffinch.consumer.core.options import ResetStrategy
+from chaffinch.errors import IllegalStateException
+from chaffinch.identifiers import TopicPartition
+
+
+class Stage(Enum):
+    """How far a partition's position is known."""
+
+    COMMITTED = "the committed offset is looked for"
+    RESETTING = "the offset of auto.offset.reset is looked for"
+    VALIDATING = "the leader is asked whether it still has what was read"
+    READING = "known"
+
+
+class Kind(Enum):
+    """How partitions come to be assigned."""
+
+    NONE = "neither subscribed nor assigned"
+    TOPICS = "subscribed to topics"
+    PATTERN = "subscribed to a pattern"
+    MANUAL = "assigned by the caller"
+
+
+class Position(NamedTuple):
+    """The offset to read next, the leader epoch of the record before it, the epoch of the leader it was checked with (-1: not known)."""
+
+    offset: int
+    offset_epoch: int = -1
+    leader_epoch: int = -1
+
+
+@dataclass(slots=True, eq=False)
+class PartitionState:
+    """One assigned partition. `position` is the caller's: the next record that a poll gives. Marks are -1 until a leader told them."""
+
+    place: TopicPartition
+    stage: Stage = Stage.COMMITTED
+    position: Position | None = None
+    reset_to: ResetStrategy | None = None
+    is_paused: bool = False
+    is_usable: bool = True
+    """False while the caller is being told that it has the partition, or has to give it up: nothing is read then."""
+    retry_at_ms: int = 0
+    preferred_replica: int = -1
+    preferred_until_ms: int = 0
+    high_watermark: int = -1
+    last_stable_offset: int = -1
+    log_start_offset: int = -1
+
+    @property
+    def is_reading(self) -> bool:
+        return self.stage is Stage.READING and self.is_usable
+
+    def seek(self, position: Position) -> None:
+        """Go on from here. With an epoch the leader is asked first whether it still has it."""
+        self.position = position
+        self.reset_to = None
+        self.stage = Stage.VALIDATING if position.offset_epoch >= 0 and position.leader_epoch < 0 else Stage.READING
+        self.retry_at_ms = 0
+
+    def reset(self, strategy: ResetStrategy) -> None:
+        """Look for the position anew."""
+        self.stage, self.reset_to, self.position = Stage.RESETTING, strategy, None
+        self.retry_at_ms = 0
+        self.preferred_replica = -1
+
+
+class Subscriptions:
+    """The one table of all this. Its owner decides when the group is told, and when what was fetched is dropped."""
+
+    def __init__(self) -> None:
+        self.kind = Kind.NONE
+        self.topics: frozenset[str] = frozenset()
+        """Those subscribed to, or matched by the pattern."""
+        self.pattern: re.Pattern[str] | None = None
+        self.assigned: dict[TopicPartition, PartitionState] = {}
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether the group assigns the partitions."""
+        return self.kind in (Kind.TOPICS, Kind.PATTERN)
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        self._become(Kind.TOPICS)
+        self.topics = frozenset(topics)
+
+    def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
+        self._become(Kind.PATTERN)
+        self.pattern, self.topics = pattern, frozenset()
+
+    def assign_manually(self, partitions: Iterable[TopicPartition]) -> None:
+        self._become(Kind.MANUAL)
+        self.assign(partitions)
+
+    def clear(self) -> None:
+        self.kind, self.topics, self.pattern = Kind.NONE, frozenset(), None
+        self.assigned = {}
+
+    def _become(self, kind: Kind) -> None:
+        automatic = (Kind.TOPICS, Kind.PATTERN)
+        if self.kind is not Kind.NONE and (self.kind in automatic) != (kind in automatic):
+            raise IllegalStateException(f"the consumer is {self.kind.value}, it cannot be {kind.value} as well: call unsubscribe() first")
+        self.kind = kind
+        if kind is not Kind.PATTERN:
+            self.pattern = None
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """The partitions assigned from now on; those that stay keep their state."""
+        self.assigned = {place: self.assigned.get(place) or PartitionState(place) for place in partitions}
+
+    def of(self, place: TopicPartition) -> PartitionState:
+        """The state of an assigned partition; IllegalStateException for others."""
+        state = self.assigned.get(place)
+        if state is None:
+            has = ", ".join(map(str, sorted(self.assigned)[:5])) or "none"
+            more = len(self.assigned) - 5
+            text = f"{place} is not assigned to this consumer; it has {has}" + (f" and {more} more" if more > 0 else "")
+            raise IllegalStateException(text, topic_partition=place)
+        return state
+
+    def matches(self, topics: Iterable[str]) -> frozenset[str]:
+        """Those of the topics that the pattern matches as a whole."""
+        assert self.pattern is not None, "only called for a pattern"
+        return frozenset(topic for topic in topics if self.pattern.fullmatch(topic))
+
+    def at(self, stage: Stage, now_ms: int) -> Iterator[PartitionState]:
+        """Usable partitions at this stage that need not wait."""
+        return (state for state in self.assigned.values() if state.stage is stage and state.is_usable and state.retry_at_ms <= now_ms)
+
+    def consumed(self) -> dict[TopicPartition, Position]:
+        """Positions that can be committed."""
+        return {place: state.position for place, state in self.assigned.items() if state.position is not None}

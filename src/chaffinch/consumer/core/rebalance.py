@@ -1,0 +1,160 @@
+"""What a rebalance means for the caller, step by step within its poll: commit what was read, give partitions up, take the new ones over.
+
+The caller's callbacks run between the steps, on its own thread: `next_callback` says which one is due, `callback_done` that it has run.
+Eager members give up everything before they join; cooperative ones keep reading, and give up afterwards what the group gave to others,
+then join again (KIP-429). Follows onJoinPrepare and onJoinComplete of ConsumerCoordinator.java.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from chaffinch.consumer.core.commits import Commit, Commits
+from chaffinch.consumer.core.fetcher import Fetcher
+from chaffinch.consumer.core.membership import Membership
+from chaffinch.consumer.core.membership_moves import Happening, State
+from chaffinch.consumer.core.positions import Subscriptions
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.errors import KafkaException
+from chaffinch.identifiers import TopicPartition
+
+Kind = Literal["assign", "revoke", "lost"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Callback:
+    """Tell the caller. `after` is done when it knows."""
+
+    kind: Kind
+    partitions: tuple[TopicPartition, ...]
+    after: Callable[[], None]
+
+
+class Rebalance:
+    """The caller's half of a membership."""
+
+    def __init__(self, wiring: Wiring, subscriptions: Subscriptions, membership: Membership, commits: Commits, fetcher: Fetcher) -> None:
+        self._wiring = wiring
+        self._subscriptions = subscriptions
+        self._membership = membership
+        self._commits = commits
+        self._fetcher = fetcher
+        self._callbacks: deque[Callback] = deque()
+        self._commit: Commit | None = None
+
+    def next_callback(self, now_ms: int, *, knows_topics: bool) -> Callback | None:
+        """Go on as far as possible without the caller; the callback it has to run next, or None. `knows_topics`: of a pattern."""
+        while not self._callbacks:
+            state = self._membership.state
+            if state is State.STABLE and self._membership.joined_topics != self._subscriptions.topics:
+                self._membership.rebalance("the subscription has changed")
+            elif state is State.UNJOINED and knows_topics:
+                self._membership.move(Happening.POLLED)
+                self._commit_first(now_ms)
+            elif state is State.PREPARING and self._commit is None:
+                self._give_up()
+            elif state is State.ADOPTING:
+                self._adopt()
+            else:
+                return None
+        return self._callbacks[0]
+
+    def callback_done(self) -> None:
+        """The callback that was next has run."""
+        self._callbacks.popleft().after()
+
+    def leaving(self) -> Callback | None:
+        """What to tell the caller before it leaves the group."""
+        self._callbacks.clear()
+        partitions = tuple(sorted(self._subscriptions.assigned))
+        return Callback(self._ending, partitions, lambda: None) if partitions else None
+
+    @property
+    def _ending(self) -> Kind:
+        return "revoke" if self._membership.identity.has_generation else "lost"
+
+    # Before joining.
+
+    def _commit_first(self, now_ms: int) -> None:
+        if not self._commits.is_automatic or not self._membership.identity.has_generation:
+            return
+        deadline_ms = now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+        self._commit = self._commits.commit(self._commits.positions(), deadline_ms, self._committed, retries=True)
+
+    def _committed(self, error: KafkaException | None) -> None:
+        self._commit = None
+        if error is not None:
+            self._wiring.report(f"group {self._membership.group_id!r}: offsets were not committed before the rebalance: {error}")
+
+    def _give_up(self) -> None:
+        assigned = self._subscriptions.assigned
+        if not self._membership.is_cooperative or not self._membership.identity.has_generation:
+            gone = tuple(sorted(assigned))
+        else:
+            gone = tuple(sorted(place for place in assigned if place.topic not in self._subscriptions.topics))
+        if self._ending == "lost" and gone:
+            self._wiring.counts["assignments_lost"] += 1
+        self._tell(self._ending, gone, lambda: self._drop(gone))
+        self._then(lambda: self._move_from(State.PREPARING, Happening.PREPARED))
+
+    # After syncing.
+
+    def _adopt(self) -> None:
+        membership, subscriptions = self._membership, self._subscriptions
+        given = membership.assignment
+        if any(place.topic not in membership.joined_topics for place in given):
+            # The leader knew of an older subscription than the one joined with: that cannot be taken over.
+            membership.move(Happening.ADOPTED)
+            membership.rebalance("the assignment does not fit the subscription")
+            return
+        gone = tuple(sorted(subscriptions.assigned.keys() - set(given)))
+        added = tuple(sorted(set(given) - subscriptions.assigned.keys()))
+        self._tell("revoke", gone, lambda: self._drop(gone))
+        self._then(lambda: self._take_over(given, added))
+        self._callbacks.append(Callback("assign", added, lambda: self._adopted(added, gave_up=bool(gone))))
+
+    def _take_over(self, given: Iterable[TopicPartition], added: Iterable[TopicPartition]) -> None:
+        self._subscriptions.assign(sorted(given))
+        for place in added:
+            self._subscriptions.assigned[place].is_usable = False
+
+    def _adopted(self, added: Iterable[TopicPartition], *, gave_up: bool) -> None:
+        for place in added:
+            state = self._subscriptions.assigned.get(place)
+            if state is not None:
+                state.is_usable = True
+        self._move_from(State.ADOPTING, Happening.ADOPTED)
+        if gave_up and self._membership.state is State.STABLE:
+            self._membership.rebalance("partitions were given up for others")
+
+    # Steps.
+
+    def _tell(self, kind: Kind, partitions: tuple[TopicPartition, ...], after: Callable[[], None]) -> None:
+        if partitions:
+            self._callbacks.append(Callback(kind, partitions, after))
+
+    def _then(self, step: Callable[[], None]) -> None:
+        """Do it when the callbacks before it have run; at once if there are none."""
+        if not self._callbacks:
+            step()
+            return
+        last = self._callbacks.pop()
+
+        def both() -> None:
+            last.after()
+            step()
+
+        self._callbacks.append(Callback(last.kind, last.partitions, both))
+
+    def _move_from(self, state: State, happening: Happening) -> None:
+        """Unless the group has gone on meanwhile: then the next round tells."""
+        if self._membership.state is state:
+            self._membership.move(happening)
+
+    def _drop(self, gone: Iterable[TopicPartition]) -> None:
+        for place in gone:
+            self._fetcher.drop(place)
+            self._subscriptions.assigned.pop(place, None)

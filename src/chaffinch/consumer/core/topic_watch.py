@@ -1,0 +1,132 @@
+"""When to ask for metadata, and of which topics: those read, those that the group's members subscribe to, or all for a pattern.
+
+At once for new topics or after an error, then after a wait that grows while nothing is learnt, and when what is known has grown old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.errors import ErrorCode, KafkaException, codes
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+
+class TopicWatch:
+    """One request is under way at a time. `internal` are the topics that brokers keep for themselves."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.internal: frozenset[str] = frozenset()
+        self.last_error: KafkaException | None = None
+        """Why the last request got no answer; None after one that did."""
+        self._wiring = wiring
+        self._age_ms_max: int = wiring.settings["metadata.max.age.ms"]
+        self._may_create: bool = wiring.settings["allow.auto.create.topics"]
+        self._topics: frozenset[str] = frozenset()
+        self._wants_all = False
+        self._is_wanted = False
+        self._is_under_way = False
+        self._asked: tuple[frozenset[str], bool] = (frozenset(), False)
+        self._repeats = 0
+        self._not_before_ms = 0
+        self._all_heard_ms: int | None = None
+
+    def use(self, topics: Iterable[str], *, all_topics: bool = False) -> None:
+        """These topics, and perhaps all there are, are of interest from now on."""
+        wanted = frozenset(topics)
+        if not wanted <= self._topics or (all_topics and not self._wants_all):
+            self._repeats, self._not_before_ms = 0, 0
+        if all_topics and not self._wants_all:
+            self._all_heard_ms = None
+        self._topics, self._wants_all = wanted, all_topics
+
+    def refresh(self) -> None:
+        """What is known is wrong or not enough: ask again, after the wait between questions."""
+        self._is_wanted = True
+
+    @property
+    def has_heard_all(self) -> bool:
+        """Whether all topics have been asked for since that was wanted."""
+        return self._all_heard_ms is not None
+
+    def is_known(self, topic: str) -> bool:
+        return self._wiring.cluster.partition_count(topic) is not None
+
+    @property
+    def _is_lacking(self) -> bool:
+        if self._wants_all and self._all_heard_ms is None:
+            return True
+        states = (self._wiring.cluster.topic(topic) for topic in self._topics)
+        return any(state is None or (state.code.is_retriable and not state.partitions) for state in states)
+
+    def _is_old(self, now_ms: int) -> bool:
+        updated_ms = self._wiring.cluster.updated_ms
+        return bool(self._topics or self._wants_all) and updated_ms is not None and now_ms - updated_ms >= self._age_ms_max
+
+    def advance(self, token: object, now_ms: int) -> None:
+        """Ask, if it is time to and there is somebody to ask."""
+        if self._is_under_way or now_ms < self._not_before_ms:
+            return
+        if not (self._is_wanted or self._is_lacking or self._is_old(now_ms)):
+            return
+        address = self._wiring.any_address(now_ms)
+        if address is not None:
+            self._wiring.send(address, self._request(), token)
+
+    def _request(self) -> MetadataRequest:
+        asked = self._topics, self._wants_all
+        self._repeats = self._repeats + 1 if asked == self._asked else 1
+        self._asked = asked
+        self._is_under_way, self._is_wanted = True, False
+        topics = None if self._wants_all else [MetadataRequestTopic(name=topic) for topic in sorted(self._topics)]
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=self._may_create)
+
+    def answered(self, response: MetadataResponse, now_ms: int) -> list[str]:
+        """Take the answer in. The topics that are another one than before: deleted and created anew under the same name."""
+        cluster = self._wiring.cluster
+        self._is_under_way = False
+        self.last_error = None
+        before = {topic.name: cluster.topic_id(topic.name) for topic in response.topics if topic.name is not None}
+        cluster.update(response, now_ms)
+        if self._asked[1]:
+            self._all_heard_ms = now_ms
+            present = {topic.name for topic in response.topics}
+            for gone in [topic for topic in cluster.topics() if topic not in present]:
+                cluster.forget(gone)
+        self.internal |= {topic.name for topic in response.topics if topic.is_internal and topic.name is not None}
+        self._repeats = self._repeats if self._is_lacking else 1
+        self._not_before_ms = now_ms + self._wiring.wait_ms(self._repeats)
+        if response.error_code and codes.by_number(response.error_code).is_retriable:
+            self._is_wanted = True
+        return [name for name, was in before.items() if _is_another(was, cluster.topic_id(name))]
+
+    def unanswered(self, error: KafkaException) -> None:
+        """No answer: another broker is asked as soon as one may be tried."""
+        self._is_under_way = False
+        self._is_wanted = True
+        self.last_error = error
+
+    def refusals(self) -> dict[str, ErrorCode]:
+        """Topics of interest that cannot be used, and it is no use to wait."""
+        states = ((topic, self._wiring.cluster.topic(topic)) for topic in self._topics)
+        return {
+            topic: state.code
+            for topic, state in states
+            if state is not None and state.code is not codes.NONE and not state.code.is_retriable
+        }
+
+    def next_deadline_ms(self) -> int | None:
+        """When to look again without an event. A time that has passed: as soon as there is a broker to ask."""
+        if self._is_under_way:
+            return None
+        if self._is_wanted or self._is_lacking:
+            return self._not_before_ms
+        updated_ms = self._wiring.cluster.updated_ms
+        if (self._topics or self._wants_all) and updated_ms is not None:
+            return max(updated_ms + self._age_ms_max, self._not_before_ms)
+        return None
+
+
+def _is_another(was: UUID | None, found: UUID | None) -> bool:
+    return was is not None and found is not None and was.int != 0 and found.int != 0 and was != found

@@ -1,0 +1,95 @@
+"""What the parts of the core share: the settings in the form they need, what is known of the cluster, the requests under way, counters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
+from chaffinch.client.backoff import Dice
+from chaffinch.client.cluster import ClusterState
+from chaffinch.client.options import reconnect_backoff, retry_backoff
+from chaffinch.consumer.core.effects import Effect, Report, SendRequest, WakeCaller
+from chaffinch.identifiers import TopicPartition
+from chaffinch.settings import Settings
+
+COUNTERS: Final = (
+    "records_consumed",
+    "bytes_consumed",
+    "fetches_sent",
+    "fetches_answered",
+    "commits_sent",
+    "commits_failed",
+    "heartbeats_sent",
+    "rebalances",
+    "assignments_lost",
+    "offset_resets",
+)
+
+LANE_FETCH: Final = 1
+"""The connection of fetches, which wait for records."""
+LANE_GROUP: Final = 2
+"""The connection to the coordinator, where JoinGroup waits for other members. Everything else goes over lane 0."""
+LANES: Final = (0, LANE_FETCH, LANE_GROUP)
+
+
+class Wiring:
+    """Built once per consumer. Fixed but for `cluster`, `attempts`, `counts` and `out`, which live."""
+
+    def __init__(self, settings: Settings, dice: Dice) -> None:
+        self.settings = settings
+        self.dice = dice
+        self.request_timeout_ms: int = settings["request.timeout.ms"]
+        self.retry_backoff = retry_backoff(settings)
+        self.bootstrap = parse_bootstrap_servers(settings["bootstrap.servers"])
+        self.cluster = ClusterState()
+        self.attempts = Attempts(reconnect_backoff(settings), dice)
+        self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
+        self.out: list[Effect] = []
+
+    def wait_ms(self, failures: int) -> int:
+        """How long to wait before something is tried again after so many failures."""
+        return self.retry_backoff.wait_ms(failures, self.dice)
+
+    @property
+    def known_addresses(self) -> list[Address]:
+        """The cluster's brokers, and where it was first looked for."""
+        return list(dict.fromkeys([*self.cluster.nodes.values(), *self.bootstrap]))
+
+    def any_address(self, now_ms: int) -> Address | None:
+        """A broker to ask; None while all have to wait after a failure."""
+        return self.attempts.pick(self.known_addresses, now_ms)
+
+    def retry_times_ms(self, now_ms: int) -> list[int | None]:
+        """When addresses that failed may be tried again."""
+        return [self.attempts.retry_at_ms(address._replace(lane=lane), now_ms) for address in self.known_addresses for lane in LANES]
+
+    def node_address(self, node_id: int, now_ms: int, lane: int = 0) -> Address | None:
+        """Where a node is reached; None if that is not known, or has to wait after a failure."""
+        address = self.cluster.address_of(node_id)
+        if address is None:
+            return None
+        address = address._replace(lane=lane)
+        return address if self.attempts.may_try(address, now_ms) else None
+
+    def leader_epoch(self, place: TopicPartition) -> int:
+        """The epoch of the partition's leader, -1 if it is not known."""
+        state = self.cluster.partition(place)
+        return -1 if state is None else state.leader_epoch
+
+    def send(self, address: Address, message: Any, token: Any, *, timeout_ms: int | None = None, version_max: int | None = None) -> None:
+        self.out.append(
+            SendRequest(
+                address=address,
+                message=message,
+                token=token,
+                timeout_ms=self.request_timeout_ms if timeout_ms is None else timeout_ms,
+                version_max=version_max,
+            )
+        )
+
+    def wake(self) -> None:
+        self.out.append(WakeCaller())
+
+    def report(self, text: str) -> None:
+        self.out.append(Report(text))

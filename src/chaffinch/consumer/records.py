@@ -1,0 +1,92 @@
+"""What `poll` gives: one object per record, made of columns as fast as Python makes objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise, repeat
+from typing import Any, NamedTuple
+
+from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.errors import RecordDeserializationException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records.byte_columns import ByteColumn
+
+Headers = Sequence[tuple[str, bytes | None]]
+Deserializer = Callable[[bytes], Any]
+
+
+class ConsumerRecord(NamedTuple):
+    """One record. `key` and `value` are bytes or None, or what the deserializers made of them.
+
+    `timestamp_ms` is the producer's (`timestamp_type` 0) or the broker's (1); -1 for none. `leader_epoch` is that of the leader that took
+    the record, -1 if it is not known.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    timestamp_type: int
+    key: Any
+    value: Any
+    headers: Headers = ()
+    leader_epoch: int = -1
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+def records_of(portion: Portion) -> list[ConsumerRecord]:
+    """The records of one partition."""
+    columns = portion.columns
+    assert columns.offsets is not None, "records that were read have offsets"
+    has_headers = int(columns.header_offsets[-1]) > int(columns.header_offsets[0])
+    headers: Any = [columns.headers(row) for row in range(len(columns))] if has_headers else repeat(())
+    return list(
+        map(
+            ConsumerRecord,
+            repeat(portion.place.topic),
+            repeat(portion.place.partition),
+            columns.offsets.tolist(),
+            columns.timestamps.tolist(),
+            repeat(portion.timestamp_type),
+            _values(columns.keys),
+            _values(columns.values),
+            headers,
+            repeat(portion.leader_epoch),
+        )
+    )
+
+
+def _values(column: ByteColumn) -> list[bytes | None]:
+    first, last = int(column.offsets[0]), int(column.offsets[-1])
+    if column.valid is not None and not column.valid.any():
+        return [None] * column.length
+    data = column.data[first:last].tobytes()
+    found: list[bytes | None] = [data[start:end] for start, end in pairwise((column.offsets - first).tolist())]
+    if column.valid is None:
+        return found
+    return [value if is_valid else None for value, is_valid in zip(found, column.valid.tolist(), strict=True)]
+
+
+def deserialized(
+    records: list[ConsumerRecord], key: Deserializer | None, value: Deserializer | None
+) -> tuple[list[ConsumerRecord], RecordDeserializationException | None]:
+    """The records with their keys and values made into objects, up to the first that cannot be, and why."""
+    done: list[ConsumerRecord] = []
+    for record in records:
+        what = "key"
+        try:
+            found_key = record.key if key is None or record.key is None else key(record.key)
+            what = "value"
+            found_value = record.value if value is None or record.value is None else value(record.value)
+        except Exception as error:
+            text = (
+                f"the {what} at offset {record.offset} of {record.topic_partition} cannot be deserialized: {error!r}; seek past it to go on"
+            )
+            refusal = RecordDeserializationException(text, topic_partition=record.topic_partition)
+            refusal.__cause__ = error
+            return done, refusal
+        done.append(record._replace(key=found_key, value=found_value))
+    return done, None

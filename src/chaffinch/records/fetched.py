@@ -1,0 +1,149 @@
+"""The records of a fetch answer, read piece by piece: neighbouring batches become one set of columns, as many as are asked for.
+
+Batches stay bytes until somebody wants their records. What a reader may not see (control batches, batches of aborted transactions) is
+passed over; `position` follows. Batches of formats 0 and 1 are read as well. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from chaffinch.records.batch_header import BatchView, TimestampType
+from chaffinch.records.batches_codec import decode_batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.committed_batches import committed
+from chaffinch.records.faults import CorruptBatch, Fault, RecordsError
+from chaffinch.records.old_formats import OldBatch, mixed_views
+
+# Batches are decoded together up to so many bytes as they came, whatever number of records is asked for.
+PART_BYTES: Final = 8 << 20
+
+
+class Piece(NamedTuple):
+    """Records in the order of their offsets, which `columns.offsets` has; from batches with one kind of timestamps and one leader epoch."""
+
+    columns: RecordColumns
+    timestamp_type: TimestampType
+    leader_epoch: int
+
+
+class FetchedRecords:
+    """Reads `data`, the records of one partition, from offset `position` on.
+
+    `aborted`: (producer id, first offset) of aborted transactions, as the answer lists them. What a read has passed is told by
+    `position`, the offset to read next. RecordsError comes at the read that meets the damage, after everything before it was given.
+    """
+
+    def __init__(
+        self, data: bytes | bytearray | memoryview, position: int, *, aborted: Iterable[tuple[int, int]] = (), checks_crc: bool = True
+    ) -> None:
+        self.position = position
+        self.leader_epoch = -1
+        """Of the batch before `position`; -1 before the first one."""
+        self._checks_crc = checks_crc
+        self._batches: Iterator[tuple[BatchView, bool]] = committed(mixed_views(data, checks_crc=checks_crc), aborted)
+        self._next: tuple[BatchView, bool] | None = None
+        self._piece: Piece | None = None
+        self._row = 0
+        self._position_after = position
+        self._error: RecordsError | None = None
+
+    def read(self, records_max: int) -> Piece | None:
+        """From one to `records_max` records; None when there are no more."""
+        while self._piece is None:
+            if not self._advance(records_max):
+                return None
+        piece = self._piece
+        columns = piece.columns
+        assert columns.offsets is not None, "records that were read have offsets"
+        stop = min(self._row + records_max, len(columns))
+        part = columns if stop - self._row == len(columns) else columns.slice(self._row, stop)
+        if stop == len(columns):
+            self._piece, self._row, self.position = None, 0, self._position_after
+        else:
+            self._row = stop
+            self.position = int(columns.offsets[stop - 1]) + 1
+        self.leader_epoch = piece.leader_epoch
+        return piece._replace(columns=part)
+
+    def _advance(self, records_max: int) -> bool:
+        """Decode the next batches; False when there are none."""
+        if self._error is not None:
+            raise self._error
+        group = self._next_group(records_max)
+        if not group:
+            if self._error is not None:
+                raise self._error
+            return False
+        columns = self._decoded(group)
+        assert columns.offsets is not None, "records that were read have offsets"
+        first = int(np.searchsorted(columns.offsets, self.position))
+        if first < len(columns):
+            header = group[-1].header
+            self._piece = Piece(columns.slice(first, len(columns)) if first else columns, header.timestamp_type, header.leader_epoch)
+        else:
+            self.position = self._position_after
+        return True
+
+    def _next_group(self, records_max: int) -> list[BatchView]:
+        """Visible batches that can be read as one. Sets where reading goes on after them."""
+        group: list[BatchView] = []
+        count = size = 0
+        while (entry := self._peek()) is not None and count < records_max and size < PART_BYTES:
+            view, is_visible = entry
+            header = view.header
+            if header.last_offset >= self.position:
+                if is_visible and group and not _belong_together(group[-1], view):
+                    break
+                if is_visible and not self._is_sound(view):
+                    break
+                if is_visible:
+                    group.append(view)
+                    count += header.count
+                    size += view.size
+                self._position_after = header.last_offset + 1
+            self._next = None
+        if not group:
+            self.position = max(self.position, self._position_after)
+        return group
+
+    def _peek(self) -> tuple[BatchView, bool] | None:
+        if self._next is None and self._error is None:
+            try:
+                self._next = next(self._batches, None)
+            except RecordsError as error:
+                self._error = error
+        return self._next
+
+    def _is_sound(self, view: BatchView) -> bool:
+        if not self._checks_crc or isinstance(view, OldBatch) or view.crc_is_valid():
+            return True
+        text = f"the checksum of the batch at offset {view.header.base_offset} does not match its bytes"
+        self._error = CorruptBatch(Fault.PAYLOAD, detail=text)
+        self._next = None
+        return False
+
+    def _decoded(self, group: list[BatchView]) -> RecordColumns:
+        """The records of all; if one of the batches is damaged, of those before it."""
+        try:
+            return decode_batches(group)
+        except RecordsError:
+            sound: list[RecordColumns] = []
+            for view in group:
+                try:
+                    sound.append(decode_batches([view]))
+                except RecordsError as error:
+                    self._error = error
+                    break
+                self._position_after = view.header.last_offset + 1
+            if not sound and self._error is not None:
+                raise self._error from None
+            return RecordColumns.concat(sound)
+
+
+def _belong_together(one: BatchView, other: BatchView) -> bool:
+    mine, its = one.header, other.header
+    return mine.timestamp_type == its.timestamp_type and mine.leader_epoch == its.leader_epoch
