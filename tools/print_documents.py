@@ -233,6 +233,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
     "producer metrics": producer_metrics.table_markdown,
     "transaction states": transaction_states,
+    "transaction moves": transaction_moves.moves_table,
     "transaction answers": transaction_answers,
     "sink options": lambda: options_table(spark_options.SINK.options),
     "sink options without effect": lambda: without_effect(spark_options.SINK),

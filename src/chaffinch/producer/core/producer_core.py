@@ -341,7 +341,7 @@ class ProducerCore:
         delivery, transaction = self.delivery, self.transaction
         delivery.expire(now_ms)
         if transaction is not None:
-            delivery.out += transaction.expire(now_ms)
+            delivery.out += transaction.expire(now_ms, self._unreachable)
             if transaction.is_failed:
                 delivery.drop_unsent()
         if self._close is not None and now_ms >= self._close.deadline_ms:
@@ -360,6 +360,14 @@ class ProducerCore:
         if step is not None and (address := self._address_for(transaction, step, now_ms)) is not None:
             self._request(address, transaction.request(step), StepAsked(step))
         delivery.out += transaction.finished(has_batches=has_batches, needs_epoch=delivery.needs_epoch)
+
+    def _unreachable(self) -> KafkaException | None:
+        """Why no broker can be reached, as a caller is told that waited for `max.block.ms`; None when one can."""
+        wiring = self.wiring
+        addresses = wiring.known_addresses
+        if wiring.cluster.updated_ms is not None and not all(wiring.attempts.failures(address) for address in addresses):
+            return None
+        return NetworkException(wiring.attempts.describe(addresses, wiring.block_ms), stored=Stored.NO)
 
     def _address_for(self, transaction: TransactionManager, step: Step, now_ms: int) -> Address | None:
         address = transaction.address_of(step)

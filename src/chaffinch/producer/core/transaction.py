@@ -9,7 +9,7 @@ the producer. `error` is what led there, and is what the calls then raise. A com
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -294,14 +294,19 @@ class TransactionManager:
             times.append(self._not_before_ms)
         return min(times, default=None)
 
-    def expire(self, now_ms: int) -> list[Effect]:
-        """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable."""
+    def expire(self, now_ms: int, unreachable: Callable[[], KafkaException | None] = lambda: None) -> list[Effect]:
+        """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable.
+
+        `unreachable` says whether brokers can be reached at all, and which were tried.
+        """
         effects: list[Effect] = []
         for calls, name in ((self._init_calls, "init_transactions"), (self._end_calls, "ending the transaction")):
             for waiting in [entry for entry in calls if entry.deadline_ms <= now_ms]:
                 calls.remove(waiting)
-                error = TimeoutException(f"{name} is not done within max.block.ms; it goes on, and may be called again")
-                error.__cause__ = self.last_error
+                cause = unreachable() or self.last_error
+                why = "" if cause is None else f": {cause.message.rstrip('.')}"
+                error = TimeoutException(f"{name} is not done within max.block.ms{why}; it goes on, and may be called again")
+                error.__cause__ = cause
                 effects.append(FailCall(call=waiting.call, error=error))
         if any(entry.waiting.deadline_ms <= now_ms for entry in self._offsets):
             late = TimeoutException("the offsets were not accepted within max.block.ms")

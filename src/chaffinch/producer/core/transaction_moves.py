@@ -96,3 +96,12 @@ def diagram() -> str:
         if move is not Move.FAILED_FATALLY and state is not after:
             lines.append(f"    {state.name} --> {after.name}: {move.value}")
     return "\n".join(lines) + "\n"
+
+
+def moves_table() -> str:
+    """The table as Markdown: a row per state, a column per move, the state after it in each cell that has one."""
+    rows = ["| state | " + " | ".join(move.value for move in Move) + " |", "|---" * (len(Move) + 1) + "|"]
+    for state in State:
+        after = (MOVES.get((state, move)) for move in Move)
+        rows.append(f"| {state.value} | " + " | ".join("" if found is None else found.value for found in after) + " |")
+    return "\n".join(rows) + "\n"

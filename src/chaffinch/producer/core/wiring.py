@@ -42,6 +42,7 @@ class Wiring:
         self.is_idempotent = is_idempotent(settings)
         self.transactional_id: str | None = settings["transactional.id"]
         self.transaction_timeout_ms: int = settings["transaction.timeout.ms"]
+        self.block_ms: int = settings["max.block.ms"]
         self.retries: int = settings["retries"]
         self.retry_unknown_ms: int = settings["retry.unknown.topic.partition.ms"]
         self.delivery_timeout_ms: int = settings["delivery.timeout.ms"]

@@ -1,0 +1,252 @@
+"""KIP-1050 and the transaction manager: every state with every event, and the two promises about commits and aborts.
+
+The table is written out, not computed: a state or an event that is added without its row or column fails here. A cell is the state
+after the event and what the caller of it hears: `ok`, `waits`, or an error's class; a record hears its own fate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch import Producer
+from chaffinch.errors import (
+    ErrorCode,
+    Group,
+    KafkaException,
+    NetworkException,
+    RecordTooLargeException,
+    TimeoutException,
+    codes,
+    exception_for,
+    group_of,
+)
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.core.transaction_moves import MOVES, IllegalMove, Move, State, moves_table
+from chaffinch.producer.core.transaction_requests import Step
+from chaffinch.producer.records import GroupMetadata
+from tests.producer.core.rig import LOST, OK, Answer, Rig
+from tests.producer.core.test_transaction import STEPS, rig_in, run_whole
+
+OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
+
+
+def call(kind: type, **arguments: Any) -> Callable[[Rig], object]:
+    return lambda rig: rig.call(kind, "the call", **arguments) or "waits"
+
+
+def send(rig: Rig) -> object:
+    """What the door of the public producer does first."""
+    assert rig.core.transaction is not None
+    return rig.core.transaction.refusal_of_send() or "ok"
+
+
+def fail(code: ErrorCode) -> Callable[[Rig], object]:
+    """A record that was on its way fails; where nothing is on its way, its failure is reported all the same."""
+
+    def happen(rig: Rig) -> object:
+        assert rig.core.transaction is not None
+        rig.core.delivery.out += rig.core.transaction.record_failed(exception_for(code, api="Produce"))
+        rig.step(events.TimePassed())
+        return "ok"
+
+    return happen
+
+
+def time_is_up(rig: Rig) -> object:
+    """Whoever waits has waited for max.block.ms; the answer comes afterwards, if at all."""
+    rig.sleep(60_001)
+    heard = [outcome for name, outcome in rig.calls.items() if isinstance(outcome, TimeoutException)]
+    return heard[0] if heard else "ok"
+
+
+EVENTS: dict[str, Callable[[Rig], object]] = {
+    "init": call(events.InitTransactionsCalled),
+    "begin": call(events.BeginTransactionCalled),
+    "send": send,
+    "offsets": call(events.SendOffsetsCalled, offsets=OFFSETS, group=GroupMetadata("group")),
+    "commit": call(events.CommitCalled),
+    "abort": call(events.AbortCalled),
+    "abortable": fail(codes.TRANSACTION_ABORTABLE),
+    "configuration": fail(codes.INVALID_RECORD),
+    "recoverable": fail(codes.PRODUCER_FENCED),
+    "time is up": time_is_up,
+}
+
+
+def outcome(state: State, happen: Callable[[Rig], object]) -> str:
+    rig = rig_in(state)
+    try:
+        heard = happen(rig)
+    except IllegalMove:
+        return "impossible"
+    assert rig.core.transaction is not None
+    words = {"done": "ok"}.get(heard, heard) if isinstance(heard, str) else type(heard).__name__.removesuffix("Exception")
+    return f"{rig.core.transaction.state.name} {words}"
+
+
+# `=`: the state stays. `!`: IllegalStateException, and the state stays. `never`: cannot happen, because no record is on its way.
+# `ended`: the error that ended the producer.
+# fmt: off
+GRID = """
+                | init  | begin                  | send                   | offsets                | commit                 | abort
+UNINITIALIZED   | READY | !                      | !                      | !                      | !                      | !
+INITIALIZING    | waits | !                      | !                      | !                      | !                      | !
+READY           | !     | IN_TRANSACTION         | !                      | !                      | !                      | !
+IN_TRANSACTION  | !     | !                      | =                      | =                      | READY                  | READY
+COMMITTING      | !     | !                      | !                      | !                      | waits                  | !
+ABORTABLE_ERROR | !     | = InvalidRecord        | = TransactionAbortable | = InvalidRecord        | = InvalidRecord        | READY
+ABORTING        | !     | !                      | !                      | !                      | !                      | waits
+FATAL_ERROR     | ended | ended                  | ended                  | ended                  | ended                  | ended
+
+                | abortable       | configuration   | recoverable | time is up
+UNINITIALIZED   | never           | never           | FATAL_ERROR | =
+INITIALIZING    | never           | never           | FATAL_ERROR | = Timeout
+READY           | never           | never           | FATAL_ERROR | =
+IN_TRANSACTION  | ABORTABLE_ERROR | ABORTABLE_ERROR | FATAL_ERROR | =
+COMMITTING      | ABORTABLE_ERROR | ABORTABLE_ERROR | FATAL_ERROR | = Timeout
+ABORTABLE_ERROR | =               | =               | FATAL_ERROR | =
+ABORTING        | =               | =               | FATAL_ERROR | = Timeout
+FATAL_ERROR     | =               | =               | =           | =
+"""
+
+MOVES_WRITTEN_OUT = """
+                | INIT_CALLED  | INITIALIZED | INIT_REFUSED  | BEGIN_CALLED   | COMMIT_CALLED | ABORT_CALLED | ENDED | FAILED_ABORTABLY
+UNINITIALIZED   | INITIALIZING |             |               |                |               |              |       |
+INITIALIZING    | INITIALIZING | READY       | UNINITIALIZED |                |               |              |       |
+READY           |              |             |               | IN_TRANSACTION |               |              |       |
+IN_TRANSACTION  |              |             |               |                | COMMITTING    | ABORTING     |       | ABORTABLE_ERROR
+COMMITTING      |              |             |               |                | COMMITTING    |              | READY | ABORTABLE_ERROR
+ABORTABLE_ERROR |              |             |               |                |               | ABORTING     |       | ABORTABLE_ERROR
+ABORTING        |              |             |               |                |               | ABORTING     | READY | ABORTING
+FATAL_ERROR     |              |             |               |                |               |              |       | FATAL_ERROR
+"""
+# fmt: on
+
+
+def cells(grid: str) -> dict[tuple[str, str], str]:
+    """(row, column) -> cell, of one grid after the other."""
+    found = {}
+    for part in grid.strip("\n").split("\n\n"):
+        head, *rows = [[cell.strip() for cell in line.split("|")] for line in part.split("\n")]
+        for name, *row in rows:
+            found.update({(name, column): cell for column, cell in zip(head[1:], row, strict=True)})
+    return found
+
+
+def written(state: str, cell: str) -> str:
+    """A cell in the words of `outcome`."""
+    match cell:
+        case "never":
+            return "impossible"
+        case "!":
+            return f"{state} IllegalState"
+        case "waits":
+            return f"{state} waits"
+        case "ended":
+            return f"{state} InvalidProducerEpoch"
+    after, _, heard = cell.partition(" ")
+    return f"{state if after == '=' else after} {heard or 'ok'}"
+
+
+CELLS = cells(GRID)
+
+
+def test_every_state_and_every_event_is_in_the_table() -> None:
+    assert CELLS.keys() == {(state.name, name) for state in State for name in EVENTS}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+@pytest.mark.parametrize("state", State, ids=lambda state: state.name)
+def test_every_event_in_every_state(state: State, name: str) -> None:
+    assert outcome(state, EVENTS[name]) == written(state.name, CELLS[state.name, name])
+
+
+def test_the_moves_are_these_and_no_others() -> None:
+    expected = {pair: after for pair, after in cells(MOVES_WRITTEN_OUT).items() if after}
+    expected.update({(state.name, Move.FAILED_FATALLY.name): "FATAL_ERROR" for state in State})
+    assert {(state.name, move.name): after.name for (state, move), after in MOVES.items()} == expected
+
+
+def test_the_printed_table_has_every_state_and_move() -> None:
+    head, _, *rows = moves_table().splitlines()
+    assert [cell.strip() for cell in head.split("|")[2:-1]] == [move.value for move in Move]
+    assert [row.split("|")[1].strip() for row in rows] == [state.value for state in State]
+    assert sum(cell.strip() != "" for row in rows for cell in row.split("|")[2:-1]) == len(MOVES)
+
+
+EVERY_CODE = [code for code in codes.ALL if code is not codes.NONE] + [codes.by_number(31_000)]
+
+
+class TestAborts:
+    """ "The producer.abortTransaction() method will not throw an abortable exception to avoid creating a loop."""
+
+    @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
+    def test_whatever_the_broker_answers(self, step: Step) -> None:
+        for code in EVERY_CODE:
+            rig = run_whole(step, *[code] * 4, commits=False)
+            heard = rig.calls.get("end")
+            assert heard in (None, "done") or self.is_allowed(heard), f"{step}, {code.name}: {heard!r}"
+
+    @staticmethod
+    def is_allowed(error: object) -> bool:
+        """Beside errors that end the producer: a call in the wrong order, because there is no transaction after a refused init."""
+        return isinstance(error, TimeoutException) or (
+            isinstance(error, KafkaException) and group_of(error) is Group.APPLICATION_RECOVERABLE
+        )
+
+    @pytest.mark.parametrize("answer", [*(Answer(code) for code in EVERY_CODE), LOST], ids=lambda answer: getattr(answer, "code", answer))
+    def test_whatever_becomes_of_its_records(self, answer: Answer | str) -> None:
+        rig = rig_in(State.IN_TRANSACTION)
+        rig.send("b")
+        rig.call(events.AbortCalled, "abort")
+        rig.answer(answer)
+        rig.sleep(5_000)
+        assert rig.calls["abort"] == "done" or self.is_allowed(rig.calls["abort"])
+
+
+class TestCommits:
+    """A commit never succeeds with a failed record in it (decision 16)."""
+
+    @pytest.mark.parametrize("culprits", [(), (0,)], ids=["nobody named", "one named"])
+    @pytest.mark.parametrize("when", ["before", "while"])
+    def test_whatever_the_broker_says_of_a_record(self, when: str, culprits: tuple[int, ...]) -> None:
+        for code in EVERY_CODE:
+            rig = rig_in(State.IN_TRANSACTION)
+            rig.send("b")
+            if when == "while":
+                rig.call(events.CommitCalled, "commit")
+            for _ in range(3):
+                if rig.open:
+                    rig.answer(Answer(code, culprits))
+                    rig.sleep(2_000)
+            if rig.open:
+                rig.answer(OK)
+            if when == "before":
+                rig.call(events.CommitCalled, "commit")
+            (fate,) = rig.fate("b")
+            is_failed = isinstance(rig.fates["b"], KafkaException)
+            assert is_failed is isinstance(rig.calls["commit"], KafkaException), f"{code.name}: {fate}, {rig.calls['commit']!r}"
+
+    def test_a_record_that_failed_at_send(self) -> None:
+        rig = rig_in(State.IN_TRANSACTION)
+        rig.core.records_refused(1, RecordTooLargeException("too large"))
+        assert isinstance(rig.call(events.CommitCalled, "commit"), RecordTooLargeException)
+
+    def test_a_record_that_expired(self) -> None:
+        rig = rig_in(State.IN_TRANSACTION)
+        rig.send("b")
+        rig.call(events.CommitCalled, "commit")
+        rig.sleep(130_000)
+        assert group_of(rig.error("b")) is Group.TRANSACTION_ABORTABLE
+        assert isinstance(rig.calls["commit"], KafkaException)
+
+
+def test_waiting_without_a_broker_names_its_address() -> None:
+    with Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t", max_block_ms=100) as producer:
+        with pytest.raises(TimeoutException, match=r"no broker reachable at 127\.0\.0\.1:1 \(refused\)") as raised:
+            producer.init_transactions()
+    assert isinstance(raised.value.__cause__, NetworkException)
