@@ -137,7 +137,7 @@ def kafka_python_class(cls: type[Message]) -> Any:
     """The class of the same name in kafka-python, or made by it for messages that it does not have."""
     if cls.__name__ in consumer_group_schemas.CLASSES:
         return consumer_group_schemas.CLASSES[cls.__name__]
-    for module in ("producer", "consumer", "metadata", "admin"):
+    for module in ("producer", "consumer", "metadata", "admin", "sasl"):
         found = getattr(importlib.import_module(f"kafka.protocol.{module}"), cls.__name__, None)
         if found is not None:
             return found

@@ -33,6 +33,15 @@ def check_config(where: str, config: object) -> None:
             raise ConfigException(f"{where}: option {name} cannot be None; leave it out for its default")
 
 
+def check_users(where: str, users: object) -> None:
+    """A mapping of names to passwords, all of them texts with something in them. Raises ConfigException, which shows no password."""
+    if not isinstance(users, Mapping):
+        raise ConfigException(f"{where}: expected a mapping of names to passwords")
+    for name, password in users.items():
+        if not all(isinstance(text, str) and text and "\0" not in text for text in (name, password)):
+            raise ConfigException(f"{where}: name and password of user {name!r} must be texts with something in them")
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like this one, if one is like it."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=LIKENESS_MIN)), None)

@@ -61,7 +61,8 @@ class RequestsHeld:
 class Peer(asyncio.BufferedProtocol):
     """A connected client. `node_id`: the declared node on whose listener it came.
 
-    `unread_bytes_max`: answers that the client has not read, beyond which nothing more is done for it; one fetch answer may exceed it.
+    `is_known`: no login is asked for, or it is done. `unread_bytes_max`: answers that the client has not read, beyond which nothing more is
+    done for it; one fetch answer may exceed it.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Peer(asyncio.BufferedProtocol):
         self.frames = frames
         self.address = "?"
         self.host = ""  # As Kafka shows it to those who describe groups.
+        self.is_known = True
         self.bytes_received = 0
         self.bytes_answered = 0
         self.requests_received = 0

@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 
 class EmbeddedBroker:
-    """See the module. `topics` as in `topic_arguments.Topics`; `config`: broker options; `port` 0: a free one.
+    """See the module. `topics` as in `topic_arguments.Topics`; `config`: broker options; `port` 0: a free one;
+    `users`: names and passwords of who may log in, where `security.protocol` asks for a login.
 
     Raises ConfigException for wrong arguments and options, an ApiException for a topic that is refused, OSError for a port in use, and
     StorageError for a data directory that is in use, foreign or damaged.
@@ -48,11 +49,14 @@ class EmbeddedBroker:
         brokers: int = 1,
         config: Mapping[str, Any] | None = None,
         port: int = 0,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         argument_checks.check(brokers=brokers, port=port, data_dir=data_dir)
         argument_checks.check_config("config", {} if config is None else config)
         wanted = parse_python(topics)
+        argument_checks.check_users("users", {} if users is None else users)
         self._config = dict(config or {})
+        self._users = dict(users or {})
         self._file_system: DiskFileSystem | MemoryFileSystem = MemoryFileSystem() if data_dir is None else DiskFileSystem(str(data_dir))
         self._data_dir = None if data_dir is None else str(data_dir)
         self._server: BrokerServer | None = None
@@ -109,7 +113,9 @@ class EmbeddedBroker:
     def _start(self, listeners: list[Any], stopped: Sequence[int] = ()) -> None:
         nodes, dice = nodes_of(listeners, HOST), random.SystemRandom()
         self._server = self._thread.run(
-            BrokerServer.start(self._file_system, self._config, listeners=listeners, nodes=nodes, dice=dice, stopped=stopped)
+            BrokerServer.start(
+                self._file_system, self._config, listeners=listeners, nodes=nodes, dice=dice, stopped=stopped, users=self._users
+            )
         )
 
     # Looking ----------------------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -23,6 +24,21 @@ PORT_MAX: Final = 65535
 
 RETRY_SECONDS: Final = 1.0
 """When accepting is tried again that the system refused."""
+
+HANDSHAKES_MAX: Final = 1000
+"""Connections of one listener whose TLS handshake is not done: beyond it the oldest is dropped. Of honest clients it takes milliseconds."""
+
+SHUTDOWN_SECONDS: Final = 2.0
+"""A client that does not answer the end of TLS is not waited for any longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How a listener speaks TLS. `failed(address, reason)` is told of each handshake that came to nothing."""
+
+    context: ssl.SSLContext
+    handshake_seconds: float
+    failed: Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +121,12 @@ class Listener:
     Accepts by itself, because a server of asyncio's that is closed loses the connections it was about to make: nobody closes them.
     """
 
-    def __init__(self, listening: socket.socket) -> None:
+    def __init__(self, listening: socket.socket, tls: Tls | None = None) -> None:
         self._socket = listening
+        self._tls = tls
         self._target = listening.getsockname()
         self._new_connection: Callable[[], asyncio.BaseProtocol] | None = None
-        self._accepting: set[asyncio.Task[None]] = set()
+        self._accepting: dict[asyncio.Task[None], None] = {}  # Oldest first.
 
     @property
     def port(self) -> int:
@@ -151,7 +168,7 @@ class Listener:
         loop = asyncio.get_running_loop()
         for _ in range(ACCEPTED_PER_TURN):
             try:
-                connection, _ = self._socket.accept()
+                connection, address = self._socket.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # Out of descriptors, most likely: those who wait stay in the queue of the system.
@@ -160,19 +177,44 @@ class Listener:
                 loop.call_later(RETRY_SECONDS, self._accept_again)
                 return
             connection.setblocking(False)
-            task = loop.create_task(self._connect(connection))
-            self._accepting.add(task)
-            task.add_done_callback(self._accepting.discard)
+            task = loop.create_task(self._connect(connection, str(address[0]) if isinstance(address, tuple) else "?"))
+            if self._tls is not None and len(self._accepting) >= HANDSHAKES_MAX:
+                next(iter(self._accepting)).cancel()
+            self._accepting[task] = None
+            task.add_done_callback(self._accepting.pop)
 
     def _accept_again(self) -> None:
         if self._new_connection is not None:
             asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
-    async def _connect(self, connection: socket.socket) -> None:
+    async def _connect(self, connection: socket.socket, address: str) -> None:
         if self._new_connection is None:
             connection.close()
             return
+        loop, tls = asyncio.get_running_loop(), self._tls
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(self._new_connection, connection)
-        except OSError:  # The peer is gone.
+            if tls is None:
+                await loop.connect_accepted_socket(self._new_connection, connection)
+            else:
+                await loop.connect_accepted_socket(
+                    self._new_connection,
+                    connection,
+                    ssl=tls.context,
+                    ssl_handshake_timeout=tls.handshake_seconds,
+                    ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+                )
+        except OSError as error:  # The peer is gone, or speaks no TLS that we accept.
             connection.close()
+            if tls is not None:
+                tls.failed(address, _reason(error))
+        except asyncio.CancelledError:
+            connection.close()
+            raise
+
+
+def _reason(error: OSError) -> str:
+    """OpenSSL's own words, without where in its source they come from."""
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, str):
+        return reason.replace("_", " ").lower()
+    return str(error) or "the client has gone"

@@ -109,6 +109,9 @@ def _connections(server: BrokerServer) -> Iterator[Family]:
     peers, traffic = server.peers, server.traffic
     yield _single("chaffinch_connections", "connections of clients now", len(peers))
     yield _single("chaffinch_connections_accepted_total", "connections of clients", traffic.connections)
+    logins = server.core.state.authentication.counts
+    outcomes = [({"outcome": outcome}, logins[outcome]) for outcome in ("succeeded", "renewed", "failed", "expired")]
+    yield Family("chaffinch_authentications_total", "logins and TLS handshakes by outcome; of the latter only those that failed", outcomes)
     yield Family("chaffinch_requests_total", "requests by API", [({"api": api}, count) for api, count in sorted(traffic.requests.items())])
     yield _single("chaffinch_received_bytes_total", "bytes of requests", traffic.bytes_received(peers))
     yield _single("chaffinch_answered_bytes_total", "bytes of answers", traffic.bytes_answered(peers))

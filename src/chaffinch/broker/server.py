@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,7 @@ from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.topics import Dice
+from chaffinch.broker.door import Door, tls_context
 from chaffinch.broker.listeners import Listener
 from chaffinch.broker.topic_arguments import TopicArgument
 from chaffinch.broker.traffic import Traffic
@@ -45,18 +47,21 @@ TURNS_TO_END: Final = 5
 class BrokerServer:
     """A running broker. Made by `start`; `close` ends it in order, `abandon` as a SIGKILL would."""
 
-    def __init__(self, core: BrokerCore, listeners: Sequence[socket.socket], clock: Clock, start_ms: int) -> None:
-        """`start_ms`: what the clock's `wall_ms` was when its `now_ms` was 0: with it the core's time begins."""
+    def __init__(
+        self, core: BrokerCore, listeners: Sequence[socket.socket], clock: Clock, start_ms: int, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`start_ms`: what the clock's `wall_ms` was when its `now_ms` was 0: with it the core's time begins. `tls`: None for without."""
         self.core = core
         self._clock = clock
         self._start_ms = start_ms
-        self._listeners = [Listener(listener) for listener in listeners]
         self._loop = asyncio.get_running_loop()
         self._peers: dict[int, Peer] = {}
         self._ids = itertools.count(1)
         self._wall = core.state.wall
         self._looked_ms: int | None = None
         settings = core.state.settings
+        self._door = Door(settings, core.state.authentication, tls, self._loop, self._say_of)
+        self._listeners = [Listener(listener, self._door.tls) for listener in listeners]
         self._connections_max: int = settings["max.connections"]
         self._unread_bytes_max: int = settings["connections.max.unread.bytes"]
         self._frame_bytes_max: int = settings["socket.request.max.bytes"]
@@ -86,21 +91,25 @@ class BrokerServer:
         dice: Dice,
         clock: Clock | None = None,
         stopped: Iterable[int] = (),
+        users: Mapping[str, str] | None = None,
     ) -> BrokerServer:
-        """Open the core and begin to accept, but for the nodes that are `stopped`. Raises ConfigException, StorageError; the listeners are
-        closed then."""
+        """Open the core and begin to accept, but for the nodes that are `stopped`. `users`: names and passwords of who may log in.
+
+        Raises ConfigException, StorageError; the listeners are closed then.
+        """
         clock = clock or SystemClock()
         wall_ms = clock.wall_ms()
         start_ms = wall_ms - clock.now_ms()
         try:
             parsed = options.parse(settings)
             _check_replication(parsed["default.replication.factor"], len(nodes))
-            core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, now_ms=wall_ms)
+            tls = tls_context(parsed)
+            core = BrokerCore(file_system, parsed, nodes=nodes, dice=dice, now_ms=wall_ms, users=users)
         except BaseException:
             for listener in listeners:
                 listener.close()
             raise
-        server = cls(core, listeners, clock, start_ms)
+        server = cls(core, listeners, clock, start_ms, tls)
         try:
             server._accept(stopped)
         except BaseException:
@@ -184,6 +193,7 @@ class BrokerServer:
             return False
         self._peers[peer.connection_id] = peer
         self.traffic.connections += 1
+        self._door.met(peer)
         return True
 
     def received(self, peer: Peer, request: ReceivedRequest) -> None:
@@ -193,6 +203,8 @@ class BrokerServer:
             self._load_kernels()
         self.traffic.requests[request.api.name] += 1
         effects = self.core.apply(event, self._now_ms())
+        if not peer.is_known:
+            self._door.look(peer)
         if self._syncs:
             self._send_later(effects)
         else:
@@ -214,6 +226,7 @@ class BrokerServer:
 
     def disconnected(self, peer: Peer) -> None:
         self._watch.forget(peer)
+        self._door.gone(peer)
         self.traffic.count_gone(peer)
         if self._peers.pop(peer.connection_id, None) is not None and not self._is_ending:
             self._carry_out(self.core.apply(ConnectionLost(connection_id=peer.connection_id), self._now_ms()))
@@ -265,7 +278,8 @@ class BrokerServer:
     def _close_peer(self, effect: CloseConnection) -> None:
         peer = self._peers.get(effect.connection_id)
         if peer is not None:
-            LOG.info("connection from %s closed: %s", peer.address, effect.reason)
+            if effect.reason:
+                LOG.info("connection from %s closed: %s", peer.address, effect.reason)
             peer.close()
 
     def _send_later(self, effects: Sequence[Effect]) -> None:
@@ -392,8 +406,11 @@ class BrokerServer:
             threading.Thread(target=load_kernels, name="chaffinch-kernels", daemon=True).start()
 
     def _say_seldom(self, peer: Peer, what: str, text: str) -> None:
+        self._say_of(what, peer.address.rpartition(":")[0], text)
+
+    def _say_of(self, what: str, address: str, text: str) -> None:
         refusals = self.core.state.refusals
-        refusals.say_seldom(what, peer.address.rpartition(":")[0], text, self._now_ms())
+        refusals.say_seldom(what, address, text, self._now_ms())
         self._carry_out(refusals.take())
         self._arm()
 

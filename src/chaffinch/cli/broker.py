@@ -16,13 +16,13 @@ import random
 import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
 
-from chaffinch.broker.argument_checks import BROKERS_MAX
+from chaffinch.broker.argument_checks import BROKERS_MAX, check_users
 from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
 from chaffinch.broker.core.declared_replicas import Node
@@ -32,6 +32,7 @@ from chaffinch.broker.listeners import Address, check_ports, listen, nodes_of
 from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
+from chaffinch.cli import properties
 from chaffinch.errors import ConfigException, codes
 from chaffinch.runtime import loop
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, StorageError
@@ -58,6 +59,13 @@ def broker(
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="option=value", help="A broker option, named as in Apache Kafka.")
     ] = None,
+    listener_security: Annotated[
+        str | None,
+        typer.Option("--listener-security", metavar="PROTOCOL", help="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL: docs/security.md."),
+    ] = None,
+    users: Annotated[
+        str | None, typer.Option("--users", metavar="FILE", help="Who may log in: a properties file of name=password lines.")
+    ] = None,
     advertise: Annotated[str | None, typer.Option("--advertise", metavar="HOST:PORT", help="The address that clients are told.")] = None,
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Where Prometheus finds /metrics; without it, nowhere.")
@@ -83,12 +91,14 @@ def broker(
         control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
         metrics=None if metrics is None else parse_address("--metrics", metrics),
     )
-    settings = parse_config(config or [])
+    settings = parse_config([*(config or []), *([] if listener_security is None else [f"security.protocol={listener_security}"])])
+    passwords = {} if users is None else properties.load(users)
+    check_users(f"--users {users}", passwords)
     _allow_many_connections()
     topics = parse_topics(topic or [])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports))
+        loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
     except (StorageError, CorruptLog) as error:
         _refuse(str(error))
     except OSError as error:  # Whose own text would begin with "[Errno 98]".
@@ -103,6 +113,7 @@ async def _main(
     topics: list[TopicArgument],
     settings: dict[str, str],
     ports: Ports,
+    users: Mapping[str, str],
 ) -> None:
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -110,7 +121,7 @@ async def _main(
     listeners = listen(address, brokers)
     nodes = nodes_of(listeners, address.host, advertised)
     file_system = MemoryFileSystem() if data_dir is None else DiskFileSystem(data_dir)
-    server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, dice=random.SystemRandom())
+    server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, dice=random.SystemRandom(), users=users)
     try:
         async with contextlib.AsyncExitStack() as opened:
             ready = f"ready bootstrap.servers={bootstrap_servers(nodes)}"

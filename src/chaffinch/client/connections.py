@@ -1,8 +1,10 @@
-"""One connection to one broker, without its socket: negotiation, requests in flight with their deadlines, bytes in and out.
+"""One connection to one broker, without its socket: negotiation, login, requests in flight with their deadlines, bytes in and out.
 
-The first request on a connection asks for the broker's API versions (KIP-511, with the software name `chaffinch`); what was handed
-over before the answer waits. Requests are answered in order, so one without an answer in time means that the connection is stuck:
-it is given up, as Java's NetworkClient does, and every request in flight fails with it.
+The first request on a connection asks for the broker's API versions (KIP-511, with the software name `chaffinch`), the next ones log in
+if that is asked for; what was handed over before waits. A login that ends with time is renewed before the next request.
+
+Requests are answered in order, so one without an answer in time means that the connection is stuck: it is given up, as Java's
+NetworkClient does, and every request in flight fails with it.
 
 A failed request says whether any of its bytes had been handed to the network. Only then may the broker have acted on it.
 """
@@ -10,12 +12,12 @@ A failed request says whether any of its bytes had been handed to the network. O
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.errors import UnsupportedVersionException
+from chaffinch.errors import AuthenticationException, IllegalSaslStateException, UnsupportedVersionException
 from chaffinch.errors.codes import Numbering
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.client_connection import ClientConnection, ReceivedResponse
@@ -23,12 +25,18 @@ from chaffinch.protocol.schema import Message
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
 from chaffinch.version import VERSION
 
+if TYPE_CHECKING:
+    from chaffinch.client.authentication import Login
+
 # sendmsg takes at most IOV_MAX buffers, 1024 on Linux; fewer do as well.
 BUFFERS_PER_WRITE_MAX: Final = 256
 # A broker that accepts connections but never answers ApiVersions is given up after the request time-out, like any request.
 NEGOTIATION_TOKEN: Final = object()
+LOGIN_TOKEN: Final = object()
 # ApiVersions is asked in our version, in the broker's, and at last in version 0.
 NEGOTIATIONS_MAX: Final = 3
+# A listener with TLS or SASL closes connections of clients that speak neither, without a word.
+_ENDED_BY_BROKER: Final = frozenset({"closed by the broker", "reset by the broker"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +68,8 @@ class Failed:
     is_timeout: bool = False
     is_unsupported: bool = False
     """The broker lives, but knows no version of this API that we speak: trying again is no use."""
+    error: AuthenticationException | None = None
+    """Why broker and client do not accept each other, if they do not: trying again is no use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +85,7 @@ class Disconnected:
 
     address: Address
     reason: str
+    error: AuthenticationException | None = None
 
 
 ConnectionEvent = Answered | Written | Failed | Connected | Disconnected
@@ -95,12 +106,14 @@ class _Request:
 class BrokerConnection:
     """The sans-IO half of a connection. Its owner calls `opened`, moves bytes, and at last `lost`; each call returns what happened."""
 
-    def __init__(self, address: Address, *, client_id: str, request_timeout_ms: int) -> None:
+    def __init__(self, address: Address, *, client_id: str, request_timeout_ms: int, make_login: Callable[[], Login] | None = None) -> None:
         self.address = address
         self.request_timeout_ms = request_timeout_ms
         self.is_negotiated = False
         self.violation: str | None = None
         """Set when the peer broke the protocol: the connection is of no use any more."""
+        self.refusal: AuthenticationException | None = None
+        """Set when the login failed: so is the connection then."""
         self._protocol = ClientConnection(client_id, software_version=VERSION)
         self._waiting: deque[_Request] = deque()
         self._in_flight: dict[int, _Request] = {}
@@ -109,11 +122,20 @@ class BrokerConnection:
         self._queued_bytes = 0
         self._sent_bytes = 0
         self._negotiations = 0
+        self._was_answered = False
+        self._make_login = make_login
+        self._login: Login | None = None
+        self._session_ends_ms: int | None = None
 
     @property
     def numbering(self) -> Numbering:
         """How this broker numbers its error codes: what it announced as a feature."""
         return self._protocol.error_numbering
+
+    @property
+    def is_useless(self) -> bool:
+        """Whether it is to be closed: for a violation or a refusal."""
+        return self.violation is not None or self.refusal is not None
 
     @property
     def in_flight_count(self) -> int:
@@ -151,6 +173,8 @@ class BrokerConnection:
         """Hand over a request; it waits for the negotiation if need be. A request that cannot be encoded fails at once."""
         deadline_ms = now_ms + (self.request_timeout_ms if timeout_ms is None else timeout_ms)
         request = _Request(token, message, deadline_ms, expects_answer, version_max)
+        if self._session_ends_ms is not None and now_ms >= self._session_ends_ms:
+            self._log_in(now_ms)
         if not self.is_negotiated:
             self._waiting.append(request)
             return []
@@ -214,30 +238,66 @@ class BrokerConnection:
         events: list[ConnectionEvent] = []
         for response in responses:
             request = self._in_flight.pop(response.correlation_id)
-            if request.token is not NEGOTIATION_TOKEN:
-                events.append(Answered(address=self.address, token=request.token, message=response.message, numbering=self.numbering))
-            elif self._protocol.versions is not None:
-                events.extend(self._negotiated())
-            elif self._negotiations < NEGOTIATIONS_MAX:
-                self.opened(now_ms)  # The broker does not know our version of ApiVersions and has said which it knows.
+            if request.token is NEGOTIATION_TOKEN:
+                self._negotiate(response.message, now_ms, events)
+            elif request.token is LOGIN_TOKEN:
+                self._go_on_with_login(response.message, now_ms, events)
             else:
-                self.violation = f"the broker refuses ApiVersions: {response.message}"
+                self._was_answered = True
+                events.append(Answered(address=self.address, token=request.token, message=response.message, numbering=self.numbering))
         return events
 
-    def _negotiated(self) -> list[ConnectionEvent]:
+    def _negotiate(self, answer: Message, now_ms: int, events: list[ConnectionEvent]) -> None:
+        if self._protocol.versions is not None:
+            if self._make_login is None:
+                self._ready(events)
+            else:
+                self._log_in(now_ms)
+        elif self._negotiations < NEGOTIATIONS_MAX:
+            self.opened(now_ms)  # The broker does not know our version of ApiVersions and has said which it knows.
+        else:
+            self.violation = f"the broker refuses ApiVersions: {answer}"
+
+    def _log_in(self, now_ms: int) -> None:
+        """Begin a login; requests wait until it is done."""
+        assert self._make_login is not None
+        self.is_negotiated, self._session_ends_ms = False, None
+        self._login = self._make_login()
+        self._send_login(self._login.first(), now_ms)
+
+    def _go_on_with_login(self, answer: Message, now_ms: int, events: list[ConnectionEvent]) -> None:
+        assert self._login is not None
+        try:
+            message = self._login.next(answer)
+        except AuthenticationException as error:
+            self.refusal = type(error)(f"{self.address}: {error.message}")
+            return
+        if message is not None:
+            self._send_login(message, now_ms)
+            return
+        self._session_ends_ms = now_ms + self._login.session_ms if self._login.session_ms else None
+        self._login = None
+        self._ready(events)
+
+    def _send_login(self, message: Message, now_ms: int) -> None:
+        if self._encode(_Request(LOGIN_TOKEN, message, now_ms + self.request_timeout_ms, True, None)):
+            self.refusal = IllegalSaslStateException(f"{self.address}: the broker does not know SaslHandshake: no login there")
+
+    def _ready(self, events: list[ConnectionEvent]) -> None:
         self.is_negotiated = True
-        events: list[ConnectionEvent] = [Connected(address=self.address)]
+        events.append(Connected(address=self.address))
         while self._waiting:
             events.extend(self._encode(self._waiting.popleft()))
-        return events
 
     def is_stuck(self, now_ms: int) -> bool:
         """Whether a request has been in flight longer than its time-out: the connection is to be given up."""
         deadline_ms = self.deadline_ms
         return deadline_ms is not None and deadline_ms <= now_ms
 
-    def lost(self, reason: str, *, now_ms: int | None = None) -> list[ConnectionEvent]:
+    def lost(self, reason: str, *, now_ms: int | None = None, error: AuthenticationException | None = None) -> list[ConnectionEvent]:
         """The connection is gone: all its requests fail, in the order in which they were handed over."""
+        if not self._was_answered and reason in _ENDED_BY_BROKER:
+            reason += " before its first answer: its listener may want TLS or a login (security.protocol), or neither"
         requests = [*self._in_flight.values(), *self._unanswered, *self._waiting]
         self._in_flight.clear()
         self._unanswered.clear()
@@ -251,8 +311,9 @@ class BrokerConnection:
                 reason=reason,
                 was_sent=0 <= request.starts_at < self._sent_bytes,
                 is_timeout=now_ms is not None and request.deadline_ms <= now_ms,
+                error=error,
             )
             for request in requests
-            if request.token is not NEGOTIATION_TOKEN
+            if request.token is not NEGOTIATION_TOKEN and request.token is not LOGIN_TOKEN
         ]
-        return [*events, Disconnected(address=self.address, reason=reason)]
+        return [*events, Disconnected(address=self.address, reason=reason, error=error)]

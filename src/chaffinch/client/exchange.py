@@ -66,6 +66,8 @@ def failure_of(exchange: Exchange) -> ApiException:
         return TimeoutException(f"no answer from {exchange.address} in time", stored=Stored.POSSIBLY, api=api)
     if outcome.is_unsupported:
         return UnsupportedVersionException(f"{exchange.address}: {outcome.reason}", stored=Stored.NO, api=api)
+    if outcome.error is not None:
+        return outcome.error
     stored = Stored.POSSIBLY if outcome.was_sent else Stored.NO
     error_class = TimeoutException if outcome.is_timeout else NetworkException
     return error_class(f"{exchange.address}: {outcome.reason}", stored=stored, api=api)

@@ -11,18 +11,26 @@ import random
 import selectors
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, Failed
 from chaffinch.client.options import ConnectionSettings
+from chaffinch.errors import AuthenticationException, SslAuthenticationException
 from chaffinch.protocol.schema import Message
 from chaffinch.runtime import sockets
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.runtime.sockets import SocketFailed, Waker
+
+if TYPE_CHECKING:
+    import ssl
+
+    from chaffinch.client.authentication import Credentials, Login
+    from chaffinch.runtime.tls import ClientTls, TlsSettings
 
 # How often one connection may read before the others get their turn.
 READS_PER_TURN_MAX: Final = 16
@@ -30,15 +38,23 @@ READS_PER_TURN_MAX: Final = 16
 
 @dataclass(slots=True)
 class _Transport:
-    """A connection and its socket. `alternatives`: further socket addresses of the name, to try if this one fails."""
+    """A connection and its socket. `alternatives`: further socket addresses of the name, to try if this one fails.
+
+    `advance` is what to do when the socket is ready: finish connecting, shake hands, move bytes.
+    """
 
     connection: BrokerConnection
     opened: socket.socket
     setup_deadline_ms: int
+    advance: Callable[[_Transport, int], None]
     alternatives: list[tuple[int, Any]] = field(default_factory=list)
     is_open: bool = False
     active_ms: int = 0
     events_wanted: int = 0
+    send: Callable[[Any, Sequence[memoryview]], int] = sockets.send_some
+    receive: Callable[[Any, memoryview], int | None] = sockets.receive_some
+    tls: ssl.SSLSocket | None = None
+    """The socket again, if it speaks TLS."""
 
 
 class Network:
@@ -49,6 +65,8 @@ class Network:
         self._clock = clock or SystemClock()
         self._dice = dice or random.Random()
         self._setup_failures: Counter[Address] = Counter()
+        self._tls = _tls_of(settings.security.tls)
+        self._make_login = _login_of(settings.security.credentials)
         self._transports: dict[Address, _Transport] = {}
         self._selector = selectors.DefaultSelector()
         self._waker = Waker()
@@ -90,7 +108,7 @@ class Network:
             if transport is None:
                 self._waker.drain()
                 continue
-            self._guarded(transport, self._advance if transport.is_open else self._finish_connecting, mask)
+            self._guarded(transport, transport.advance, mask)
         self._look_around()
         events, self._events = self._events, []
         return events
@@ -150,10 +168,12 @@ class Network:
 
     def _connect(self, address: Address, now_ms: int) -> _Transport:
         settings = self._settings
-        connection = BrokerConnection(address, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms)
+        connection = BrokerConnection(
+            address, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms, make_login=self._make_login
+        )
         opened, alternatives = self._open_first(sockets.resolve(address.host, address.port))
         setup_ms = settings.setup_backoff.wait_ms(self._setup_failures[address] + 1, self._dice)
-        transport = _Transport(connection, opened, now_ms + setup_ms, alternatives)
+        transport = _Transport(connection, opened, now_ms + setup_ms, self._finish_connecting, alternatives)
         self._transports[address] = transport
         self._register(transport)
         return transport
@@ -183,10 +203,17 @@ class Network:
         try:
             step(transport, *arguments)
         except SocketFailed as failure:
-            self._lose(transport, str(failure))
+            error = self._refusal(transport, failure)
+            self._lose(transport, str(failure) if error is None else error.message, error)
         else:
-            if transport.connection.violation is not None:
-                self._lose(transport, transport.connection.violation)
+            connection = transport.connection
+            if connection.refusal is not None:
+                self._lose(transport, connection.refusal.message, connection.refusal)
+            elif connection.violation is not None:
+                self._lose(transport, connection.violation)
+
+    def _refusal(self, transport: _Transport, failure: SocketFailed) -> AuthenticationException | None:
+        return SslAuthenticationException(f"{transport.connection.address}: {failure}") if failure.is_refusal else None
 
     def _finish_connecting(self, transport: _Transport, _mask: int) -> None:
         try:
@@ -199,8 +226,28 @@ class Network:
             transport.opened, transport.alternatives = self._open_first(transport.alternatives)
             self._register(transport)
             return
+        if self._tls is None:
+            self._opened(transport)
+        else:
+            self._selector.unregister(transport.opened)
+            transport.opened = transport.tls = self._tls.wrap(transport.opened, transport.connection.address.host)
+            transport.send, transport.receive = self._tls.send_some, self._tls.receive_some
+            transport.advance = self._shake_hands
+            self._register(transport)
+
+    def _shake_hands(self, transport: _Transport, _mask: int) -> None:
+        assert self._tls is not None
+        assert transport.tls is not None
+        wanted = self._tls.shake_hands(transport.tls)
+        if wanted:
+            self._want(transport, wanted)
+        else:
+            self._opened(transport)
+
+    def _opened(self, transport: _Transport) -> None:
         now_ms = self._clock.now_ms()
         transport.is_open = True
+        transport.advance = self._advance
         transport.active_ms = now_ms
         self._setup_failures.pop(transport.connection.address, None)
         transport.connection.opened(now_ms)
@@ -213,19 +260,22 @@ class Network:
         self._write(transport)
 
     def _read(self, transport: _Transport) -> None:
-        for _ in range(READS_PER_TURN_MAX):
+        turns = 0
+        # What TLS has unpacked already makes no socket readable again.
+        while turns < READS_PER_TURN_MAX or (transport.tls is not None and transport.tls.pending()):
+            turns += 1
             buffer = transport.connection.get_buffer()
-            count = sockets.receive_some(transport.opened, buffer)
+            count = transport.receive(transport.opened, buffer)
             if count is None:
                 return
             self._events += transport.connection.received(count, self._clock.now_ms())
-            if count < len(buffer) or transport.connection.violation is not None:
+            if transport.connection.is_useless or (count < len(buffer) and transport.tls is None):
                 return
 
     def _write(self, transport: _Transport) -> None:
         connection = transport.connection
         while connection.wants_write:
-            count = sockets.send_some(transport.opened, connection.buffers())
+            count = transport.send(transport.opened, connection.buffers())
             if not count:
                 break
             self._events += connection.written(count)
@@ -242,17 +292,34 @@ class Network:
             else:
                 self._drop_if_idle(address, now_ms)
 
-    def _lose(self, transport: _Transport, reason: str) -> None:
+    def _lose(self, transport: _Transport, reason: str, error: AuthenticationException | None = None) -> None:
         address = transport.connection.address
         if self._transports.get(address) is not transport:
             return
         if not transport.is_open:
             self._setup_failures[address] += 1
         self._forget(transport)
-        self._events += transport.connection.lost(reason, now_ms=self._clock.now_ms())
+        self._events += transport.connection.lost(reason, now_ms=self._clock.now_ms(), error=error)
 
     def _forget(self, transport: _Transport) -> None:
         del self._transports[transport.connection.address]
         with contextlib.suppress(KeyError, ValueError):  # Never registered, or its number is gone with the socket.
             self._selector.unregister(transport.opened)
         sockets.close_quietly(transport.opened)
+
+
+def _tls_of(settings: TlsSettings | None) -> ClientTls | None:
+    """Raises ConfigException for files that cannot be read."""
+    if settings is None:
+        return None
+    from chaffinch.runtime.tls import ClientTls  # OpenSSL is loaded only where it is used.
+
+    return ClientTls(settings)
+
+
+def _login_of(credentials: Credentials | None) -> Callable[[], Login] | None:
+    if credentials is None:
+        return None
+    from chaffinch.client.authentication import Login
+
+    return partial(Login, credentials, random.SystemRandom())

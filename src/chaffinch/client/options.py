@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from chaffinch.client.backoff import Backoff
+from chaffinch.client.security import PLAINTEXT, SECURITY_OPTIONS, Security
+from chaffinch.protocol.security_options import TLS_WITHOUT_EFFECT
 from chaffinch.settings import Option
 
 # Batches are large and few: the system takes several at once, so that the thread that sends can go on. Kafka's own default is 131072.
 SEND_BUFFER_BYTES: Final = 4 << 20
 
 _ROWS: Final = (
-    Option("security.protocol", "string", "PLAINTEXT", "how to talk to the broker", choices=("PLAINTEXT",)),
     Option("request.timeout.ms", "int", 30_000, "how long a broker may take to answer before its connection is given up", minimum=1),
     Option("socket.connection.setup.timeout.ms", "int", 10_000, "how long opening a connection may take", minimum=1),
     Option("socket.connection.setup.timeout.max.ms", "int", 30_000, "longest such time; it doubles with each failure in a row", minimum=1),
@@ -39,7 +40,7 @@ _ROWS: Final = (
 METADATA_MAX_AGE: Final = Option("metadata.max.age.ms", "int", 300_000, "how old metadata may grow before it is asked for anew", minimum=0)
 """For parts that keep metadata while nobody calls them."""
 
-WITHOUT_EFFECT: Final = frozenset(
+WITHOUT_EFFECT: Final = TLS_WITHOUT_EFFECT | frozenset(
     {
         "auto.include.jmx.reporter",
         "client.dns.lookup",  # Every address of a name is tried, as with use_all_dns_ips.
@@ -60,6 +61,7 @@ def connection_options(client_id: str) -> tuple[Option, ...]:
         Option("bootstrap.servers", "list", None, "host:port of one or more brokers to start from", required=True),
         Option("client.id", "string", client_id, "name sent with each request, for the broker's logs"),
         *_ROWS,
+        *SECURITY_OPTIONS,
     )
 
 
@@ -84,10 +86,11 @@ class ConnectionSettings:
     idle_ms_max: int = 540_000
     send_buffer_bytes: int = SEND_BUFFER_BYTES
     receive_buffer_bytes: int = -1
+    security: Security = PLAINTEXT
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """From the options of `connection_options`, parsed."""
+        """From the options of `connection_options`, parsed. ConfigException for what is wrong about security."""
         return cls(
             client_id=settings["client.id"],
             request_timeout_ms=settings["request.timeout.ms"],
@@ -96,6 +99,7 @@ class ConnectionSettings:
             idle_ms_max=settings["connections.max.idle.ms"],
             send_buffer_bytes=settings["send.buffer.bytes"],
             receive_buffer_bytes=settings["receive.buffer.bytes"],
+            security=Security.of(settings),
         )
 
     @property

@@ -22,7 +22,14 @@ from chaffinch.client.exchange import Deadline, Exchange, failure_of
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.pipeline import Pipeline
-from chaffinch.errors import IllegalStateException, TimeoutException, UnsupportedVersionException, codes, exception_for
+from chaffinch.errors import (
+    AuthenticationException,
+    IllegalStateException,
+    TimeoutException,
+    UnsupportedVersionException,
+    codes,
+    exception_for,
+)
 from chaffinch.errors.handling import Handling
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -39,6 +46,9 @@ CONNECTIONS: Final = ConnectionSettings()
 WINDOW_REQUESTS: Final = 5
 OUT_OF_TIME: Final = "no answer within the caller's time-out"
 POLL_MS_MAX: Final = 1_000
+
+# Asking again changes nothing: the broker has no such API, or one of the two does not accept the other.
+_FINAL: Final = (UnsupportedVersionException, AuthenticationException)
 
 Target = int | Address | Literal["any", "controller"]
 
@@ -234,7 +244,7 @@ class SyncClient:
                 self.pump(0)
             error = failure_of(exchange)
             deadline.note(error, is_new=OUT_OF_TIME not in error.message)
-            if not retries or isinstance(error, UnsupportedVersionException):
+            if not retries or isinstance(error, _FINAL):
                 raise error
             if deadline.is_over:
                 raise self._unreachable(deadline)

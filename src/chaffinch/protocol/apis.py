@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
 from chaffinch.protocol.messages.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from chaffinch.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+)
 from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
 from chaffinch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -48,6 +52,8 @@ from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, Offse
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
 from chaffinch.protocol.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
+from chaffinch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from chaffinch.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest, WriteTxnMarkersResponse
@@ -96,6 +102,7 @@ APIS: dict[int, Api] = {
         _row(SyncGroupRequest, SyncGroupResponse, served=(0, 5), used=(0, 5)),
         _row(DescribeGroupsRequest, DescribeGroupsResponse, served=(0, 6), used=(0, 6)),
         _row(ListGroupsRequest, ListGroupsResponse, served=(0, 5), used=(0, 5)),
+        _row(SaslHandshakeRequest, SaslHandshakeResponse, served=(1, 1), used=(1, 1)),
         _row(ApiVersionsRequest, ApiVersionsResponse, served=(0, 4), used=(0, 4)),
         _row(CreateTopicsRequest, CreateTopicsResponse, served=(2, 7), used=(2, 7)),
         _row(DeleteTopicsRequest, DeleteTopicsResponse, served=(1, 6), used=(1, 6)),
@@ -111,6 +118,7 @@ APIS: dict[int, Api] = {
         _row(DescribeConfigsRequest, DescribeConfigsResponse, served=(1, 4), used=(1, 4)),
         _row(AlterConfigsRequest, AlterConfigsResponse, served=(0, 2), used=(0, 2)),
         _row(DescribeLogDirsRequest, DescribeLogDirsResponse, served=(1, 5), used=(1, 5)),
+        _row(SaslAuthenticateRequest, SaslAuthenticateResponse, served=(0, 2), used=(0, 2)),
         _row(CreatePartitionsRequest, CreatePartitionsResponse, served=(0, 3), used=(0, 3)),
         _row(DeleteGroupsRequest, DeleteGroupsResponse, served=(0, 2), used=(0, 2)),
         _row(ElectLeadersRequest, ElectLeadersResponse, served=(0, 2), used=(0, 2)),
@@ -119,6 +127,7 @@ APIS: dict[int, Api] = {
         _row(OffsetDeleteRequest, OffsetDeleteResponse, served=(0, 0), used=(0, 0)),
         _row(DescribeClientQuotasRequest, DescribeClientQuotasResponse, served=(0, 1), used=(0, 1)),
         _row(DescribeUserScramCredentialsRequest, DescribeUserScramCredentialsResponse, served=(0, 0), used=(0, 0)),
+        _row(AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse, served=(0, 0), used=(0, 0)),
         _row(DescribeClusterRequest, DescribeClusterResponse, served=(0, 2), used=(0, 2)),
         _row(DescribeProducersRequest, DescribeProducersResponse, served=(0, 0), used=(0, 0)),
         _row(DescribeTransactionsRequest, DescribeTransactionsResponse, served=(0, 0), used=(0, 0)),

@@ -55,6 +55,15 @@ class ServerConnection:
         self._held: dict[int, list[Buffer]] = {}  # Responses that wait for earlier ones, by the request's identity.
 
     @property
+    def frame_bytes_max(self) -> int:
+        """Largest request that is taken. It may be changed: whoever has not logged in sends small ones."""
+        return self._frames.frame_bytes_max
+
+    @frame_bytes_max.setter
+    def frame_bytes_max(self, size: int) -> None:
+        self._frames.frame_bytes_max = size
+
+    @property
     def open_count(self) -> int:
         """Requests that wait for their response."""
         return len(self._open)

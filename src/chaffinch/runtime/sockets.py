@@ -16,7 +16,9 @@ _IN_PROGRESS: Final = frozenset({errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EAG
 
 
 class SocketFailed(Exception):
-    """What the operating system said about a socket, in a few words (`refused`, `name not known`)."""
+    """What the operating system said about a socket, in a few words (`refused`, `name not known`). `is_refusal`: it stays so."""
+
+    is_refusal = False
 
 
 def resolve(host: str, port: int) -> list[tuple[int, Any]]:

@@ -21,7 +21,8 @@ from uuid import UUID
 
 from chaffinch.broker.core import chores, options
 from chaffinch.broker.core.answer_room import AnswerTooLarge
-from chaffinch.broker.core.broker_state import BrokerState, Close, Result, Silence, Waiting
+from chaffinch.broker.core.authentication import Authentication
+from chaffinch.broker.core.broker_state import BrokerState, Close, Last, Result, Silence, Waiting, result_of
 from chaffinch.broker.core.cluster_membership import ClusterMembership, first_epoch
 from chaffinch.broker.core.counters import Counters
 from chaffinch.broker.core.declared_replicas import DeclaredNodes, Node
@@ -38,6 +39,8 @@ from chaffinch.broker.core.groups.topic_view import TopicView
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.log_maintenance import LogMaintenance
 from chaffinch.broker.core.producer_expiry import ProducerExpiry
+from chaffinch.broker.core.refusal_log import RefusalLog
+from chaffinch.broker.core.scram_credentials import ScramCredentials
 from chaffinch.broker.core.topics import Dice, Partition, Topic, TopicRegistry
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.broker.core.transaction_participants import TransactionParticipants
@@ -75,10 +78,12 @@ class BrokerCore:
         nodes: Sequence[Node],
         dice: Dice,
         now_ms: int,
+        users: Mapping[str, str] | None = None,
         journal_rewrite_bytes: int = REWRITE_BYTES_MIN,
     ) -> None:
         """Open the data directory, or begin a new one, and finish what a crash left half done.
 
+        `users`: who may log in on listeners with SASL, and their passwords, beside those with SCRAM credentials in the directory.
         `journal_rewrite_bytes`: no smaller journal is written anew.
         Raises ConfigException for wrong options, StorageError for a directory that is in use, foreign, damaged or not writable.
         """
@@ -92,17 +97,20 @@ class BrokerCore:
                 )
                 for name in ("cluster", "transactions", "offsets")
             }
-            self._open(file_system, static, nodes, dice, now_ms)
+            self._open(file_system, static, nodes, dice, now_ms, users or {})
         except BaseException:
             self._directory.close()
             raise
+        self._asks_for_login = self.state.authentication.is_needed
         self._connections: dict[int, _Connection] = {}
         self._waits = WaitingAnswers()
         self._effects: list[Effect] = []
         self._unsynced: dict[Partition, None] = {}
         self._stepped_offset_ms = 0
 
-    def _open(self, file_system: FileSystem, static: Settings, nodes: Sequence[Node], dice: Dice, now_ms: int) -> None:
+    def _open(
+        self, file_system: FileSystem, static: Settings, nodes: Sequence[Node], dice: Dice, now_ms: int, users: Mapping[str, str]
+    ) -> None:
         if self._directory.is_new:
             for journal in self._journals.values():
                 journal.sync()
@@ -128,6 +136,8 @@ class BrokerCore:
             now_ms=now_ms,
         )
         self._syncs = static["flush.policy"] == "always"
+        refusals = RefusalLog()
+        credentials = ScramCredentials(self._journals["cluster"], users, dice)
         groups = GroupCoordinator(self._journals["offsets"], offsets, TopicView(topics), dynamic, dice, changed_keys, wall, now_ms)
         self.state = BrokerState(
             cluster_id=self._directory.cluster_id,
@@ -140,6 +150,8 @@ class BrokerCore:
             membership=membership,
             wall=wall,
             fetch_sessions=FetchSessions(dice, static["max.incremental.fetch.session.cache.slots"]),
+            authentication=Authentication(static, credentials, dice, refusals),
+            refusals=refusals,
             grown=grown,
             changed_keys=changed_keys,
             chores=[transactions, membership, ProducerExpiry(topics, dynamic, now_ms)],
@@ -273,6 +285,10 @@ class BrokerCore:
 
     def _begin(self, event: RequestReceived, connection: _Connection, now_ms: int) -> None:
         """Work on a request now: on a connection that waits for nothing."""
+        outcome = self.state.authentication.gate(event, now_ms) if self._asks_for_login else None
+        if outcome is not None:
+            self._finish(event, result_of(outcome, now_ms))
+            return
         fault = self._fault_for(event.request) if self.state.faults else None
         try:
             if fault is None:
@@ -321,6 +337,9 @@ class BrokerCore:
             self._lost(ConnectionLost(connection_id=event.connection_id))
         elif isinstance(result, Silence):
             self._effects.append(CompleteSilently(event.connection_id, event.request))
+        elif isinstance(result, Last):
+            self._effects.append(Respond(event.connection_id, event.request, result.message))
+            self._finish(event, Close())
         else:
             assert not isinstance(result, Waiting)
             self._effects.append(Respond(event.connection_id, event.request, result))
@@ -376,6 +395,8 @@ class BrokerCore:
     def _lost(self, event: ConnectionLost) -> None:
         if self._connections.pop(event.connection_id, None) is not None:
             self._waits.end(event.connection_id)
+        if self._asks_for_login:
+            self.state.authentication.forget(event.connection_id)
 
 
 def _delayed(result: Result, delay_ms: int, now_ms: int) -> Result:
@@ -387,7 +408,7 @@ def _delayed(result: Result, delay_ms: int, now_ms: int) -> Result:
         return Waiting(deadline_ms=now_ms + delay_ms, keys=(), answer=lambda _now_ms, is_last: message if is_last else None)
     waiting = result
 
-    def answer(late_ms: int, is_last: bool) -> Message | Close | Waiting | None:
+    def answer(late_ms: int, is_last: bool) -> Message | Close | Last | Waiting | None:
         late = waiting.answer(late_ms, is_last)
         again = None if late is None else _delayed(late, delay_ms, late_ms)
         assert not isinstance(again, Silence), "what waits ends with an answer"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from chaffinch.broker.core.authentication import Authentication, Outcome
 from chaffinch.broker.core.chores import Chore
 from chaffinch.broker.core.cluster_membership import ClusterMembership
 from chaffinch.broker.core.counters import Counters
@@ -46,6 +47,7 @@ class BrokerState:
     groups: GroupCoordinator
     membership: ClusterMembership
     fetch_sessions: FetchSessions
+    authentication: Authentication
     wall: WallTime
     counters: Counters = field(default_factory=Counters)
     faults: FaultScript = field(default_factory=FaultScript)
@@ -83,14 +85,21 @@ class Waiting:
 
     deadline_ms: int
     keys: Collection[Hashable]
-    answer: Callable[[int, bool], Message | Close | Waiting | None]
+    answer: Callable[[int, bool], Message | Close | Last | Waiting | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """The connection is to be closed instead of an answer."""
+    """The connection is to be closed instead of an answer; without a reason nothing is said of it."""
 
-    reason: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The connection is to be closed after this answer."""
+
+    message: Message
 
 
 class Silence:
@@ -99,9 +108,21 @@ class Silence:
 
 SILENCE = Silence()
 
-Result: TypeAlias = Message | Waiting | Close | Silence
+Result: TypeAlias = Message | Waiting | Close | Last | Silence
 Handler: TypeAlias = Callable[[BrokerState, RequestReceived, int, Fault | None], Result]
 """(state, request, now_ms, fault with action ERROR or None) -> what to do about the answer."""
+
+
+def result_of(outcome: Outcome, now_ms: int) -> Result:
+    """What a step of a login comes to."""
+    if outcome.message is None:
+        return Close()
+    if not outcome.ends:
+        return outcome.message
+    last = Last(outcome.message)
+    if not outcome.delay_ms:
+        return last
+    return Waiting(deadline_ms=now_ms + outcome.delay_ms, keys=(), answer=lambda _now_ms, is_last: last if is_last else None)
 
 
 def refuse(broker: BrokerState, event: RequestReceived, now_ms: int, *, place: Any, code: ErrorCode, reason: str) -> None:

@@ -30,7 +30,7 @@ class CompleteSilently:
 
 @dataclass(frozen=True, slots=True)
 class CloseConnection:
-    """Close the connection; answers not yet sent are dropped. `reason` is for the log."""
+    """Close the connection, after the answers before this. `reason` is for the log; empty if nothing is to be said."""
 
     connection_id: int
     reason: str

@@ -11,6 +11,7 @@ from typing import Any
 from chaffinch.broker.core import topics_error_answers, transaction_error_answers
 from chaffinch.broker.core.groups import error_answers as groups_error_answers
 from chaffinch.protocol.messages import (
+    alter_user_scram_credentials,
     api_versions,
     create_topics,
     delete_topics,
@@ -22,6 +23,8 @@ from chaffinch.protocol.messages import (
     metadata,
     offset_commit,
     offset_fetch,
+    sasl_authenticate,
+    sasl_handshake,
     txn_offset_commit,
 )
 from chaffinch.protocol.schema import Message
@@ -138,6 +141,12 @@ def _alter_configs(request: incremental_alter_configs.IncrementalAlterConfigsReq
     )
 
 
+def _alter_scram(request: alter_user_scram_credentials.AlterUserScramCredentialsRequest, number: int) -> Message:
+    users = dict.fromkeys([*(change.name for change in request.deletions), *(change.name for change in request.upsertions)])
+    results = [alter_user_scram_credentials.AlterUserScramCredentialsResult(user=user, error_code=number) for user in users]
+    return alter_user_scram_credentials.AlterUserScramCredentialsResponse(results=results)
+
+
 _ANSWERS: Mapping[str, Callable[[Any, int], Message]] = {
     "Metadata": _metadata,
     "ListOffsets": _list_offsets,
@@ -150,6 +159,9 @@ _ANSWERS: Mapping[str, Callable[[Any, int], Message]] = {
     "TxnOffsetCommit": _txn_offset_commit,
     "DescribeConfigs": _describe_configs,
     "IncrementalAlterConfigs": _alter_configs,
+    "SaslHandshake": lambda _, number: sasl_handshake.SaslHandshakeResponse(error_code=number),
+    "SaslAuthenticate": lambda _, number: sasl_authenticate.SaslAuthenticateResponse(error_code=number),
+    "AlterUserScramCredentials": _alter_scram,
     "DescribeCluster": lambda _, number: describe_cluster.DescribeClusterResponse(error_code=number),
     **groups_error_answers.ANSWERS,
     **transaction_error_answers.ANSWERS,

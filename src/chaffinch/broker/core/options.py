@@ -11,6 +11,7 @@ from typing import Any
 
 from chaffinch.broker.core import replication_check
 from chaffinch.broker.core.groups.group_options import GROUP_OPTIONS
+from chaffinch.broker.core.security_options import SECURITY_OPTIONS
 from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT
 from chaffinch.settings import Option, OptionTable, Settings
 
@@ -163,8 +164,6 @@ WITHOUT_EFFECT = frozenset(
         "broker.id",
         "broker.rack",
         "broker.session.timeout.ms",
-        "connection.failed.authentication.delay.ms",
-        "connections.max.reauth.ms",
         "controlled.shutdown.enable",
         "controller.listener.names",
         "controller.quorum.bootstrap.servers",
@@ -231,10 +230,8 @@ WITHOUT_EFFECT = frozenset(
         "replica.socket.receive.buffer.bytes",
         "replica.socket.timeout.ms",
         "request.timeout.ms",
-        "sasl.enabled.mechanisms",
         "sasl.mechanism.inter.broker.protocol",
         "security.inter.broker.protocol",
-        "security.protocol",
         "server.max.startup.time.ms",
         "share.coordinator.state.topic.replication.factor",
         "socket.connection.setup.timeout.max.ms",
@@ -242,10 +239,6 @@ WITHOUT_EFFECT = frozenset(
         "socket.listen.backlog.size",
         "socket.receive.buffer.bytes",
         "socket.send.buffer.bytes",
-        "ssl.client.auth",
-        "ssl.enabled.protocols",
-        "ssl.keystore.location",
-        "ssl.truststore.location",
         "super.users",
         "transaction.abort.timed.out.transaction.cleanup.interval.ms",
         "transaction.remove.expired.transaction.cleanup.interval.ms",
@@ -267,7 +260,8 @@ def _topic_default(topic_option: str, broker_option: str) -> Option:
     return Option(broker_option, option.kind, None, documentation, choices=option.choices, minimum=option.minimum, maximum=option.maximum)
 
 
-_OPTIONS = (*_OWN, *_KAFKA, *GROUP_OPTIONS, *(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items()))
+_TOPIC_DEFAULTS = tuple(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items())
+_OPTIONS = (*_OWN, *_KAFKA, *SECURITY_OPTIONS, *GROUP_OPTIONS, *_TOPIC_DEFAULTS)
 
 BROKER_OPTIONS = OptionTable(_OPTIONS, without_effect=WITHOUT_EFFECT)
 BROKER_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}

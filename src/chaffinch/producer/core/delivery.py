@@ -224,9 +224,10 @@ class Delivery:
         sent: ProduceSent = event.token
         self._requests[sent.address] -= 1
         for batch in sent.batches.values():
-            if event.is_unsupported:
-                error: KafkaException = UnsupportedVersionException(event.reason, topic_partition=batch.topic_partition, stored=Stored.NO)
-                self._end(batch, error, {}, is_unstored=not batch.possibly_stored)
+            if event.is_unsupported or event.error is not None:  # No use to try again.
+                cause = event.error or UnsupportedVersionException(event.reason)
+                batch.possibly_stored |= event.was_sent
+                self._end(batch, given_up(batch, cause, is_awaited=False), {}, is_unstored=not batch.possibly_stored)
                 continue
             error_class = TimeoutException if event.is_timeout else NetworkException
             stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO

@@ -32,7 +32,7 @@ from chaffinch.producer.core.accumulator import Accumulator, Appended, Headers
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, SendRequest, WakeCallers
-from chaffinch.producer.core.errors_again import as_abortable
+from chaffinch.producer.core.errors_again import again, as_abortable
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
@@ -107,6 +107,7 @@ class ProducerCore:
         self._flushes: list[_Flush] = []
         self._close: _Close | None = None
         self._facts_under_way: set[str] = set()
+        self._refused_login: tuple[KafkaException, int] | None = None
 
     def handle(self, event: events.Event, now_ms: int) -> list[Effect]:
         """Take in what has happened at `now_ms`, do whatever can be done now, and say what the shell is to do."""
@@ -173,7 +174,9 @@ class ProducerCore:
         return BufferExhaustedException(f"{text}; waited for {waited_ms} ms", stored=Stored.NO, api="Produce")
 
     def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
-        """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait."""
+        """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait; or does not let us in at all."""
+        if self._refused_login is not None and self._refused_login[1] >= heard_since_ms:
+            return again(self._refused_login[0])
         state = self.wiring.cluster.topic(topic)
         if state is None or state.code is codes.NONE or state.code.is_retriable or state.heard_ms < heard_since_ms:
             return None
@@ -261,6 +264,7 @@ class ProducerCore:
             case Failed():
                 self._failed(event, now_ms)
             case Connected():
+                self._refused_login = None
                 self.wiring.attempts.succeeded(event.address)
             case Disconnected():
                 self._disconnected(event, now_ms)
@@ -274,6 +278,9 @@ class ProducerCore:
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
         self.wiring.attempts.failed(event.address, event.reason, now_ms)
         self.wiring.metadata.refresh()
+        if event.error is not None:
+            self._refused_login = event.error, now_ms
+            self.delivery.out.append(WakeCallers())
         if self.transaction is not None:
             self.transaction.coordinators.forget_address(event.address)
 
@@ -306,14 +313,14 @@ class ProducerCore:
                 self.delivery.failed(event, now_ms)
             case MetadataAsked():
                 self.wiring.metadata.unanswered(error)
-            case IdentityAsked() if event.is_unsupported:
+            case IdentityAsked() if event.is_unsupported or event.error is not None:
                 self.identity.unanswered(error, now_ms)
                 self.delivery.give_up(error)
             case IdentityAsked():
                 self.identity.unanswered(error, now_ms)
             case FactsAsked():
                 self._facts_heard(token.topic, None, now_ms)
-            case StepAsked() if event.is_unsupported:
+            case StepAsked() if event.is_unsupported or event.error is not None:
                 assert self.transaction is not None
                 self.delivery.out += self.transaction.unsupported(token.step, error)
             case StepAsked():
@@ -427,6 +434,8 @@ class ProducerCore:
 
 def _network_error(event: Failed) -> KafkaException:
     """A request without an answer, as an exception."""
+    if event.error is not None:
+        return event.error
     stored = Stored.POSSIBLY if event.was_sent else Stored.NO
     if event.is_unsupported:
         return UnsupportedVersionException(f"{event.address}: {event.reason}", stored=Stored.NO)

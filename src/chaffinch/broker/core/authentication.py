@@ -1,0 +1,171 @@
+"""Logins of connections: what a listener with SASL lets through, and until when (KIP-12, KIP-43, KIP-152, KIP-368).
+
+A connection begins unknown. SaslHandshake names a mechanism, SaslAuthenticate carries its tokens; until that is done nothing else but
+ApiVersions is worked on. A login that fails is answered after a short delay, so that guessing takes time, and ends its connection. With
+`connections.max.reauth.ms` a login holds for a time: the same user has to log in again on the same connection before. Source:
+SaslServerAuthenticator.java.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from chaffinch.broker.core.error_answers import error_answer
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.refusal_log import RefusalLog
+from chaffinch.broker.core.sasl_mechanisms import MECHANISMS, LoginRefused, Mechanism
+from chaffinch.broker.core.scram_credentials import ScramCredentials
+from chaffinch.broker.core.topics import Dice
+from chaffinch.errors import ConfigException, codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from chaffinch.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.security_options import SASL_PROTOCOLS
+
+API_VERSIONS: Final = 18
+SASL_APIS: Final = frozenset({17, 36})
+
+
+class Stage(Enum):
+    UNKNOWN = "no mechanism is agreed on"
+    TOKENS = "the mechanism's tokens come"
+    KNOWN = "it is known who it is"
+
+
+@dataclass(slots=True)
+class _Session:
+    """One connection's login. `ends_at_ms` is when it has to be renewed; `user` and `mechanism` are those of the login that holds."""
+
+    stage: Stage = Stage.UNKNOWN
+    name: str = ""
+    tokens: Mechanism | None = None
+    user: str | None = None
+    mechanism: str = ""
+    ends_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`message`: the answer, after `delay_ms`; without one the connection is closed. `ends`: it is closed after the answer."""
+
+    message: Message | None
+    ends: bool = False
+    delay_ms: int = 0
+
+
+class Authentication:
+    """See the module. `counts`: logins by outcome, for the metrics. ConfigException where nobody could log in, or need not."""
+
+    def __init__(self, settings: Mapping[str, Any], credentials: ScramCredentials, dice: Dice, refusals: RefusalLog) -> None:
+        self.is_needed: Final = settings["security.protocol"] in SASL_PROTOCOLS
+        protocol = settings["security.protocol"]
+        if self.is_needed and not credentials:
+            raise ConfigException(f"security.protocol={protocol} asks for a login, and there are no users: give some")
+        if credentials.has_users and not self.is_needed:
+            raise ConfigException(f"users are given, and security.protocol={protocol} asks nobody who it is")
+        if self.is_needed and not settings["sasl.enabled.mechanisms"]:
+            raise ConfigException(f"security.protocol={protocol} asks for a login, and sasl.enabled.mechanisms is empty")
+        self.credentials: Final = credentials
+        self.counts: Counter[str] = Counter()
+        self._mechanisms: tuple[str, ...] = settings["sasl.enabled.mechanisms"]
+        self._delay_ms: int = settings["connection.failed.authentication.delay.ms"]
+        self._session_ms: int = settings["connections.max.reauth.ms"]
+        self._dice = dice
+        self._refusals = refusals
+        self._sessions: dict[int, _Session] = {}
+
+    def is_known(self, connection_id: int) -> bool:
+        """Whether the connection has logged in."""
+        session = self._sessions.get(connection_id)
+        return session is not None and session.user is not None
+
+    def forget(self, connection_id: int) -> None:
+        """The connection is gone."""
+        self._sessions.pop(connection_id, None)
+
+    def gate(self, event: RequestReceived, now_ms: int) -> Outcome | None:
+        """What to do instead of working on a request; None for those that may come in."""
+        session, api = self._sessions.get(event.connection_id), event.request.api
+        if api.key in SASL_APIS or (api.key == API_VERSIONS and (session is None or session.stage is not Stage.TOKENS)):
+            return None
+        if session is None or session.stage is Stage.UNKNOWN:
+            self._say(event, f"{api.name} came before a login: does the client know that this listener wants one?", now_ms)
+            return Outcome(None)
+        if session.stage is Stage.TOKENS:
+            return self._out_of_turn(event, now_ms)
+        if session.ends_at_ms is not None and now_ms >= session.ends_at_ms:
+            self.counts["expired"] += 1
+            self._say(event, f"the login of user {session.user!r} was not renewed in time", now_ms)
+            return Outcome(None)
+        return None
+
+    # Requests -------------------------------------------------------------------------------------------------------------------------
+
+    def handshake(self, event: RequestReceived, request: SaslHandshakeRequest, now_ms: int) -> Outcome:
+        """A mechanism is named: for the first time, or to log in again."""
+        if not self.is_needed:
+            return Outcome(SaslHandshakeResponse(error_code=codes.ILLEGAL_SASL_STATE.number, mechanisms=[]))
+        session = self._sessions.setdefault(event.connection_id, _Session())
+        if session.stage is Stage.TOKENS:
+            return self._out_of_turn(event, now_ms)
+        name = request.mechanism
+        if name not in self._mechanisms:
+            reason = f"the client asks for {name[:100]}, offered are {', '.join(self._mechanisms)}"
+            return self._refused(event, codes.UNSUPPORTED_SASL_MECHANISM, reason, now_ms)
+        if session.user is not None and name != session.mechanism:
+            reason = f"the login was by {session.mechanism} and cannot be renewed by {name}"
+            return self._refused(event, codes.ILLEGAL_SASL_STATE, reason, now_ms)
+        session.stage, session.name, session.tokens = Stage.TOKENS, name, MECHANISMS[name](self.credentials, self._dice)
+        return Outcome(SaslHandshakeResponse(mechanisms=list(self._mechanisms)))
+
+    def authenticate(self, event: RequestReceived, request: SaslAuthenticateRequest, now_ms: int) -> Outcome:
+        """A token of the mechanism."""
+        session = self._sessions.get(event.connection_id)
+        if session is None or session.tokens is None:
+            text = "SaslAuthenticate came without a SaslHandshake before it" if self.is_needed else "this listener asks for no login"
+            return Outcome(SaslAuthenticateResponse(error_code=codes.ILLEGAL_SASL_STATE.number, error_message=text))
+        tokens = session.tokens
+        try:
+            answer = tokens.respond(bytes(request.auth_bytes))
+            if tokens.is_complete and session.user not in (None, tokens.user):
+                raise LoginRefused(f"the login was of user {session.user!r} and cannot be renewed by another")
+        except LoginRefused as refused:
+            reason = f"{refused} ({session.name})"
+            return self._refused(event, codes.SASL_AUTHENTICATION_FAILED, reason, now_ms, user=tokens.user)
+        if not tokens.is_complete:
+            return Outcome(SaslAuthenticateResponse(auth_bytes=answer))
+        self.counts["renewed" if session.user is not None else "succeeded"] += 1
+        session.stage, session.tokens = Stage.KNOWN, None
+        session.user, session.mechanism = tokens.user, session.name
+        session.ends_at_ms = now_ms + self._session_ms if self._session_ms else None
+        return Outcome(SaslAuthenticateResponse(auth_bytes=answer, session_lifetime_ms=self._session_ms))
+
+    # Inside ---------------------------------------------------------------------------------------------------------------------------
+
+    def _out_of_turn(self, event: RequestReceived, now_ms: int) -> Outcome:
+        """Something else than a token came in the middle of a login: an error where the API has room for one, and the end."""
+        self.counts["failed"] += 1
+        self._say(event, f"{event.request.api.name} came in the middle of a login", now_ms)
+        try:
+            return Outcome(error_answer(event.request, codes.ILLEGAL_SASL_STATE.number), ends=True)
+        except KeyError:
+            return Outcome(None)
+
+    def _refused(self, event: RequestReceived, code: ErrorCode, reason: str, now_ms: int, *, user: str = "") -> Outcome:
+        """The answer comes late, and is the last one."""
+        self.counts["failed"] += 1
+        self._say(event, f"user {user!r}: {reason}" if user else reason, now_ms)
+        if isinstance(event.request.message, SaslHandshakeRequest):
+            message: Message = SaslHandshakeResponse(error_code=code.number, mechanisms=list(self._mechanisms))
+        else:
+            message = SaslAuthenticateResponse(error_code=code.number, error_message=f"authentication failed: {reason}")
+        return Outcome(message, ends=True, delay_ms=self._delay_ms)
+
+    def _say(self, event: RequestReceived, reason: str, now_ms: int) -> None:
+        text = f"login refused: client {event.request.client_id!r} from {event.client_host}: {reason}"
+        self._refusals.say_seldom("failed logins", event.client_host, text, now_ms)

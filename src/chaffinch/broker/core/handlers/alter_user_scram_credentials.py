@@ -1,0 +1,79 @@
+"""AlterUserScramCredentials: add, replace or take away who may log in (KIP-554). Each user's part stands for itself.
+
+Refusals and their order as in ScramControlManager.java.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chaffinch.broker.core.broker_state import BrokerState, Result
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.scram_credentials import ScramCredentials
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    AlterUserScramCredentialsResult,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from chaffinch.protocol.scram import ITERATIONS_MAX, ITERATIONS_MIN, Credential, ScramMechanism
+from chaffinch.storage.file_system import StorageError
+
+Change = ScramCredentialDeletion | ScramCredentialUpsertion
+Place = tuple[str, ScramMechanism]
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, AlterUserScramCredentialsRequest)
+    credentials = broker.authentication.credentials
+    asked: list[Change] = [*request.deletions, *request.upsertions]
+    times_named = Counter(change.name for change in asked)
+    accepted: dict[Place, Credential | None] = {}
+    results: dict[str, AlterUserScramCredentialsResult] = {}
+    for change in asked:
+        try:
+            if times_named[change.name] > 1:
+                text = f"user {change.name!r} is named {times_named[change.name]} times in one request"
+                raise RequestRefused(codes.DUPLICATE_RESOURCE, text)
+            place = _place(change)
+            accepted[place] = _credential(change, place, credentials)
+            results[change.name] = AlterUserScramCredentialsResult(user=change.name)
+        except RequestRefused as refused:
+            results[change.name] = _failed(change.name, refused)
+    try:
+        credentials.alter(accepted)
+    except StorageError as error:
+        for user, _ in accepted:
+            results[user] = _failed(user, RequestRefused(codes.KAFKA_STORAGE_ERROR, str(error)))
+    return AlterUserScramCredentialsResponse(results=list(results.values()))
+
+
+def _failed(user: str, refused: RequestRefused) -> AlterUserScramCredentialsResult:
+    return AlterUserScramCredentialsResult(user=user, error_code=refused.code.number, error_message=refused.message)
+
+
+def _place(change: Change) -> Place:
+    if not change.name:
+        raise RequestRefused(codes.UNACCEPTABLE_CREDENTIAL, "the name of a user is empty")
+    try:
+        return change.name, ScramMechanism(change.mechanism)
+    except ValueError:
+        known = ", ".join(f"{mechanism.value} ({mechanism.title})" for mechanism in ScramMechanism)
+        raise RequestRefused(codes.UNSUPPORTED_SASL_MECHANISM, f"mechanism {change.mechanism} is not known, only {known}") from None
+
+
+def _credential(change: Change, place: Place, credentials: ScramCredentials) -> Credential | None:
+    """None takes it away."""
+    if isinstance(change, ScramCredentialDeletion):
+        if place not in credentials.added():
+            raise RequestRefused(codes.RESOURCE_NOT_FOUND, f"user {change.name!r} has no credential of {place[1].title} to take away")
+        return None
+    if not ITERATIONS_MIN <= change.iterations <= ITERATIONS_MAX:
+        text = f"{change.iterations} iterations are asked for, allowed are {ITERATIONS_MIN} to {ITERATIONS_MAX}"
+        raise RequestRefused(codes.UNACCEPTABLE_CREDENTIAL, text)
+    return Credential.of_salted(place[1], bytes(change.salt), change.iterations, bytes(change.salted_password))

@@ -1,0 +1,14 @@
+"""SaslHandshake: a mechanism is named before a login. What comes of it is said by `authentication.py`."""
+
+from __future__ import annotations
+
+from chaffinch.broker.core.broker_state import BrokerState, Result, result_of
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.fault_script import Fault
+from chaffinch.protocol.messages.sasl_handshake import SaslHandshakeRequest
+
+
+def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
+    request = event.request.message
+    assert isinstance(request, SaslHandshakeRequest)
+    return result_of(broker.authentication.handshake(event, request, now_ms), now_ms)

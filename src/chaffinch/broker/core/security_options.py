@@ -1,0 +1,57 @@
+"""The broker's options about TLS and logins, for all its listeners alike. Names as in Apache Kafka (BrokerSecurityConfigs.java)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaffinch.protocol.security_options import SASL_MECHANISMS, SECURITY_PROTOCOLS, TLS_OPTIONS
+from chaffinch.settings import Option
+
+SECURITY_OPTIONS: Final = (
+    Option("security.protocol", "string", "PLAINTEXT", "How clients have to talk to the listeners.", choices=SECURITY_PROTOCOLS),
+    Option(
+        "sasl.enabled.mechanisms",
+        "list",
+        SASL_MECHANISMS,
+        "How clients may log in, where security.protocol asks for it.",
+        choices=SASL_MECHANISMS,
+    ),
+    Option(
+        "connection.failed.authentication.delay.ms",
+        "int",
+        100,
+        "A login that fails is answered after this time.",
+        minimum=0,
+        maximum=10_000,
+    ),
+    Option(
+        "connections.max.reauth.ms",
+        "int",
+        0,
+        "How long a login holds: clients that know KIP-368 log in again before; 0 is for ever.",
+        minimum=0,
+    ),
+    Option(
+        "connections.max.unauthenticated.ms",
+        "int",
+        10_000,
+        "A connection whose TLS handshake and login are not done within this time is closed.",
+        minimum=1,
+    ),
+    Option(
+        "sasl.server.max.receive.size",
+        "int",
+        524_288,
+        "Largest request before a login is done.",
+        minimum=1,
+        maximum=2**31 - 1,
+    ),
+    Option(
+        "ssl.client.auth",
+        "string",
+        "none",
+        "Whether clients have to show a certificate that ssl.truststore vouches for.",
+        choices=("none", "requested", "required"),
+    ),
+    *TLS_OPTIONS,
+)

@@ -1,0 +1,150 @@
+"""Logging in with SASL, as states without I/O: which mechanism (SaslHandshake), its tokens (SaslAuthenticate), and how long it holds.
+
+`Login` is one login on one connection; a connection whose session ends logs in again before (KIP-368). A mechanism is one class and one
+row of `MECHANISMS`. Dice are passed in: nonces come from them, so they must be hard to guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from chaffinch.errors import AuthenticationException, SaslAuthenticationException, UnsupportedSaslMechanismException, codes, exception_for
+from chaffinch.protocol import scram
+from chaffinch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from chaffinch.protocol.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.scram import ScramError, ScramMechanism
+
+NONCE_BITS: Final = 192
+# So much of a session's life is used, and up to a tenth more by chance: not all connections log in at once (SaslClientAuthenticator.java).
+SESSION_SHARE: Final = 0.85
+SESSION_SHARE_SPREAD: Final = 0.10
+
+
+class SecureDice(Protocol):
+    """Where nonces come from: `random.SystemRandom` fits."""
+
+    def getrandbits(self, k: int, /) -> int: ...
+    def random(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Who logs in, and how."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+
+class Mechanism(Protocol):
+    """The client's half of a mechanism. ScramError when the server's token is wrong."""
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        """The next token after a challenge, the first one after none (b""); None when nothing more is to be sent."""
+        ...
+
+
+class Plain:
+    """RFC 4616: the password as it is. Only for connections with TLS."""
+
+    def __init__(self, credentials: Credentials, dice: SecureDice) -> None:
+        self._tokens = [f"\0{credentials.user}\0{credentials.password}".encode()]
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        return self._tokens.pop() if self._tokens else None
+
+
+class Scram:
+    """RFC 5802: both sides prove that they know the password, and neither sends it."""
+
+    def __init__(self, mechanism: ScramMechanism, credentials: Credentials, dice: SecureDice) -> None:
+        self._mechanism = mechanism
+        self._password = credentials.password
+        self._nonce = f"{dice.getrandbits(NONCE_BITS):048x}"
+        self._first_bare = scram.client_first_bare(credentials.user, self._nonce)
+        self._signature = b""
+        self._step: Callable[[bytes], bytes | None] = self._begin
+
+    def respond(self, challenge: bytes) -> bytes | None:
+        return self._step(challenge)
+
+    def _begin(self, challenge: bytes) -> bytes:
+        self._step = self._prove
+        return (scram.GS2_HEADER + self._first_bare).encode()
+
+    def _prove(self, challenge: bytes) -> bytes:
+        first = scram.ServerFirst.parse(challenge)
+        if not first.nonce.startswith(self._nonce) or first.nonce == self._nonce:
+            raise ScramError("the broker's nonce does not continue ours")
+        if not scram.ITERATIONS_MIN <= first.iterations <= scram.SERVER_ITERATIONS_MAX:
+            bounds = f"{scram.ITERATIONS_MIN} to {scram.SERVER_ITERATIONS_MAX}"
+            raise ScramError(f"the broker asks for {first.iterations} iterations, taken are {bounds}")
+        salted = scram.salted_password(self._mechanism, self._password, first.salt, first.iterations)
+        final = scram.client_final_without_proof(first.nonce)
+        message = scram.auth_message(self._first_bare, challenge.decode(), final)
+        self._signature = scram.server_signature(self._mechanism, scram.server_key_of(self._mechanism, salted), message)
+        self._step = self._verify
+        return scram.with_proof(final, scram.client_proof(self._mechanism, salted, message))
+
+    def _verify(self, challenge: bytes) -> None:
+        if scram.parse_server_final(challenge) != self._signature:
+            raise ScramError("the broker does not know the password itself: its signature is wrong")
+
+
+MECHANISMS: Final[Mapping[str, Callable[[Credentials, SecureDice], Mechanism]]] = {
+    "PLAIN": Plain,
+    "SCRAM-SHA-256": lambda credentials, dice: Scram(ScramMechanism.SCRAM_SHA_256, credentials, dice),
+    "SCRAM-SHA-512": lambda credentials, dice: Scram(ScramMechanism.SCRAM_SHA_512, credentials, dice),
+}
+
+
+class Login:
+    """One login: send `first()`, then what `next` returns for each answer, until it is None. AuthenticationException when it fails."""
+
+    def __init__(self, credentials: Credentials, dice: SecureDice) -> None:
+        self.session_ms = 0
+        """How long the login holds, once it is done: when to log in again; 0 is for ever."""
+        self._credentials = credentials
+        self._dice = dice
+        self._mechanism = MECHANISMS[credentials.mechanism](credentials, dice)
+
+    def first(self) -> Message:
+        return SaslHandshakeRequest(mechanism=self._credentials.mechanism)
+
+    def next(self, answer: Message) -> Message | None:
+        """The next request; None when the login is done."""
+        if isinstance(answer, SaslHandshakeResponse):
+            self._check_handshake(answer)
+            return self._token(b"")
+        assert isinstance(answer, SaslAuthenticateResponse)
+        if answer.error_code:
+            code = codes.by_number(answer.error_code)
+            raise self._failed(answer.error_message or code.text, exception_class=type(exception_for(code)))
+        request = self._token(bytes(answer.auth_bytes))
+        if request is None:
+            share = SESSION_SHARE + SESSION_SHARE_SPREAD * self._dice.random()
+            self.session_ms = int(answer.session_lifetime_ms * share)
+        return request
+
+    def _check_handshake(self, answer: SaslHandshakeResponse) -> None:
+        if answer.error_code == codes.UNSUPPORTED_SASL_MECHANISM.number:
+            offered = ", ".join(answer.mechanisms) or "none"
+            raise self._failed(f"the broker offers {offered}", exception_class=UnsupportedSaslMechanismException)
+        if answer.error_code:
+            code = codes.by_number(answer.error_code)
+            raise self._failed(code.text, exception_class=type(exception_for(code)))
+
+    def _token(self, challenge: bytes) -> Message | None:
+        try:
+            token = self._mechanism.respond(challenge)
+        except ScramError as error:
+            raise self._failed(str(error), exception_class=SaslAuthenticationException) from None
+        return None if token is None else SaslAuthenticateRequest(auth_bytes=token)
+
+    def _failed(self, reason: str, *, exception_class: type[BaseException]) -> AuthenticationException:
+        made = exception_class if issubclass(exception_class, AuthenticationException) else SaslAuthenticationException
+        who = f"login of user {self._credentials.user!r} by {self._credentials.mechanism}"
+        return made(f"{who}: {reason}")

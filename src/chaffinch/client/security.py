@@ -1,0 +1,86 @@
+"""How a client's connections are secured: the options `security.protocol`, `ssl.*` and `sasl.*`, and what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from chaffinch.errors import ConfigException
+from chaffinch.protocol.security_options import (
+    SASL_MECHANISMS,
+    SASL_PROTOCOLS,
+    SECURITY_PROTOCOLS,
+    TLS_OPTIONS,
+    TLS_PROTOCOLS,
+)
+from chaffinch.settings import Option
+
+if TYPE_CHECKING:
+    from chaffinch.client.authentication import Credentials
+    from chaffinch.runtime.tls import TlsSettings
+
+SECURITY_OPTIONS: Final = (
+    Option("security.protocol", "string", "PLAINTEXT", "how to talk to the broker", choices=SECURITY_PROTOCOLS),
+    Option("ssl.ca.location", "string", None, "as ssl.truststore.location, under librdkafka's name"),
+    *TLS_OPTIONS,
+    Option(
+        "ssl.endpoint.identification.algorithm",
+        "string",
+        "https",
+        "`https`: the broker's certificate must be for the host name that it is reached by; empty: for any",
+        choices=("https", ""),
+    ),
+    Option("sasl.mechanism", "string", None, "how to log in; needed with SASL_PLAINTEXT and SASL_SSL", choices=SASL_MECHANISMS),
+    Option("sasl.username", "string", None, "who logs in"),
+    Option("sasl.password", "string", None, "with which password"),
+    Option("sasl.jaas.config", "string", None, "user and password in Java's form, of PlainLoginModule or ScramLoginModule"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """None: without TLS, without a login."""
+
+    tls: TlsSettings | None = None
+    credentials: Credentials | None = None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """From `SECURITY_OPTIONS`, parsed. ConfigException for what is missing or contradicts. No file is read."""
+        protocol = settings["security.protocol"]
+        if protocol == "PLAINTEXT":  # The common case loads nothing.
+            return cls()
+        return cls(
+            tls=_tls(settings) if protocol in TLS_PROTOCOLS else None,
+            credentials=_credentials(settings) if protocol in SASL_PROTOCOLS else None,
+        )
+
+
+PLAINTEXT: Final = Security()
+
+
+def _tls(settings: Mapping[str, Any]) -> TlsSettings:
+    from chaffinch.runtime.tls import TlsSettings  # OpenSSL is loaded only where it is used.
+
+    return TlsSettings.of(settings)
+
+
+def _credentials(settings: Mapping[str, Any]) -> Credentials:
+    from chaffinch.client import jaas
+    from chaffinch.client.authentication import Credentials
+
+    protocol, mechanism = settings["security.protocol"], settings["sasl.mechanism"]
+    if mechanism is None:
+        raise ConfigException(f"option sasl.mechanism is missing: security.protocol={protocol} needs one of {', '.join(SASL_MECHANISMS)}")
+    user, password, jaas_config = settings["sasl.username"], settings["sasl.password"], settings["sasl.jaas.config"]
+    if jaas_config is not None:
+        if user is not None or password is not None:
+            raise ConfigException("option sasl.jaas.config says who logs in, and so do sasl.username and sasl.password: give one of both")
+        user, password = jaas.parse(jaas_config, mechanism)
+    for name, value in (("sasl.username", user), ("sasl.password", password)):
+        if not value:
+            raise ConfigException(f"option {name} is missing: security.protocol={protocol} needs it, or sasl.jaas.config")
+        if "\0" in value:
+            raise ConfigException(f"option {name} has a null character in it, which no mechanism can send")
+    return Credentials(mechanism=mechanism, user=user, password=password)

@@ -1,0 +1,22 @@
+"""SaslHandshake (key 17): which mechanism a client logs in with. Versions 0 and 1, not flexible.
+
+After version 1 the mechanism's tokens travel in SaslAuthenticate requests (KIP-152); after version 0 they would come bare.
+"""
+
+from __future__ import annotations
+
+from chaffinch.protocol.primitives import Array, Int16, String
+from chaffinch.protocol.schema import Message, wire
+
+
+class SaslHandshakeRequest(Message, api_key=17, versions=(0, 1)):
+    """Sent before a login, and again before each later one on the same connection (KIP-368)."""
+
+    mechanism: str = wire(String)
+
+
+class SaslHandshakeResponse(Message, api_key=17, versions=(0, 1)):
+    """`mechanisms` are those that the listener offers."""
+
+    error_code: int = wire(Int16)
+    mechanisms: list[str] = wire(Array(String))

@@ -1,0 +1,38 @@
+"""Options of a secured connection that both of its ends have, named as in Apache Kafka (SslConfigs.java). Read by `runtime/tls.py`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaffinch.settings import Option
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+TLS_PROTOCOLS: Final = frozenset({"SSL", "SASL_SSL"})
+SASL_PROTOCOLS: Final = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
+TLS_VERSIONS: Final = ("TLSv1.2", "TLSv1.3")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+TLS_OPTIONS: Final = (
+    Option("ssl.truststore.location", "string", None, "file with the certificates to trust, as PEM"),
+    Option("ssl.truststore.type", "string", "PEM", "what that file is; only PEM is read"),
+    Option("ssl.truststore.certificates", "string", None, "the certificates to trust themselves, as PEM, instead of a file"),
+    Option("ssl.keystore.location", "string", None, "file with the own private key and its certificates, as PEM"),
+    Option("ssl.keystore.type", "string", "PEM", "what that file is; only PEM is read"),
+    Option("ssl.keystore.key", "string", None, "the own private key itself, as PEM, instead of a file"),
+    Option("ssl.keystore.certificate.chain", "string", None, "the certificates of ssl.keystore.key, its own first, as PEM"),
+    Option("ssl.key.password", "string", None, "password of an encrypted private key"),
+    Option("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "versions of TLS that may be spoken", choices=TLS_VERSIONS),
+    Option("ssl.cipher.suites", "list", None, "ciphers of TLSv1.2 that may be used, named as in OpenSSL; without it, OpenSSL's choice"),
+)
+
+TLS_WITHOUT_EFFECT: Final = frozenset(
+    {
+        "security.providers",
+        "ssl.keymanager.algorithm",
+        "ssl.protocol",
+        "ssl.provider",
+        "ssl.secure.random.implementation",
+        "ssl.trustmanager.algorithm",
+    }
+)
+"""What only Java has."""
