@@ -8,14 +8,23 @@ from typing import Any, Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
+from chaffinch.producer.core.partitioner import MURMUR2, ROUND_ROBIN, Rule
 from chaffinch.settings import Settings
 
 HANDLER: Final = "custom.exception.handler.class"
+PARTITIONER: Final = "partitioner"
 DROP_LARGE: Final = "drop.invalid.large.records"
 Serializer = Callable[[Any], bytes | str | None]
 
 # What Java's own two do is done to every str and bytes, so a file of options shared with Java may name them.
 JAVA_SERIALIZERS: Final = frozenset(f"org.apache.kafka.common.serialization.{name}Serializer" for name in ("String", "ByteArray"))
+
+
+PARTITION_RULES: Final = {
+    MURMUR2: MURMUR2,
+    ROUND_ROBIN: ROUND_ROBIN,
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner": ROUND_ROBIN,
+}
 
 
 def exception_handler(settings: Settings) -> ProducerExceptionHandler:
@@ -43,6 +52,18 @@ def serializer(settings: Settings, option: str) -> Serializer | None:
     found = None if given in JAVA_SERIALIZERS else named(option, given)
     if found is not None and (isinstance(found, type) or not callable(found)):
         raise ConfigException(f"option {option} cannot be {given!r}: it must be a function of one value, or its dotted name")
+    return found
+
+
+def partition_rule(settings: Settings) -> Rule | str:
+    """Who chooses partitions: a word of ours, or a function."""
+    given = settings[PARTITIONER]
+    if isinstance(given, str) and given in PARTITION_RULES:
+        return PARTITION_RULES[given]
+    found: Rule | str = named(PARTITIONER, given) if not isinstance(given, str) or "." in given else given
+    if isinstance(found, type) or not callable(found):
+        what = f"{MURMUR2}, {ROUND_ROBIN}, or a function of topic, key, value and number of partitions, or its dotted name"
+        raise ConfigException(f"option {PARTITIONER} cannot be {given!r}: it must be {what}")
     return found
 
 

@@ -60,7 +60,8 @@ class Producer:
         network_settings = ConnectionSettings.of(self.settings)
         self._handler = HandlerCalls(pluggable.exception_handler(self.settings))
         self._clock = SystemClock()
-        self._core = ProducerCore(self.settings, random.Random(), questions=self._handler.questions)
+        rule = pluggable.partition_rule(self.settings)
+        self._core = ProducerCore(self.settings, random.Random(), questions=self._handler.questions, rule=rule)
         self._max_block_ms: int = self.settings["max.block.ms"]
         network = Network(network_settings, clock=self._clock)
         name = f"{self.settings['client.id']}-sender"
@@ -146,7 +147,7 @@ class Producer:
                     stop = door.wait_for_memory(size)
                 if stop is None and is_known and size <= self._size_max:
                     assert count is not None
-                    chosen = core.choose_partition(topic, key, count) if partition is None else partition
+                    chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
                     place = TopicPartition(topic, chosen)
                     wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
                     break

@@ -88,7 +88,7 @@ class _Sending:
         with door.lock:
             partition_count = cluster.partition_count(topic) or 0
             with_leader = door.core.partitions_with_leader(topic)
-        partitions = door.core.partitioner.choose_for_columns(columns, partition_count, with_leader, self.batch_bytes)
+        partitions = door.core.partitioner.choose_for_columns(topic, columns, partition_count, with_leader, self.batch_bytes)
         if asked is not None:
             partitions = np.where(asked >= 0, asked, partitions)
         columns, numbers, partitions = self._set_aside(topic, columns, numbers, partitions, partition_count, beyond)

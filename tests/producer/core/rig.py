@@ -41,6 +41,8 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, 
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponseTopic
 from chaffinch.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -88,6 +90,8 @@ class Answer:
     message: str | None = None
     base_offset: int = 0
     numbering: Any = "apache"
+    leader: tuple[int, int] | None = None
+    """Node and epoch that the broker names as the partition's leader (KIP-951)."""
 
 
 OK = Answer()
@@ -98,13 +102,18 @@ TIMED_OUT = "no answer in time"
 
 @dataclass
 class Rig:
-    """One core, one broker at 127.0.0.1:9092, one topic with `partitions` partitions."""
+    """One core, brokers from 127.0.0.1:9092 on, node 1 being the first, one topic with `partitions` partitions, led by one node after
+    the other."""
 
     options: dict[str, Any] = field(default_factory=dict)
     partitions: int = 2
+    nodes: int = 1
     configs: dict[str, str] = field(default_factory=lambda: {"cleanup.policy": "delete", "min.insync.replicas": "1"})
     says: dict[str, NonRetriableResponse | RetriableResponse] | None = None
     """What an exception handler says about records, FAIL where nothing is said; None: there is no handler."""
+    told_nodes: tuple[int, ...] = ()
+    """Nodes whose addresses come with each Produce answer."""
+    throttle_time_ms: int = 0
     scripted: dict[type, list[Any]] = field(default_factory=dict)
     """Answers to the next requests of a class, before the rig's own."""
 
@@ -128,6 +137,8 @@ class Rig:
         self.fates: dict[str, Any] = {}
         self.calls: dict[str, Any] = {}
         self.epoch_given = 0
+        self.leaders = {index: index % self.nodes + 1 for index in range(self.partitions)}
+        self.leader_epochs = dict.fromkeys(self.leaders, 0)
         self.step(events.TopicWanted(topic="orders"))
 
     # What happens.
@@ -165,7 +176,7 @@ class Rig:
         token: ProduceSent = sent.token
         if answers[0] in (LOST, NOT_SENT, TIMED_OUT):
             was_sent = answers[0] != NOT_SENT
-            failed = Failed(address=BROKER, token=token, reason=answers[0], was_sent=was_sent, is_timeout=answers[0] == TIMED_OUT)
+            failed = Failed(address=sent.address, token=token, reason=answers[0], was_sent=was_sent, is_timeout=answers[0] == TIMED_OUT)
             self.step(failed)
             return
         listed = [a for a in answers if isinstance(a, Answer)]
@@ -176,7 +187,15 @@ class Rig:
             topic = parts.setdefault(place.topic, TopicProduceResponse(name=place.topic))
             topic.partition_responses.append(_part(place, answer))
         response = ProduceResponse(responses=list(parts.values()))
-        self.step(Answered(address=BROKER, token=token, message=response, numbering=listed[0].numbering))
+        for node in self.told_nodes:
+            response.node_endpoints.append(NodeEndpoint(node_id=node, host=BROKER.host, port=PORT + node - 1))
+        response.throttle_time_ms = self.throttle_time_ms
+        self.step(Answered(address=sent.address, token=token, message=response, numbering=listed[0].numbering))
+
+    def lead(self, partition: int, node: int) -> None:
+        """From now on another node leads the partition; nobody has been told yet."""
+        self.leaders[partition] = node
+        self.leader_epochs[partition] += 1
 
     def written(self) -> None:
         """The open request of acks=0 is out."""
@@ -289,7 +308,10 @@ class Rig:
         match message:
             case MetadataRequest():
                 asked = [topic.name for topic in message.topics]
-                answer = metadata({"orders": self.partitions} if "orders" in asked else {}, {1: PORT})
+                answer = metadata({"orders": self.partitions} if "orders" in asked else {}, {n + 1: PORT + n for n in range(self.nodes)})
+                for part in answer.topics[0].partitions if answer.topics else []:
+                    part.leader_id = self.leaders.get(part.partition_index, 1)
+                    part.leader_epoch = self.leader_epochs.get(part.partition_index, 0)
                 unknown = codes.UNKNOWN_TOPIC_OR_PARTITION.number
                 answer.topics += [MetadataResponseTopic(name=name, error_code=unknown) for name in asked if name != "orders"]
                 return answer
@@ -364,4 +386,5 @@ def _part(place: TopicPartition, answer: Answer) -> PartitionProduceResponse:
         base_offset=answer.base_offset if answer.code is codes.NONE else -1,
         record_errors=blamed,
         error_message=answer.message,
+        current_leader=None if answer.leader is None else LeaderIdAndEpoch(leader_id=answer.leader[0], leader_epoch=answer.leader[1]),
     )

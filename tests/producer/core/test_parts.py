@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from chaffinch.producer.core.culprits import BatchAnswer, Blamed, Situation, jud
 from chaffinch.producer.core.errors_again import again, as_abortable
 from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, is_idempotent, parse_options
-from chaffinch.producer.core.partitioner import Partitioner, murmur2, partition_of_key
 from chaffinch.producer.core.topic_facts import TopicFacts
 from chaffinch.records.batch import decode
 from chaffinch.records.columns import RecordColumns
@@ -73,37 +71,6 @@ class TestOptions:
 
     def test_each_option_is_documented(self) -> None:
         assert all(option.documentation for option in PRODUCER_OPTIONS.options)
-
-
-class TestPartitioner:
-    @pytest.mark.parametrize(
-        ("key", "expected"),
-        [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)],
-    )
-    def test_murmur2_as_in_kafkas_own_tests(self, key: bytes, expected: int) -> None:
-        assert murmur2(key) == expected & 0xFFFFFFFF
-
-    @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20), st.integers(1, 50))
-    def test_single_keys_and_columns_agree(self, keys: list[bytes], count: int) -> None:
-        columns = RecordColumns.from_lists(keys, [None] * len(keys), [0] * len(keys))
-        assert columns.murmur2_partitions(count).tolist() == [partition_of_key(key, count) for key in keys]
-
-    def test_null_keys_stick_until_the_batch_is_full_and_stay_where_there_is_a_leader(self) -> None:
-        partitioner = Partitioner(random.Random(1))
-        first = partitioner.choose("orders", None, 10, lambda: [3, 4])
-        assert first in (3, 4)
-        assert {partitioner.choose("orders", None, 10, lambda: [3, 4]) for _ in range(50)} == {first}
-        chosen = set()
-        for _ in range(50):
-            partitioner.batch_full("orders", next(iter({first} | chosen)))
-            chosen.add(partitioner.choose("orders", None, 10, lambda: [3, 4]))
-        assert chosen <= {3, 4}
-
-    def test_keys_can_be_ignored(self) -> None:
-        partitioner = Partitioner(random.Random(1), ignores_keys=True)
-        assert len({partitioner.choose("orders", b"%d" % i, 10, list) for i in range(50)}) == 1
-        columns = RecordColumns.from_lists([b"%d" % i for i in range(50)], [bytes(10)] * 50, [0] * 50)
-        assert len(set(partitioner.choose_for_columns(columns, 10, [], 1000).tolist())) == 1
 
 
 def accumulator(**more: Any) -> Accumulator:

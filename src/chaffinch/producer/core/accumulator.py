@@ -190,6 +190,21 @@ class Accumulator:
             appended = Appended.FILLED
         return appended
 
+    def begins_batch(self, topic_partition: TopicPartition, size: int) -> bool:
+        """Whether a record of `size` bytes would begin a batch: none is growing, or it does not fit; then that one is closed."""
+        queue = self._queues.get(topic_partition)
+        if queue is None or queue.growing is None:
+            return True
+        if queue.growing.size + size <= self._batch_bytes:
+            return False
+        queue.close()
+        return True
+
+    def waiting_count(self, topic_partition: TopicPartition) -> int:
+        """How many batches wait for the partition, the growing one included."""
+        queue = self._queues.get(topic_partition)
+        return 0 if queue is None else len(queue.closed) + (queue.growing is not None)
+
     def append_batch(self, batch: ProducerBatch) -> None:
         """Add a ready-made batch behind what waits already; there must be memory for it."""
         queue = self._queue(batch.topic_partition)

@@ -59,7 +59,27 @@ _GATHERING: Final = (
     Option("compression.gzip.level", "int", None, "level of gzip, 1 to 9", minimum=1, maximum=9),
     Option("compression.lz4.level", "int", None, "level of lz4, 1 to 17", minimum=1, maximum=17),
     Option("compression.zstd.level", "int", None, "level of zstd, up to 22", minimum=-131_072, maximum=22),
-    Option("partitioner.ignore.keys", "bool", False, "records go to the sticky partition even when they have a key"),
+    Option(
+        "partitioner",
+        "any",
+        "murmur2",
+        "who chooses the partition of a record that names none: `murmur2` (its key's hash, as in Java), `round_robin`, or a function of "
+        "topic, key, value and number of partitions, or its dotted name",
+    ),
+    Option("partitioner.ignore.keys", "bool", False, "with `murmur2`: records go to the sticky partition even when they have a key"),
+    Option(
+        "partitioner.adaptive.partitioning.enable",
+        "bool",
+        True,
+        "records without a key go less often to partitions for which more batches wait",
+    ),
+    Option(
+        "partitioner.availability.timeout.ms",
+        "int",
+        0,
+        "a leader that takes nothing for so long, although something is ready, gets no records without a key; 0: it does",
+        minimum=0,
+    ),
 )
 _WITH_CODE: Final = (
     Option("key.serializer", "any", None, "function from the key given to `send` to bytes, or its dotted name; not called for None"),
@@ -88,8 +108,6 @@ OPTIONS: Final = (*_CONNECTION, *_SENDING, *_GATHERING, *_WITH_CODE, *_TRANSACTI
 
 WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
     "interceptor.classes",
-    "partitioner.adaptive.partitioning.enable",
-    "partitioner.availability.timeout.ms",
     "transaction.two.phase.commit.enable",
 }
 

@@ -1,19 +1,37 @@
-"""Which partition a record goes to: the key's hash as in Java, and for records without a key one partition until its batch is full.
+"""Which partition a record goes to: by its key's hash as in Java, in turn, or as a function of the user's says.
 
-Source: BuiltInPartitioner.java (KIP-480, KIP-794): murmur2 of the key; null keys stick to a partition, so that batches fill up, and move
-on to another with the next batch, chosen by chance among the partitions that have a leader. The dice are passed in.
+Source: BuiltInPartitioner.java (KIP-480, KIP-794), RoundRobinPartitioner.java. Records without a key stick to one partition until it has
+got a batch's worth of bytes, so that batches fill up, and move on to another: by chance, those less often for which more batches wait
+(adaptive). The dice are passed in.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from chaffinch.client.backoff import Dice
-from chaffinch.records.byte_columns import ByteColumn
+from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.records.columns import RecordColumns
+
+Partitions: TypeAlias = npt.NDArray[np.int32]
+Rule: TypeAlias = Callable[[str, bytes | None, bytes | None, int], int | None]
+"""A function of the user's: topic, key, value, number of partitions; None leaves the choice to the key."""
+Loads: TypeAlias = Callable[[str], tuple[Sequence[int], Sequence[int]]]
+"""Of a topic: the partitions that can be written now, and how many batches wait for each."""
+BeginsBatch: TypeAlias = Callable[[str, int, int], bool]
+"""Of topic, partition and size: whether a record would begin a batch, because none is growing or it does not fit into that one."""
+
+ROUND_ROBIN: Final = "round_robin"
+MURMUR2: Final = "murmur2"
+NOWHERE: Final = (-1, 0)
+FOR_COLUMNS: Final = "for_columns"
+"""Name of the method by which a rule decides about all rows of a table at once."""
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -40,47 +58,116 @@ def partition_of_key(key: bytes, partition_count: int) -> int:
 
 
 class Partitioner:
-    """Chooses partitions; remembers per topic where records without a key go now."""
+    """Chooses partitions; remembers per topic where records without a key go now, or whose turn it is."""
 
-    __slots__ = ("_dice", "_ignores_keys", "_sticky")
+    __slots__ = ("_batch_bytes", "_dice", "_ignores_keys", "_is_adaptive", "_loads", "_rule", "_sticky", "_turns", "_weights")
 
-    def __init__(self, dice: Dice, *, ignores_keys: bool = False) -> None:
+    def __init__(
+        self,
+        dice: Dice,
+        loads: Loads,
+        *,
+        batch_bytes: int,
+        rule: Rule | str = MURMUR2,
+        ignores_keys: bool = False,
+        is_adaptive: bool = True,
+    ) -> None:
         self._dice = dice
+        self._loads = loads
+        self._batch_bytes = batch_bytes
+        self._rule = rule
         self._ignores_keys = ignores_keys
-        self._sticky: dict[str, int] = {}
+        self._is_adaptive = is_adaptive
+        self._sticky: dict[str, tuple[int, int]] = {}
+        """Where records without a key go now, and how many bytes of them went there."""
+        self._turns: dict[str, int] = {}
+        self._weights: dict[str, tuple[Sequence[int], list[int]]] = {}
 
-    def choose(self, topic: str, key: bytes | None, partition_count: int, with_leader: Callable[[], Sequence[int]]) -> int:
-        """The partition for one record. `with_leader`: which can be written now; when there are none, any will do."""
+    def choose(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int, begins_batch: BeginsBatch) -> int:
+        """The partition for one record of `size` bytes. ValueError for what a rule says that is no partition."""
+        rule = self._rule
+        if rule == ROUND_ROBIN:
+            turn = self._turns.get(topic, 0)
+            self._turns[topic] = turn + 1
+            candidates = self._loads(topic)[0] or range(partition_count)
+            return candidates[turn % len(candidates)]
+        if callable(rule):
+            chosen = rule(topic, key, value, partition_count)
+            if chosen is not None:
+                return _checked(chosen, topic, partition_count)
         if key is not None and not self._ignores_keys:
             return partition_of_key(key, partition_count)
-        partition = self._sticky.get(topic)
-        if partition is None or partition >= partition_count:
-            partition = self._sticky[topic] = self._roll(partition_count, with_leader())
+        partition, produced = self._sticky.get(topic, NOWHERE)
+        has_enough = produced + size > self._batch_bytes and begins_batch(topic, partition, size)
+        if partition < 0 or partition >= partition_count or has_enough:
+            partition, produced = self._roll(topic, partition_count), BATCH_OVERHEAD_BYTES
+        self._sticky[topic] = partition, produced + size
         return partition
 
-    def batch_full(self, topic: str, partition: int) -> None:
-        """A batch of this partition is full: records without a key move on."""
-        if self._sticky.get(topic) == partition:
-            del self._sticky[topic]
+    def loads_changed(self) -> None:
+        """Batches came or went: the next choice looks again."""
+        self._weights.clear()
 
     def choose_for_columns(
-        self, columns: RecordColumns, partition_count: int, with_leader: Sequence[int], batch_bytes: int
-    ) -> npt.NDArray[np.int32]:
-        """The partition of each record. Those without a key go, in order, `batch_bytes` at a time to one partition after the other."""
-        if self._ignores_keys:
-            nobody = ByteColumn.nulls(columns.count)
-            partitions = np.full(nobody.length, -1, np.int32)
-        else:
-            partitions = columns.murmur2_partitions(partition_count)
+        self, topic: str, columns: RecordColumns, partition_count: int, with_leader: Sequence[int], batch_bytes: int
+    ) -> Partitions:
+        """The partition of each record. Those without a key go, in order, `batch_bytes` at a time to one partition after the other.
+
+        `with_leader`: which can be written now; when there are none, any will do.
+        """
+        candidates = np.array(with_leader or range(partition_count), np.int32)
+        if self._rule == ROUND_ROBIN:
+            turn = self._turns.get(topic, 0)
+            self._turns[topic] = turn + columns.count
+            return candidates[(turn + np.arange(columns.count)) % len(candidates)]
+        partitions = _of_rule(self._rule, topic, columns, partition_count) if callable(self._rule) else _undecided(columns.count)
+        if not self._ignores_keys and (partitions < 0).any():
+            partitions = np.where(partitions < 0, columns.murmur2_partitions(partition_count), partitions)
         keyless = np.flatnonzero(partitions < 0)
         if len(keyless):
             sizes = (columns.value_offsets[1:] - columns.value_offsets[:-1])[keyless]
             turns = np.cumsum(sizes) // max(1, batch_bytes)
-            candidates = np.array(with_leader or range(partition_count), np.int32)
             first = int(self._dice.random() * len(candidates))
             partitions[keyless] = candidates[(first + turns) % len(candidates)]
         return partitions
 
-    def _roll(self, partition_count: int, with_leader: Sequence[int]) -> int:
-        candidates = with_leader or range(partition_count)
-        return candidates[int(self._dice.random() * len(candidates))]
+    def _roll(self, topic: str, partition_count: int) -> int:
+        known = self._weights.get(topic)
+        if known is None:
+            partitions, waiting = self._loads(topic)
+            most = max(waiting, default=0) if self._is_adaptive else 0
+            weights = [most + 1 - count for count in waiting] if self._is_adaptive else [1] * len(partitions)
+            known = self._weights[topic] = partitions, list(accumulate(weights))
+        partitions, sums = known
+        if not partitions:
+            return int(self._dice.random() * partition_count)
+        return partitions[bisect_right(sums, int(self._dice.random() * sums[-1]))]
+
+
+def _undecided(count: int) -> Partitions:
+    return np.full(count, -1, np.int32)
+
+
+def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: int) -> Partitions:
+    """What a rule of the user's says about each record, at once if it can; -1 where it leaves the choice to the key."""
+    decide: Callable[..., Any] | None = getattr(rule, FOR_COLUMNS, None)
+    if decide is not None:
+        chosen = np.asarray(decide(topic, columns, partition_count))
+        if chosen.shape != (columns.count,) or not np.issubdtype(chosen.dtype, np.integer):
+            raise ValueError(f"the partitioner's {FOR_COLUMNS} gave {chosen.dtype} {chosen.shape} for {columns.count} records of {topic!r}")
+        beyond = np.flatnonzero((chosen < -1) | (chosen >= partition_count))
+        if len(beyond):
+            _checked(int(chosen[beyond[0]]), topic, partition_count)
+        return chosen.astype(np.int32)
+    partitions = _undecided(columns.count)
+    for index in range(columns.count):
+        one = rule(topic, columns.key(index), columns.value(index), partition_count)
+        if one is not None:
+            partitions[index] = _checked(one, topic, partition_count)
+    return partitions
+
+
+def _checked(chosen: object, topic: str, partition_count: int) -> int:
+    if not isinstance(chosen, int | np.integer) or isinstance(chosen, bool) or not 0 <= chosen < partition_count:
+        raise ValueError(f"the partitioner chose {chosen!r} for a record of {topic!r}, which has partitions 0 to {partition_count - 1}")
+    return int(chosen)

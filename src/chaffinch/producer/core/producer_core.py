@@ -36,7 +36,7 @@ from chaffinch.producer.core.errors_again import again, as_abortable
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
-from chaffinch.producer.core.partitioner import Partitioner
+from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule
 from chaffinch.producer.core.produce_requests import ProduceSent
 from chaffinch.producer.core.topic_facts import facts_request, read_facts
 from chaffinch.producer.core.transaction import TransactionManager
@@ -87,8 +87,8 @@ class _Close:
 class ProducerCore:
     """One producer. `handle` takes an event and returns effects, to be carried out in order; `next_deadline_ms` is when to call it next."""
 
-    def __init__(self, settings: Settings, dice: Dice, *, questions: frozenset[Question] = frozenset()) -> None:
-        """`questions`: what its shell asks an exception handler when it gets AskHandler."""
+    def __init__(self, settings: Settings, dice: Dice, *, questions: frozenset[Question] = frozenset(), rule: Rule | str = MURMUR2) -> None:
+        """`questions`: what its shell asks an exception handler when it gets AskHandler. `rule`: who chooses partitions."""
         self.wiring = Wiring(settings, dice, questions)
         self.accumulator = Accumulator(
             batch_bytes=settings["batch.size"],
@@ -97,7 +97,18 @@ class ProducerCore:
             compression=from_name(settings["compression.type"]),
             level=compression_level(settings),
         )
-        self.partitioner = Partitioner(dice, ignores_keys=settings["partitioner.ignore.keys"])
+        self.partitioner = Partitioner(
+            dice,
+            self._loads,
+            batch_bytes=settings["batch.size"],
+            rule=rule,
+            ignores_keys=settings["partitioner.ignore.keys"],
+            is_adaptive=settings["partitioner.adaptive.partitioning.enable"],
+        )
+        adaptive = settings["partitioner.adaptive.partitioning.enable"]
+        self._availability_timeout_ms: int = settings["partitioner.availability.timeout.ms"] if adaptive else 0
+        self._advanced_ms = 0
+        self._wants_look = False
         transactional_id = self.wiring.transactional_id
         self.transaction = None if transactional_id is None else TransactionManager(transactional_id, self.wiring.transaction_timeout_ms)
         self.identity = IdentityKeeper(self.wiring, self.transaction)
@@ -128,9 +139,14 @@ class ProducerCore:
 
     # What callers ask, on their own thread, with the lock held.
 
-    def choose_partition(self, topic: str, key: bytes | None, partition_count: int) -> int:
+    def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:
         """The partition of a record that names none."""
-        return self.partitioner.choose(topic, key, partition_count, lambda: self.partitions_with_leader(topic))
+        return self.partitioner.choose(topic, key, value, partition_count, size, self._begins_batch)
+
+    def _begins_batch(self, topic: str, partition: int, size: int) -> bool:
+        begins = self.accumulator.begins_batch(TopicPartition(topic, partition), size)
+        self._wants_look |= begins
+        return begins
 
     def append(
         self,
@@ -145,10 +161,9 @@ class ProducerCore:
     ) -> bool:
         """Put a record into its batch; there must be memory for it. True when the core should be asked to look (TimePassed)."""
         appended = self.accumulator.append(topic_partition, key, value, timestamp_ms, headers, receipt, size, now_ms)
-        if appended is Appended.JOINED:
+        if appended is Appended.JOINED and not self._wants_look:
             return False
-        if appended is Appended.FILLED:
-            self.partitioner.batch_full(topic_partition.topic, topic_partition.partition)
+        self._wants_look = False
         self.wiring.metadata.use(topic_partition.topic, now_ms)
         return True
 
@@ -211,9 +226,24 @@ class ProducerCore:
         return self.delivery.reason_for_waiting()
 
     def partitions_with_leader(self, topic: str) -> list[int]:
-        """Partitions that can be written now."""
+        """Partitions that can be written now: they have a leader, and it has taken what is ready for it (`availability.timeout.ms`)."""
         state = self.wiring.cluster.topic(topic)
-        return [] if state is None else [index for index, partition in state.partitions.items() if partition.leader_id >= 0]
+        hanging = self._hanging_leaders()
+        return [] if state is None else [i for i, p in sorted(state.partitions.items()) if p.leader_id >= 0 and p.leader_id not in hanging]
+
+    def _hanging_leaders(self) -> set[int | None]:
+        """Nodes for which something has been ready longer than `partitioner.availability.timeout.ms`."""
+        timeout_ms = self._availability_timeout_ms
+        if not timeout_ms:
+            return set()
+        ready = ((tp, self.accumulator.ready_at_ms(tp)) for tp in self.accumulator.partitions())
+        late_ms = self._advanced_ms - timeout_ms
+        return {self.wiring.cluster.leader_of(tp) for tp, ready_at_ms in ready if ready_at_ms is not None and ready_at_ms < late_ms}
+
+    def _loads(self, topic: str) -> tuple[list[int], list[int]]:
+        """Partitions that can be written now, and how many batches wait for each."""
+        partitions = self.partitions_with_leader(topic)
+        return partitions, [self.accumulator.waiting_count(TopicPartition(topic, partition)) for partition in partitions]
 
     def waited_in_vain(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
         """The error of a caller that waited for a topic or partition too long."""
@@ -346,6 +376,8 @@ class ProducerCore:
 
     def _advance(self, now_ms: int) -> None:
         delivery, transaction = self.delivery, self.transaction
+        self._advanced_ms = now_ms
+        self.partitioner.loads_changed()
         delivery.expire(now_ms)
         if transaction is not None:
             delivery.out += transaction.expire(now_ms, self._unreachable)

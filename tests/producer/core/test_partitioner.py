@@ -1,0 +1,238 @@
+"""Which partition a record goes to, one by one and in tables: Java's values for keys, and an even spread for the others."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.errors import ConfigException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.options import parse_options
+from chaffinch.producer.core.partitioner import MURMUR2, ROUND_ROBIN, Partitioner, murmur2, partition_of_key
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.pluggable import partition_rule
+from chaffinch.records.columns import RecordColumns
+from tests.producer.core.rig import Rig
+
+JAVA = [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)]
+"""From Kafka's own tests of Utils.murmur2."""
+JAVA_OF_100 = [(b"21", 40), (b"foobar", 66), (b"a-little-bit-long-string", 12), (b"abc", 7)]
+"""Utils.toPositive(hash) % 100."""
+
+
+def partitioner(count: int = 10, waiting: list[int] | None = None, **more: Any) -> Partitioner:
+    """One for a topic of which all partitions can be written."""
+    loads = list(range(count)), waiting or [0] * count
+    return Partitioner(random.Random(1), lambda _: loads, **{"batch_bytes": 1_000, **more})
+
+
+def choose(made: Partitioner, key: bytes | None, value: bytes | None = b"", count: int = 10, size: int = 100, begins: bool = True) -> int:
+    return made.choose("orders", key, value, count, size, lambda *_: begins)
+
+
+def columns(keys: list[bytes | None], value_bytes: int = 10) -> RecordColumns:
+    return RecordColumns.from_lists(keys, [bytes(value_bytes)] * len(keys), [0] * len(keys))
+
+
+class TestKeys:
+    @pytest.mark.parametrize(("key", "expected"), JAVA)
+    def test_murmur2_as_in_java(self, key: bytes, expected: int) -> None:
+        assert murmur2(key) == expected & 0xFFFFFFFF
+
+    @pytest.mark.parametrize(("key", "expected"), JAVA_OF_100)
+    def test_partitions_as_in_java(self, key: bytes, expected: int) -> None:
+        assert choose(partitioner(), key, count=100) == expected
+        assert partitioner().choose_for_columns("orders", columns([key]), 100, [], 1_000).tolist() == [expected]
+
+    @given(st.lists(st.binary(max_size=40), min_size=1, max_size=20), st.integers(1, 50))
+    def test_single_keys_and_columns_agree(self, keys: list[bytes], count: int) -> None:
+        assert columns(list(keys)).murmur2_partitions(count).tolist() == [partition_of_key(key, count) for key in keys]
+
+    def test_can_be_ignored(self) -> None:
+        made = partitioner(ignores_keys=True)
+        assert len({choose(made, b"%d" % i, size=10) for i in range(50)}) == 1
+        table = columns([b"%d" % i for i in range(50)])
+        assert len(set(made.choose_for_columns("orders", table, 10, [], 1000).tolist())) == 1
+
+
+class TestSticky:
+    """KIP-794: a batch's worth of bytes to one partition after the other."""
+
+    def test_stays_until_a_batch_is_full_and_not_longer(self) -> None:
+        made = partitioner()
+        begins = [True] + [False] * 8 + [True]
+        chosen = [choose(made, None, begins=each) for each in begins]
+        assert len(set(chosen[:9])) == 1
+        assert made._sticky["orders"] == (chosen[9], 161), "the tenth does not fit, and began with the next"
+
+    def test_small_batches_add_up(self) -> None:
+        """With little to send no batch is ever full: bytes count, not batches."""
+        made = partitioner()
+        chosen = [choose(made, None, size=300) for _ in range(300)]
+        runs = [len(run) for run in "".join("x" if a == b else " " for a, b in pairwise(chosen)).split()]
+        assert set(chosen) == set(range(10))
+        assert min(runs) == 2, "three of 300 bytes fill a batch of 1000"
+
+    def test_does_not_leave_a_batch_that_is_growing(self) -> None:
+        made = partitioner()
+        assert len({choose(made, None, begins=False) for _ in range(100)}) == 1
+
+    def test_stays_within_the_partitions_there_are(self) -> None:
+        made = partitioner()
+        assert {choose(made, None, count=10) for _ in range(1_000)} == set(range(10))
+
+    def test_only_where_there_is_a_leader_and_anywhere_without_one(self) -> None:
+        loads: tuple[list[int], list[int]] = [3, 4], [0, 0]
+        made = Partitioner(random.Random(1), lambda _: loads, batch_bytes=100)
+        assert {choose(made, None) for _ in range(100)} == {3, 4}
+        table = made.choose_for_columns("orders", columns([None] * 100), 10, [3, 4], 100)
+        assert set(table.tolist()) == {3, 4}
+        nowhere = Partitioner(random.Random(1), lambda _: ([], []), batch_bytes=100)
+        assert {choose(nowhere, None) for _ in range(200)} == set(range(10))
+
+    def test_a_table_is_spread_evenly(self) -> None:
+        chosen = partitioner().choose_for_columns("orders", columns([None] * 1_000), 10, [], 100)
+        assert set(Counter(chosen.tolist()).values()) == {100}
+
+
+class TestAdaptive:
+    """Partitions for which more waits are chosen less often: as often as there are batches missing to one more than the most."""
+
+    def test_in_proportion(self) -> None:
+        made = partitioner(3, waiting=[0, 4, 2], batch_bytes=100)
+        counts = Counter(choose(made, None, count=3) for _ in range(9_000))
+        assert [round(counts[i] / 1_000) for i in range(3)] == [5, 1, 3]
+
+    def test_switched_off(self) -> None:
+        made = partitioner(3, waiting=[0, 400, 2], batch_bytes=100, is_adaptive=False)
+        counts = Counter(choose(made, None, count=3) for _ in range(3_000))
+        assert [round(counts[i] / 1_000) for i in range(3)] == [1, 1, 1]
+
+    def test_looks_again_when_batches_went(self) -> None:
+        waiting = [0, 50]
+        made = Partitioner(random.Random(1), lambda _: ([0, 1], waiting), batch_bytes=100)
+        choose(made, None, count=2)
+        waiting[:] = [50, 0]
+        made.loads_changed()
+        assert sum(choose(made, None, count=2) for _ in range(1_000)) > 900
+
+
+class TestRoundRobin:
+    def test_in_turn_whatever_the_key(self) -> None:
+        made = partitioner(3, rule=ROUND_ROBIN)
+        assert [choose(made, key, count=3) for key in (None, b"a", b"a", b"b", None)] == [0, 1, 2, 0, 1]
+
+    def test_a_table_goes_on_with_the_turns(self) -> None:
+        made = partitioner(3, rule=ROUND_ROBIN)
+        choose(made, None, count=3)
+        assert made.choose_for_columns("orders", columns([b"k"] * 5), 3, [0, 1, 2], 1_000).tolist() == [1, 2, 0, 1, 2]
+        assert choose(made, None, count=3) == 0
+
+
+def by_first_byte(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
+    return key[0] % partition_count if key else None
+
+
+class ByLength:
+    """A rule that decides about a table at once."""
+
+    def __call__(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+        raise AssertionError("a table is not taken apart")
+
+    def for_columns(self, topic: str, records: RecordColumns, partition_count: int) -> Any:
+        return np.diff(records.key_offsets) % partition_count
+
+
+class TestFunction:
+    def test_decides_record_by_record_and_what_it_leaves_open_goes_by_the_key(self) -> None:
+        made = partitioner(rule=by_first_byte)
+        assert choose(made, b"\x07abc") == 7
+        assert made.choose_for_columns("orders", columns([b"\x07", b"\x13"]), 10, [], 1_000).tolist() == [7, 9]
+        assert choose(partitioner(rule=lambda *_: None), b"abc", count=100) == 7
+
+    def test_or_a_table_at_once(self) -> None:
+        made = partitioner(rule=ByLength())
+        assert made.choose_for_columns("orders", columns([b"a", b"bcd", None]), 10, [], 1_000).tolist() == [1, 3, 0]
+
+    @pytest.mark.parametrize("wrong", [10, -2, "1", 1.0, True])
+    def test_what_is_no_partition_is_said_at_the_call(self, wrong: Any) -> None:
+        made = partitioner(rule=lambda *_: wrong)
+        with pytest.raises(ValueError, match="partitions 0 to 9"):
+            choose(made, b"k")
+        with pytest.raises(ValueError, match="partitions 0 to 9"):
+            made.choose_for_columns("orders", columns([b"k"]), 10, [], 1_000)
+
+    def test_columns_of_another_shape(self) -> None:
+        rule = ByLength()
+        rule.for_columns = lambda *_: np.zeros(3)  # type: ignore[method-assign]
+        with pytest.raises(ValueError, match=r"float64 .* for 1 records"):
+            partitioner(rule=rule).choose_for_columns("orders", columns([b"k"]), 10, [], 1_000)
+
+
+class TestOption:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ("murmur2", MURMUR2),
+            ("round_robin", ROUND_ROBIN),
+            ("org.apache.kafka.clients.producer.RoundRobinPartitioner", ROUND_ROBIN),
+            (by_first_byte, by_first_byte),
+            (f"{__name__}.by_first_byte", by_first_byte),
+        ],
+    )
+    def test_names(self, given: Any, expected: Any) -> None:
+        assert partition_rule(parse_options({"bootstrap.servers": "a:1", "partitioner": given})) == expected
+
+    @pytest.mark.parametrize("given", ["random", "no.such.thing", ByLength, 7])
+    def test_what_is_none_is_refused(self, given: Any) -> None:
+        with pytest.raises(ConfigException, match="option partitioner"):
+            partition_rule(parse_options({"bootstrap.servers": "a:1", "partitioner": given}))
+
+
+class TestCore:
+    """What the core tells the partitioner."""
+
+    def place(self, rig: Rig, size: int = 100) -> int:
+        """Append a record without a key; where it went."""
+        core = rig.core
+        chosen = core.choose_partition("orders", None, b"v", rig.partitions, size)
+        core.append(TopicPartition("orders", chosen), None, b"v", 0, (), "v", size, rig.now_ms)
+        return chosen
+
+    def test_batches_are_full_and_none_is_left_half_empty(self) -> None:
+        rig = Rig(options={"batch.size": 1_000, "linger.ms": 1_000}, partitions=4)
+        for _ in range(90):
+            self.place(rig)
+        batches = [len(batch.receipts) for queue in rig.core.accumulator._queues.values() for batch in queue.closed]  # type: ignore[union-attr]
+        growing = [queue.growing for queue in rig.core.accumulator._queues.values() if queue.growing is not None]
+        assert set(batches) == {9}
+        assert len(growing) <= 1
+
+    def test_a_batch_that_is_closed_for_it_is_sent_at_once(self) -> None:
+        rig = Rig(options={"batch.size": 1_000, "linger.ms": 1_000})
+        core = rig.core
+        for _ in range(9):
+            self.place(rig)
+        chosen = core.choose_partition("orders", None, b"v", 2, 100)
+        assert core.append(TopicPartition("orders", chosen), None, b"v", 0, (), "v", 100, rig.now_ms), "the core has to look"
+
+    @pytest.mark.parametrize(("timeout_ms", "expected"), [(0, {0, 1}), (50, {1})])
+    def test_a_leader_that_hangs_is_left_out(self, timeout_ms: int, expected: set[int]) -> None:
+        options = {"partitioner.availability.timeout.ms": timeout_ms, "max.in.flight.requests.per.connection": 1}
+        rig = Rig(options=options, nodes=2)
+        rig.send("a")
+        rig.send("b")
+        rig.sleep(51)
+        assert set(rig.core.partitions_with_leader("orders")) == expected
+
+    def test_a_rule_is_asked(self) -> None:
+        settings = parse_options({"bootstrap.servers": "a:1"})
+        core = ProducerCore(settings, random.Random(1), rule=by_first_byte)
+        assert core.choose_partition("orders", b"\x05", None, 10, 100) == 5
