@@ -246,7 +246,10 @@ class TestCommits:
 
 
 def test_waiting_without_a_broker_names_its_address() -> None:
-    with Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t", max_block_ms=100) as producer:
-        with pytest.raises(TimeoutException, match=r"no broker reachable at 127\.0\.0\.1:1 \(refused\)") as raised:
-            producer.init_transactions()
+    tried = r"no broker reachable at 127\.0\.0\.1:1 \(refused\)"
+    with (
+        Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t", max_block_ms=100) as producer,
+        pytest.raises(TimeoutException, match=tried) as raised,
+    ):
+        producer.init_transactions()
     assert isinstance(raised.value.__cause__, NetworkException)

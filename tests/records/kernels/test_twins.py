@@ -160,6 +160,11 @@ def test_gather(compiled, data, starts, offsets):
     assert found[0] == found[1]
 
 
+@given(st.binary(max_size=40))
+def test_murmur2_of_key(compiled, key):
+    assert compiled.murmur2_of_key(key, len(key)) == TWIN.murmur2_of_key(key, len(key))
+
+
 @given(columns_and_rows(), st.integers(1, 2**31 - 1))
 def test_murmur2_partitions(compiled, drawn, partition_count):
     columns, _ = drawn

@@ -26,6 +26,7 @@ LOOPS: dict[str, str] = {
     "scan_headers": "decode",
     "gather": "gather",
     "murmur2_partitions": "murmur2",
+    "murmur2_of_key": "murmur2",
     "walk": "walk",
     "retain": "retain",
     "walk_messages": "messages",
@@ -46,6 +47,7 @@ class Loops:
     scan_headers: Callable[..., int]
     gather: Callable[..., int]
     murmur2_partitions: Callable[..., int]
+    murmur2_of_key: Callable[[bytes, int], int]
     walk: Callable[..., int]
     retain: Callable[..., int]
     walk_messages: Callable[..., int]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
-from chaffinch.records.kernels.compiled import BYTES, INT32S_OUT, INT64, INT64S, compiled, inlined
+from chaffinch.records.kernels.compiled import BYTES, INT32S_OUT, INT64, INT64S, compiled, inlined, of_bytes
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 
 _FACTOR = np.uint32(0x5BD1E995)
@@ -46,3 +47,8 @@ def murmur2_partitions(key_offsets: Int64s, key_data: Bytes, key_valid: Bytes, p
         else:
             out[index] = np.int64(_murmur2(key_data, start, end - start) & np.uint32(0x7FFFFFFF)) % partition_count
     return -1
+
+
+@of_bytes
+def murmur2_of_key(address: int, length: int) -> int:
+    return _murmur2(numba.carray(address, (length,), np.uint8), 0, length)  # type: ignore[return-value]

@@ -37,3 +37,8 @@ def murmur2_partitions(key_offsets: Int64s, key_data: Bytes, key_valid: Bytes, p
             return index
         out[index] = -1 if length == NULL else (murmur2(whole[start : start + length]) & 0x7FFFFFFF) % partition_count
     return -1
+
+
+def murmur2_of_key(key: bytes, length: int) -> int:
+    """The hash of one key of `length` bytes."""
+    return murmur2(key)
