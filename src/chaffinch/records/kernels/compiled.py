@@ -39,7 +39,7 @@ _OPTIONS = {"nogil": True, "error_model": "numpy", "_nrt": False}
 
 
 def of_bytes(function: Callable[..., int]) -> Callable[[bytes, int], int]:
-    """Compile a loop over one `bytes` object, called as (data, length) and through ctypes: numba's own way in takes longer than a short loop.
+    """Compile a loop over one `bytes` object, called as (data, length) through ctypes: numba's own way in takes longer than the loop.
 
     The function gets the address and the length, and returns an unsigned number of 32 bits.
     """

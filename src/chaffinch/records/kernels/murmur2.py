@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -50,5 +52,5 @@ def murmur2_partitions(key_offsets: Int64s, key_data: Bytes, key_valid: Bytes, p
 
 
 @of_bytes
-def murmur2_of_key(address: int, length: int) -> int:
-    return _murmur2(numba.carray(address, (length,), np.uint8), 0, length)  # type: ignore[return-value]
+def murmur2_of_key(address: Any, length: int) -> Any:
+    return _murmur2(numba.carray(address, (length,), np.uint8), 0, length)
