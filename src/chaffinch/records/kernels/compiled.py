@@ -24,6 +24,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # numba's stubs describe neither its configuration nor its way to emit instructions.
 _numba: Any = numba
 
+# The bytes at an address, as an array; within compiled code only.
+view_at = _numba.carray
+
 INT64 = types.int64
 BOOL = types.boolean
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from chaffinch.records.kernels.compiled import BYTES, INT32S_OUT, INT64, INT64S, compiled, inlined, of_bytes
+from chaffinch.records.kernels.compiled import BYTES, INT32S_OUT, INT64, INT64S, compiled, inlined, of_bytes, view_at
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 
 _FACTOR = np.uint32(0x5BD1E995)
@@ -53,4 +52,4 @@ def murmur2_partitions(key_offsets: Int64s, key_data: Bytes, key_valid: Bytes, p
 
 @of_bytes
 def murmur2_of_key(address: Any, length: int) -> Any:
-    return _murmur2(numba.carray(address, (length,), np.uint8), 0, length)
+    return _murmur2(view_at(address, (length,), np.uint8), 0, length)
