@@ -440,7 +440,7 @@ class Consumer:
             return
         pending = Pending()
         with self._changed:
-            group.commits.commit(group.commits.positions(), deadline_ms, lambda error: pending.complete(error=error), retries=True)
+            group.commits.commit_all(deadline_ms, lambda error: pending.complete(error=error), retries=True)
             self._thread.push()
             while not pending.is_done:
                 self._changed.wait(WAIT_MS_MAX / 1000)

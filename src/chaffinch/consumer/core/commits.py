@@ -17,7 +17,7 @@ from chaffinch.consumer.core.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
 from chaffinch.consumer.core.membership import COORDINATOR_GONE, OUT_OF_GROUP, Membership
 from chaffinch.consumer.core.membership_moves import State
-from chaffinch.consumer.core.options import NONE, ResetStrategy, commits_itself
+from chaffinch.consumer.core.options import ResetStrategy, commits_itself
 from chaffinch.consumer.core.positions import Position, Stage, Subscriptions
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
@@ -26,7 +26,6 @@ from chaffinch.errors import (
     ErrorCode,
     KafkaException,
     NetworkException,
-    NoOffsetForPartitionException,
     RebalanceInProgressException,
     Stored,
     TimeoutException,
@@ -44,12 +43,16 @@ Outcome = Callable[[KafkaException | None], None]
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last."""
+    """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last.
+
+    `is_automatic`: nobody asked for it by name, so a topic that is gone is no reason to wait for it.
+    """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     deadline_ms: int
     retries: bool
     done: Outcome
+    is_automatic: bool = False
     failures: int = 0
     not_before_ms: int = 0
     is_under_way: bool = False
@@ -112,15 +115,26 @@ class Commits:
 
     # Writing.
 
+    def commit_all(self, deadline_ms: int, done: Outcome, *, retries: bool) -> Commit | None:
+        """Commit what was read, of topics that are still there; as `commit`."""
+        offsets = {place: offset for place, offset in self.positions().items() if self._wiring.cluster.partition(place) is not None}
+        return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True)
+
     def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline_ms: int, done: Outcome, *, retries: bool
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline_ms: int,
+        done: Outcome,
+        *,
+        retries: bool,
+        is_automatic: bool = False,
     ) -> Commit | None:
         """Begin to commit; None when it was over at once."""
         refusal = self._refusal() if offsets else None
         if refusal is not None or not offsets:
             done(refusal)
             return None
-        found = Commit(offsets, deadline_ms, retries, done)
+        found = Commit(offsets, deadline_ms, retries, done, is_automatic)
         self._commits.append(found)
         return found
 
@@ -146,16 +160,14 @@ class Commits:
         """The caller polls again, so what it had is done with: commit it when it is time to."""
         if self.is_automatic and self._auto is None and now_ms >= self._auto_due_ms and self._may_commit_itself:
             self._auto_due_ms = now_ms + int(self._wiring.settings["auto.commit.interval.ms"])
-            offsets = self.positions()
-            if offsets:
-                deadline_ms = now_ms + int(self._wiring.settings["default.api.timeout.ms"])
-                self._auto = self.commit(offsets, deadline_ms, lambda error: self._auto_done(error, now_ms), retries=False)
+            deadline_ms = now_ms + int(self._wiring.settings["default.api.timeout.ms"])
+            self._auto = self.commit_all(deadline_ms, self._auto_done, retries=False)
 
     @property
     def _may_commit_itself(self) -> bool:
         return not self._subscriptions.is_automatic or self._membership.state is State.STABLE
 
-    def _auto_done(self, error: KafkaException | None, _began_ms: int) -> None:
+    def _auto_done(self, error: KafkaException | None) -> None:
         self._auto = None
         if error is not None:
             self._wiring.report(f"group {self._membership.group_id!r}: offsets were not committed, the next poll tries again: {error}")
@@ -260,7 +272,8 @@ class Commits:
         self._commit_failed(token.commit, _lost(event, "OffsetCommit"), now_ms)
 
     def _commit_failed(self, commit: Commit, error: KafkaException, now_ms: int) -> None:
-        if not commit.retries or not (error.code.is_retriable or error.code in ELSEWHERE):
+        is_gone = commit.is_automatic and error.code is codes.UNKNOWN_TOPIC_OR_PARTITION
+        if not commit.retries or is_gone or not (error.code.is_retriable or error.code in ELSEWHERE):
             self._end(commit, error)
             return
         commit.failures += 1
@@ -322,21 +335,14 @@ class Commits:
 
     def _place(self, found: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
         """Positions from what is committed, or as auto.offset.reset says."""
-        missing: list[TopicPartition] = []
         for place, committed in found.items():
             state = self._subscriptions.assigned.get(place)
             if state is None or state.stage is not Stage.COMMITTED:
                 continue
             if committed is not None:
                 state.seek(Position(committed.offset, committed.leader_epoch))
-            elif self._reset_strategy is NONE:
-                missing.append(place)
             else:
                 state.reset(self._reset_strategy)
-        if missing:
-            names = ", ".join(map(str, sorted(missing)))
-            text = f"no committed offset for {names}, and auto.offset.reset is none: seek, or commit one"
-            self._fail(NoOffsetForPartitionException(text, topic_partition=missing[0]))
         self._wiring.wake()
 
     def next_deadline_ms(self, now_ms: int) -> int | None:

@@ -22,7 +22,7 @@ from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
 from chaffinch.consumer.core.membership import GroupAsked, Membership
 from chaffinch.consumer.core.membership_moves import Happening, State
-from chaffinch.consumer.core.options import NONE, reset_strategy
+from chaffinch.consumer.core.options import reset_strategy
 from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
 from chaffinch.consumer.core.rebalance import Callback, Rebalance
 from chaffinch.consumer.core.topic_watch import TopicWatch
@@ -65,6 +65,8 @@ class TopicCall:
 
 
 Event: TypeAlias = TimePassed | Answered | Failed | Written | Connected | Disconnected
+
+INT64_MAX: Final = 2**63 - 1
 
 _METADATA_ASKED: Final = MetadataAsked()
 _COORDINATOR_ASKED: Final = CoordinatorAsked()
@@ -227,12 +229,7 @@ class ConsumerCore:
     def _begin_positions(self, now_ms: int) -> None:
         """Without a group nothing was ever committed."""
         for state in list(self.subscriptions.at(Stage.COMMITTED, now_ms)):
-            if self.reset_strategy is not NONE:
-                state.reset(self.reset_strategy)
-                continue
-            state.retry_at_ms = now_ms + self.wiring.wait_ms(1)
-            text = f"{state.place} has no position: there is no group.id, and auto.offset.reset is none: seek"
-            self._fail(NoOffsetForPartitionException(text, topic_partition=state.place))
+            state.reset(self.reset_strategy)
 
     def _settle(self, now_ms: int) -> None:
         for call in list(self._topic_calls):
@@ -292,6 +289,10 @@ class ConsumerCore:
             raise self.group.membership.fatal
         if self._errors:
             raise self._errors.popleft()
+        missing = sorted(state.place for state in self.subscriptions.at(Stage.MISSING, INT64_MAX))
+        if missing:
+            text = f"no committed offset for {', '.join(map(str, missing))}, and auto.offset.reset is none: seek"
+            raise NoOffsetForPartitionException(text, topic_partition=missing[0])
 
     def poll_begins(self, now_ms: int, wall_ms: int) -> None:
         """The caller polls: it is alive, and done with what earlier polls gave."""

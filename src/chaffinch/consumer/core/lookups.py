@@ -113,12 +113,11 @@ class OffsetLookups:
                 state.position = position._replace(leader_epoch=epoch)
 
     def topic_renewed(self, topic: str) -> None:
-        """The topic is another one now: what was read of the old one may be no place in it."""
+        """The topic is another one now: positions in the old one mean nothing in it."""
         for state in self._subscriptions.assigned.values():
-            if state.place.topic == topic and state.stage is Stage.READING and state.position is not None:
+            if state.place.topic == topic and state.position is not None:
                 self._fetcher.drop(state.place)
-                state.position = state.position._replace(leader_epoch=-1)
-                state.stage = Stage.VALIDATING if state.position.offset_epoch >= 0 else Stage.READING
+                state.reset(self._reset_strategy)
 
     # The round.
 

@@ -117,6 +117,7 @@ class Membership:
     def _send_leave(self, member_id: str, reason: str) -> None:
         address = self._finder.address_known
         if address is not None:
+            address = address._replace(lane=0)  # A JoinGroup that waits for others does not hold it up.
             self._under_way.add("leave")
             self._wiring.send(address, group_requests.leave(self.group_id, member_id, reason), GroupAsked("leave", NO_IDENTITY))
 
@@ -331,9 +332,9 @@ class Membership:
         """The caller hears of it, and tries again with the next poll; not where another member has our name."""
         if error.code is codes.FENCED_INSTANCE_ID:
             self.fenced(error)
-            return
-        self.lose(str(error))
-        self._fail(error)
+        elif self.state is not State.OUT:
+            self.move(Happening.REFUSED)
+            self._fail(error)
 
     def fenced(self, error: KafkaException) -> None:
         """Another member with our group.instance.id has taken our place: this one is of no use any more."""

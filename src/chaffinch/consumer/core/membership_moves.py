@@ -39,6 +39,8 @@ class Happening(Enum):
     """The group begins anew, or this member wants it to; it stays a member."""
     LOST = "lost"
     """The group has gone on without this member."""
+    REFUSED = "refused"
+    """The coordinator says why not, and the caller is told: it may try again."""
     LEFT = "left"
 
 
@@ -58,8 +60,7 @@ MOVES: Final[dict[tuple[State, Happening], State]] = {
     (State.SYNCING, Happening.REBALANCING): State.JOINING,
     (State.ADOPTING, Happening.REBALANCING): State.ADOPTING,
     (State.STABLE, Happening.REBALANCING): State.UNJOINED,
-    # A caller that is being told of an assignment is told first, and polls again.
-    **{(state, Happening.LOST): State.UNJOINED for state in _MEMBER},
+    **{(state, happening): State.UNJOINED for happening in (Happening.LOST, Happening.REFUSED) for state in _MEMBER},
     **{(state, Happening.LEFT): State.OUT for state in State},
 }
 

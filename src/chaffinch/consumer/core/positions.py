@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from chaffinch.consumer.core.options import ResetStrategy
+from chaffinch.consumer.core.options import NONE, ResetStrategy
 from chaffinch.errors import IllegalStateException
 from chaffinch.identifiers import TopicPartition
 
@@ -22,6 +22,7 @@ class Stage(Enum):
     """How far a partition's position is known."""
 
     COMMITTED = "the committed offset is looked for"
+    MISSING = "nothing is committed, and auto.offset.reset is none: the caller must seek"
     RESETTING = "the offset of auto.offset.reset is looked for"
     VALIDATING = "the leader is asked whether it still has what was read"
     READING = "known"
@@ -74,8 +75,8 @@ class PartitionState:
         self.retry_at_ms = 0
 
     def reset(self, strategy: ResetStrategy) -> None:
-        """Look for the position anew."""
-        self.stage, self.reset_to, self.position = Stage.RESETTING, strategy, None
+        """Look for the position anew; without a strategy that is the caller's business."""
+        self.stage, self.reset_to, self.position = Stage.MISSING if strategy is NONE else Stage.RESETTING, strategy, None
         self.retry_at_ms = 0
         self.preferred_replica = -1
 

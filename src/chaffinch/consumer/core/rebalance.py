@@ -82,7 +82,7 @@ class Rebalance:
         if not self._commits.is_automatic or not self._membership.identity.has_generation:
             return
         deadline_ms = now_ms + int(self._wiring.settings["max.poll.interval.ms"])
-        self._commit = self._commits.commit(self._commits.positions(), deadline_ms, self._committed, retries=True)
+        self._commit = self._commits.commit_all(deadline_ms, self._committed, retries=True)
 
     def _committed(self, error: KafkaException | None) -> None:
         self._commit = None

@@ -1,0 +1,41 @@
+"""Polls until something is so, with a limit: how tests wait for brokers and other members."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from chaffinch import Consumer, ConsumerRecord, EmbeddedBroker, Producer
+
+LIMIT_S = 30
+
+
+def poll_until(is_so: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:
+    """Everything that the consumers gave meanwhile."""
+    found: list[ConsumerRecord] = []
+    ends = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < ends, f"not so after {LIMIT_S} s; polled {found[:3]} ... ({len(found)} records)"
+        for consumer in consumers:
+            found += consumer.poll(0.02)
+    return found
+
+
+def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    """At least so many records."""
+    found: list[ConsumerRecord] = []
+    ends = time.monotonic() + LIMIT_S
+    while len(found) < count:
+        assert time.monotonic() < ends, f"{len(found)} of {count} records after {LIMIT_S} s"
+        found += consumer.poll(0.1)
+    return found
+
+
+def write(broker: EmbeddedBroker, topic: str, values: Iterable[bytes], partition: int = 0) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=0) as producer:
+        for future in [producer.send(topic, value, partition=partition) for value in values]:
+            future.result(LIMIT_S)
+
+
+def values_of(records: Iterable[ConsumerRecord]) -> list[bytes]:
+    return [record.value for record in records]

@@ -1,0 +1,333 @@
+"""A consumer and a broker: what is read, from where, and what stands in the way."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pyarrow as pa
+import pytest
+
+from chaffinch import EmbeddedBroker, TopicPartition, errors
+from tests.consumer.conftest import CONFIG
+from tests.consumer.polling import poll_until, read, values_of, write
+
+
+def numbered(count, start=0):
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+class TestRecords:
+    def test_every_field_arrives(self, broker, topic, consumer_of, producer_of):
+        sent = producer_of(broker).send(topic, b"v", key=b"k", timestamp_ms=123, headers=[("h", b"1"), ("n", None)]).result(10)
+        producer_of(broker).send(topic, None, timestamp_ms=124).result(10)
+        consumer = consumer_of(broker)
+        consumer.subscribe([topic])
+        first, second = read(consumer, 2)
+        assert first == (topic, 0, sent.offset, 123, 0, b"k", b"v", [("h", b"1"), ("n", None)], 0)
+        assert (second.key, second.value, list(second.headers), second.topic_partition) == (None, None, [], TopicPartition(topic, 0))
+
+    def test_a_table_has_the_same(self, broker, topic, consumer_of, producer_of):
+        rows = pa.table(
+            {"value": [b"a", None, b"c"], "key": [None, b"k", b""], "timestamp": pa.array([1, 2, 3], pa.timestamp("ms", "UTC"))}
+        )
+        producer_of(broker).send_table(topic, rows).result(10)
+        consumer = consumer_of(broker)
+        consumer.subscribe([topic])
+        table = consumer.poll_table(10)
+        assert table.column_names == ["topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers"]
+        assert table.select(["topic", "partition", "offset"]).to_pylist() == [
+            {"topic": topic, "partition": 0, "offset": number} for number in range(3)
+        ]
+        assert table.select(["value", "key", "timestamp"]).equals(rows)
+        assert consumer.poll_table(0).num_rows == 0
+
+    def test_no_more_than_asked_for_at_a_time(self, broker, topic, consumer_of):
+        write(broker, topic, numbered(25))
+        consumer = consumer_of(broker, max_poll_records=10)
+        consumer.subscribe([topic])
+        read(consumer, 1)
+        assert [len(consumer.poll(5)), consumer.poll_table(5).num_rows] == [10, 5]
+        assert consumer.position(TopicPartition(topic, 0)) == 25
+
+    def test_one_by_one(self, broker, topic, consumer_of):
+        write(broker, topic, numbered(3))
+        consumer = consumer_of(broker, enable_auto_commit=False)
+        consumer.subscribe([topic])
+        for record in consumer:
+            consumer.commit()
+            if record.offset == 1:
+                break
+        assert consumer.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
+
+    def test_deserializers_make_objects(self, broker, topic, consumer_of, producer_of):
+        producer_of(broker).send(topic, b"7", key=b"k").result(10)
+        producer_of(broker).send(topic, None).result(10)
+        consumer = consumer_of(broker, value_deserializer=int, key_deserializer=bytes.decode)
+        consumer.subscribe([topic])
+        assert [(record.key, record.value) for record in read(consumer, 2)] == [("k", 7), (None, None)]
+
+    def test_what_cannot_be_deserialized_is_named_and_passed_over(self, broker, topic, consumer_of):
+        write(broker, topic, [b"1", b"x", b"3"])
+        consumer = consumer_of(broker, value_deserializer=int)
+        consumer.subscribe([topic])
+        assert values_of(read(consumer, 1)) == [1]
+        for _ in range(2):
+            with pytest.raises(errors.RecordDeserializationException, match=r"the value at offset 1 .* cannot be deserialized") as caught:
+                consumer.poll(5)
+        consumer.seek(caught.value.topic_partition, 2)
+        assert values_of(read(consumer, 1)) == [3]
+
+
+class TestPositions:
+    @pytest.mark.parametrize(("reset", "expected"), [("earliest", 0), ("latest", 3), ("by_duration:PT1H", 2), ("by_duration:PT0.001S", 3)])
+    def test_where_to_begin(self, broker, name, consumer_of, producer_of, reset, expected):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        now_ms = int(time.time() * 1000)
+        for ago_ms in (7_200_000, 3_700_000, 60_000):
+            producer_of(broker).send(topic, b"", timestamp_ms=now_ms - ago_ms).result(10)
+        consumer = consumer_of(broker, auto_offset_reset=reset, group_id=None)
+        consumer.assign([TopicPartition(topic, 0)])
+        assert consumer.poll(0) == []
+        assert consumer.position(TopicPartition(topic, 0)) == expected
+
+    @pytest.mark.parametrize("has_group", [True, False])
+    def test_none_is_an_error(self, broker, topic, consumer_of, has_group):
+        consumer = consumer_of(broker, auto_offset_reset="none", **({} if has_group else {"group_id": None}))
+        consumer.assign([TopicPartition(topic, 0)])
+        with pytest.raises(errors.NoOffsetForPartitionException, match=r"auto\.offset\.reset is none"):
+            consumer.poll(5)
+
+    def test_seeking(self, broker, topic, consumer_of):
+        write(broker, topic, numbered(10))
+        place = TopicPartition(topic, 0)
+        consumer = consumer_of(broker, group_id=None)
+        consumer.assign([place])
+        assert len(read(consumer, 10)) == 10
+        consumer.seek(place, 4)
+        assert consumer.position(place) == 4
+        assert values_of(consumer.poll(5))[0] == b"4"
+        consumer.seek_to_beginning()
+        assert values_of(consumer.poll(5))[0] == b"0"
+        consumer.seek_to_end([place])
+        assert (consumer.position(place), consumer.poll(0)) == (10, [])
+
+    @pytest.mark.parametrize(("reset", "outcome"), [("earliest", 0), ("latest", 3), ("none", errors.OffsetOutOfRangeException)])
+    def test_an_offset_that_is_not_there(self, broker, name, consumer_of, reset, outcome):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        write(broker, topic, numbered(3))
+        place = TopicPartition(topic, 0)
+        consumer = consumer_of(broker, group_id=None, auto_offset_reset=reset)
+        consumer.assign([place])
+        consumer.seek(place, 99)
+        if not isinstance(outcome, int):
+            with pytest.raises(outcome, match="offset 99 is not there"):
+                consumer.poll(5)
+            consumer.seek(place, 1)
+            assert values_of(read(consumer, 2)) == [b"1", b"2"]
+            return
+        poll_until(lambda: consumer.metrics()["offset_resets"] == 1, consumer)
+        write(broker, topic, [b"new"])
+        assert values_of(read(consumer, 1))[-1] == b"new"
+
+    def test_pausing_keeps_what_was_fetched(self, broker, name, consumer_of):
+        broker.create_topic(name, 2)
+        places = [TopicPartition(name, 0), TopicPartition(name, 1)]
+        for place in places:
+            write(broker, name, numbered(20), place.partition)
+        consumer = consumer_of(broker, group_id=None, max_poll_records=5)
+        consumer.assign(places)
+        paused = read(consumer, 1)[0].topic_partition
+        consumer.pause([paused])
+        assert consumer.paused() == {paused}
+        others = poll_until(lambda: consumer.position(next(place for place in places if place != paused)) == 20, consumer)
+        assert {record.topic_partition for record in others} == set(places) - {paused}
+        sent = consumer.metrics()["fetches_sent"]
+        consumer.resume([paused])
+        assert [record.offset for record in consumer.poll(0)] == list(range(5, 10))
+        assert consumer.metrics()["fetches_sent"] <= sent + 1
+        assert not consumer.paused()
+
+    def test_what_leaders_know(self, broker, topic, consumer_of, producer_of):
+        place = TopicPartition(topic, 0)
+        for timestamp in (1000, 2000, 3000):
+            producer_of(broker).send(topic, b"", timestamp_ms=timestamp).result(10)
+        consumer = consumer_of(broker, group_id=None)
+        assert consumer.partitions_for(topic) == [place]
+        assert (consumer.beginning_offsets([place]), consumer.end_offsets([place])) == ({place: 0}, {place: 3})
+        assert consumer.offsets_for_times({place: 1500})[place][:2] == (1, 2000)
+        assert consumer.offsets_for_times({place: 9999}) == {place: None}
+        assert consumer.end_offsets([]) == {}
+
+    def test_a_topic_that_nobody_knows(self, broker, consumer_of):
+        consumer = consumer_of(broker, group_id=None)
+        with pytest.raises(errors.UnknownTopicOrPartitionException, match="nowhere"):
+            consumer.partitions_for("nowhere", timeout=0.2)
+        with pytest.raises(errors.TimeoutException, match="nowhere-3"):
+            consumer.end_offsets([TopicPartition("nowhere", 3)], timeout=0.2)
+
+
+class TestTransactions:
+    @pytest.mark.parametrize(("isolation", "expected"), [("read_committed", [b"c1", b"c2", b"plain"]), ("read_uncommitted", None)])
+    def test_aborted_ones_are_not_seen(self, broker, name, consumer_of, producer_of, isolation, expected):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        producer = producer_of(broker, transactional_id=name)
+        producer.init_transactions()
+        for value, commits in ((b"a1", False), (b"c1", True), (b"a2", False), (b"c2", True)):
+            producer.begin_transaction()
+            producer.send(topic, value).result(10)
+            producer.commit_transaction() if commits else producer.abort_transaction()
+        write(broker, topic, [b"plain"])
+        producer.begin_transaction()
+        producer.send(topic, b"open").result(10)
+        consumer = consumer_of(broker, isolation_level=isolation)
+        consumer.subscribe([topic])
+        expected = expected or [b"a1", b"c1", b"a2", b"c2", b"plain", b"open"]
+        assert values_of(read(consumer, len(expected))) == expected
+        place = TopicPartition(topic, 0)
+        assert consumer.end_offsets([place]) == {place: consumer.position(place)}
+        producer.abort_transaction()
+
+    def test_offsets_go_with_a_transaction(self, broker, topic, name, consumer_of, producer_of):
+        write(broker, topic, numbered(3))
+        consumer = consumer_of(broker, enable_auto_commit=False, isolation_level="read_committed")
+        consumer.subscribe([topic])
+        read(consumer, 3)
+        place = TopicPartition(topic, 0)
+        producer = producer_of(broker, transactional_id=name)
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send_offsets_to_transaction({place: consumer.position(place)}, consumer.group_metadata())
+        assert consumer.committed([place])[place].offset == 3
+
+
+class TestTroubles:
+    def test_a_broker_that_is_killed_and_comes_back(self, consumer_of, name):
+        with EmbeddedBroker(topics={name: {"partitions": 2}}, config=CONFIG) as broker:
+            write(broker, name, numbered(5))
+            consumer = consumer_of(broker)
+            consumer.subscribe([name])
+            found = read(consumer, 5)
+            broker.restart(kill=True)
+            write(broker, name, numbered(5, 5))
+            found += read(consumer, 5)
+            consumer.commit()
+            consumer.close()
+        assert values_of(found) == numbered(10)
+
+    def test_a_leader_that_moves(self, consumer_of, name):
+        with EmbeddedBroker(topics={name: {"partitions": 3, "replication": 3}}, brokers=3, config=CONFIG) as broker:
+            consumer = consumer_of(broker)
+            consumer.subscribe([name])
+            for node in (0, 1, 2):
+                for partition in range(3):
+                    write(broker, name, [b"%d" % node], partition)
+                assert sorted((record.partition, record.value) for record in read(consumer, 3)) == [
+                    (number, b"%d" % node) for number in range(3)
+                ]
+                broker.stop_node(node)
+                broker.start_node((node + 2) % 3)
+            consumer.close()
+
+    def test_a_topic_deleted_and_made_anew(self, broker, topic, consumer_of, producer_of):
+        from chaffinch.admin.options import connect
+        from chaffinch.admin.topics import delete_topics
+
+        write(broker, topic, numbered(5))
+        consumer = consumer_of(broker, metadata_max_age_ms=50)
+        consumer.subscribe([topic])
+        read(consumer, 5)
+        with connect(bootstrap_servers=broker.bootstrap_servers) as client:
+            delete_topics(client, [topic])
+        consumer.poll(0.05)
+        broker.create_topic(topic, 1)
+        write(broker, topic, [b"new"])
+        assert values_of(read(consumer, 1)) == [b"new"]
+
+    @pytest.mark.parametrize(
+        ("api", "error"),
+        [
+            ("Fetch", "NOT_LEADER_OR_FOLLOWER"),
+            ("Fetch", "UNKNOWN_TOPIC_OR_PARTITION"),
+            ("Fetch", "FENCED_LEADER_EPOCH"),
+            ("Fetch", "KAFKA_STORAGE_ERROR"),
+            ("ListOffsets", "LEADER_NOT_AVAILABLE"),
+            ("FindCoordinator", "COORDINATOR_NOT_AVAILABLE"),
+            ("JoinGroup", "COORDINATOR_LOAD_IN_PROGRESS"),
+            ("JoinGroup", "NOT_COORDINATOR"),
+            ("JoinGroup", "UNKNOWN_MEMBER_ID"),
+            ("SyncGroup", "REBALANCE_IN_PROGRESS"),
+            ("SyncGroup", "NOT_COORDINATOR"),
+            ("SyncGroup", "ILLEGAL_GENERATION"),
+            ("SyncGroup", "UNKNOWN_MEMBER_ID"),
+            ("OffsetFetch", "NOT_COORDINATOR"),
+            ("OffsetFetch", "COORDINATOR_LOAD_IN_PROGRESS"),
+            ("OffsetFetch", "UNSTABLE_OFFSET_COMMIT"),
+        ],
+    )
+    def test_errors_that_pass(self, broker, name, consumer_of, api, error):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        write(broker, topic, numbered(3))
+        broker.faults.add(api=api, error=error, count=1, client_id=name)
+        # A member that was forgotten here is not by the broker: it is waited for.
+        consumer = consumer_of(broker, client_id=name, session_timeout_ms=1000)
+        consumer.subscribe([topic])
+        assert values_of(read(consumer, 3)) == numbered(3)
+
+    @pytest.mark.parametrize("api", ["Metadata", "Fetch", "ListOffsets", "FindCoordinator", "JoinGroup", "SyncGroup", "OffsetFetch"])
+    @pytest.mark.parametrize("action", ["drop_before", "drop_after"])
+    def test_connections_that_break(self, broker, name, consumer_of, api, action):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        write(broker, topic, numbered(3))
+        broker.faults.add(api=api, action=action, count=1, client_id=name)
+        consumer = consumer_of(broker, client_id=name, reconnect_backoff_ms=10)
+        consumer.subscribe([topic])
+        assert values_of(read(consumer, 3)) == numbered(3)
+
+    @pytest.mark.parametrize(
+        ("api", "error", "raised"),
+        [
+            ("JoinGroup", "GROUP_AUTHORIZATION_FAILED", errors.GroupAuthorizationException),
+            ("JoinGroup", "INCONSISTENT_GROUP_PROTOCOL", errors.InconsistentGroupProtocolException),
+            ("JoinGroup", "GROUP_MAX_SIZE_REACHED", errors.GroupMaxSizeReachedException),
+            ("FindCoordinator", "GROUP_AUTHORIZATION_FAILED", errors.GroupAuthorizationException),
+            ("SyncGroup", "GROUP_AUTHORIZATION_FAILED", errors.GroupAuthorizationException),
+            ("OffsetFetch", "GROUP_AUTHORIZATION_FAILED", errors.GroupAuthorizationException),
+            ("Fetch", "TOPIC_AUTHORIZATION_FAILED", errors.TopicAuthorizationException),
+            ("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", errors.TopicAuthorizationException),
+        ],
+    )
+    def test_errors_that_the_caller_hears_of_once(self, broker, name, consumer_of, api, error, raised):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        write(broker, topic, numbered(3))
+        broker.faults.add(api=api, error=error, count=1, client_id=name)
+        consumer = consumer_of(broker, client_id=name)
+        consumer.subscribe([topic])
+        with pytest.raises(raised):
+            read(consumer, 1)
+        assert values_of(read(consumer, 3)) == numbered(3)
+
+    def test_nobody_there(self, consumer_of):
+        with EmbeddedBroker() as gone:
+            pass
+        consumer = consumer_of(gone)
+        consumer.subscribe(["orders"])
+        assert consumer.poll(0.1) == []
+        with pytest.raises(errors.TimeoutException, match="refused"):
+            consumer.partitions_for("orders", timeout=0.2)
+
+
+def test_a_pattern_follows_the_topics(broker, name, consumer_of):
+    for suffix in ("a", "b"):
+        broker.create_topic(f"{name}-{suffix}", 1)
+    consumer = consumer_of(broker, metadata_max_age_ms=50)
+    consumer.subscribe(re.compile(rf"{name}-[ac]"))
+    poll_until(lambda: consumer.subscription() == {f"{name}-a"} and len(consumer.assignment()) == 1, consumer)
+    broker.create_topic(f"{name}-c", 1)
+    poll_until(lambda: {place.topic for place in consumer.assignment()} == {f"{name}-a", f"{name}-c"}, consumer)
