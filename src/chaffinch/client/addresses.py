@@ -74,8 +74,12 @@ class Attempts:
         self._wait_until_ms[address] = now_ms + self._backoff.wait_ms(failures, self._dice)
         self._tried_since_ms.setdefault(address, now_ms)
 
+    def throttled(self, address: Address, until_ms: int) -> None:
+        """The broker answered, and wants nothing more until then (`throttle_time_ms`, KIP-219)."""
+        self._wait_until_ms[address] = max(until_ms, self._wait_until_ms.get(address, until_ms))
+
     def may_try(self, address: Address, now_ms: int) -> bool:
-        """Whether the wait after the last failure is over."""
+        """Whether the wait after the last failure, or the one that the broker asked for, is over."""
         return self._wait_until_ms.get(address, now_ms) <= now_ms
 
     def retry_at_ms(self, address: Address, now_ms: int) -> int:

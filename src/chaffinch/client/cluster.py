@@ -6,7 +6,7 @@ about the same topic, the one with the older leader epoch loses, so that a broke
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from chaffinch.client.addresses import Address
@@ -77,6 +77,23 @@ class ClusterState:
         partitions = {p.partition_index: _newer(p, before.get(p.partition_index)) for p in topic.partitions}
         return TopicState(name=name, topic_id=topic.topic_id, partitions=partitions, code=code, heard_ms=now_ms)
 
+    def learn_leader(self, topic_partition: TopicPartition, leader_id: int, leader_epoch: int) -> bool:
+        """A broker that does not lead a partition has said who does (KIP-951). Whether that is news."""
+        state = self._topics.get(topic_partition.topic)
+        known = None if state is None else state.partitions.get(topic_partition.partition)
+        if state is None or known is None or leader_id < 0 or leader_epoch <= known.leader_epoch:
+            return False
+        state.partitions[topic_partition.partition] = replace(known, leader_id=leader_id, leader_epoch=leader_epoch)
+        return True
+
+    def learn_node(self, node_id: int, address: Address) -> None:
+        """Where a node listens, if nobody has said so yet: metadata knows better."""
+        self.nodes.setdefault(node_id, address)
+
+    def forget_nodes(self) -> None:
+        """The cluster is another one, or has moved: begin again where it was first looked for."""
+        self.nodes = {}
+
     def forget(self, topic: str) -> None:
         """Drop what is known of a topic."""
         self._topics.pop(topic, None)
@@ -108,6 +125,11 @@ class ClusterState:
         """The id of the node that leads the partition; None when none does, or none is known, or its address is not."""
         state = self.partition(topic_partition)
         return state.leader_id if state is not None and state.leader_id in self.nodes else None
+
+    def leader_address(self, topic_partition: TopicPartition) -> Address | None:
+        """Where the node listens that leads the partition; None when that is not known."""
+        leader = self.leader_of(topic_partition)
+        return None if leader is None else self.nodes[leader]
 
     def address_of(self, node_id: int) -> Address | None:
         """Where the node listens."""

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.records import batch as record_batch
@@ -51,6 +52,8 @@ class ProducerBatch:
     unknown_since_ms: int | None = None
     """When its topic or partition was first said to be unknown."""
     retry_at_ms: int = 0
+    sent_to: Address | None = None
+    """Where it went last: when another broker leads now, it need not wait."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
 

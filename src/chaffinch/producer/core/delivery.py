@@ -32,6 +32,7 @@ from chaffinch.producer.core.handler_desk import HandlerDesk
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.late_errors import dropped_with_transaction, expired, given_up
+from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.produce_requests import TRANSACTIONAL_VERSION_MAX, ProduceSent
 from chaffinch.producer.core.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
 from chaffinch.producer.core.transaction import TransactionManager
@@ -57,41 +58,33 @@ class Delivery:
         self._accumulator = accumulator
         self._identity = identity
         self._transaction = transaction
-        self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self.queues = PartitionQueues(wiring)
         self._requests: Counter[Address] = Counter()
         self._judging: list[tuple[ProducerBatch, BatchAnswer]] = []
         self._turn = 0
         self.desk = HandlerDesk(self, wiring, accumulator)
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
-        """The partition's numbered batches; made when first asked for."""
-        queue = self._queues.get(topic_partition)
-        if queue is None:
-            queue = self._queues[topic_partition] = PartitionQueue(
-                topic_partition,
-                is_idempotent=self._wiring.is_idempotent,
-                limit=self._wiring.requests_per_node_max,
-                is_transactional=self._transaction is not None,
-            )
-        return queue
+        """The partition's numbered batches."""
+        return self.queues.of(topic_partition)
 
     def partitions(self) -> list[TopicPartition]:
         """Partitions with records that have no outcome."""
-        return list(dict.fromkeys([*self._accumulator.partitions(), *(tp for tp, queue in self._queues.items() if not queue.is_idle)]))
+        return list(dict.fromkeys([*self._accumulator.partitions(), *self.queues.busy()]))
 
     @property
     def is_idle(self) -> bool:
         """Whether every record has its outcome."""
-        return self._accumulator.is_empty and all(queue.is_idle for queue in self._queues.values())
+        return self._accumulator.is_empty and not self.queues.busy()
 
     @property
     def needs_epoch(self) -> bool:
         """Whether sequences of some partition are used up for nothing: a transactional producer needs its next epoch."""
-        return any(queue.needs_epoch(self._identity.current) for queue in self._queues.values())
+        return self.queues.need_epoch(self._identity.current)
 
     def position_outstanding(self, topic_partition: TopicPartition) -> int | None:
         """The lowest position of a record without an outcome; None when the partition has none."""
-        queue = self._queues.get(topic_partition)
+        queue = self.queues.get(topic_partition)
         positions = [] if queue is None else [batch.position for batch in queue.batches() if not batch.is_done]
         waiting = self._accumulator.first_position(topic_partition)
         return min([*positions, *([] if waiting is None else [waiting])], default=None)
@@ -134,6 +127,7 @@ class Delivery:
         if sent is None:
             sent = open_requests[address] = ProduceSent(address)
         sent.add(batch)
+        batch.sent_to = address
         return True
 
     def _next_size(self, queue: PartitionQueue) -> int:
@@ -158,6 +152,8 @@ class Delivery:
             if self._identity.is_missing:
                 self._identity.want()
                 return False
+        if queue.retries and (leader := self._wiring.cluster.leader_address(queue.topic_partition)) is not None:
+            queue.hurry(leader, now_ms)
         if not queue.wants_batch(now_ms, self._identity.current):
             return False
         return self._transaction is None or self._transaction.may_send(queue.topic_partition)
@@ -170,9 +166,7 @@ class Delivery:
         self.drop_unsent()
 
     def _leader(self, topic_partition: TopicPartition, now_ms: int) -> Address | None:
-        cluster = self._wiring.cluster
-        leader = cluster.leader_of(topic_partition)
-        address = None if leader is None else cluster.address_of(leader)
+        address = self._wiring.cluster.leader_address(topic_partition)
         if address is None:
             self._wiring.metadata.use(topic_partition.topic, now_ms)
             self._wiring.metadata.refresh()
@@ -203,7 +197,12 @@ class Delivery:
         """A broker answered a Produce request."""
         sent: ProduceSent = event.token
         self._requests[sent.address] -= 1
+        cluster = self._wiring.cluster
+        for node in event.message.node_endpoints:
+            cluster.learn_node(node.node_id, Address(node.host, node.port))
         for batch, part in sent.answers(event.message):
+            if part is not None and part.current_leader is not None:
+                cluster.learn_leader(batch.topic_partition, part.current_leader.leader_id, part.current_leader.leader_epoch)
             if part is None:
                 error = NetworkException(
                     f"{sent.address} left this partition out of its answer", topic_partition=batch.topic_partition, stored=Stored.POSSIBLY
@@ -419,7 +418,7 @@ class Delivery:
         if oldest_ms is not None and oldest_ms <= too_old_ms:
             for batch in self._accumulator.take_expired(too_old_ms):
                 self._end(batch, self._expired(batch, is_awaited=False), {}, is_unstored=True, is_under_way=False)
-        for queue in self._queues.values():
+        for queue in self.queues.all():
             if not queue.is_idle:
                 self._expire_queue(queue, too_old_ms)
 
@@ -452,7 +451,7 @@ class Delivery:
         for topic_partition in self._accumulator.partitions():
             while (batch := self._accumulator.take(topic_partition)) is not None:
                 self._tell(batch, self._dropped(batch), {})
-        for queue in self._queues.values():
+        for queue in self.queues.all():
             if gives_up:
                 dropped = queue.drop_waiting()
             else:
@@ -469,7 +468,7 @@ class Delivery:
         for topic_partition in self._accumulator.partitions():
             while (batch := self._accumulator.take(topic_partition)) is not None:
                 self._tell(batch, given_up(batch, error, is_awaited=False), {})
-        for queue in self._queues.values():
+        for queue in self.queues.all():
             for batch in queue.drop_waiting():
                 self._tell(batch, given_up(batch, error, is_awaited=False), {})
             for batch in [b for b in queue.in_flight if not b.is_done]:
@@ -483,11 +482,11 @@ class Delivery:
             ready_at_ms = self._accumulator.ready_at_ms(topic_partition)
             if ready_at_ms is not None and not hurries:
                 times.append(ready_at_ms)
-            if (waiting := self._queues.get(topic_partition)) is not None:
+            if (waiting := self.queues.get(topic_partition)) is not None:
                 times.append(waiting.not_before_ms)  # Of a batch that is over: the partition may have nothing else under way.
         oldest_ms = self._accumulator.oldest_ms()
         oldest = [] if oldest_ms is None else [oldest_ms]
-        for queue in self._queues.values():
+        for queue in self.queues.all():
             if not queue.is_idle:
                 times.append(queue.not_before_ms)
                 times += [batch.retry_at_ms for batch in queue.retries]

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
 
+from chaffinch.client.addresses import Address
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
@@ -179,6 +180,15 @@ class PartitionQueue:
         if self._restart_sequence is not None and _distance(self._restart_sequence, batch.base_sequence) < SEQUENCE_MODULUS // 2:
             # A broker without state took it although a batch before it was not stored: that one's numbers have been passed.
             self._is_used_up = True
+
+    def hurry(self, leader: Address, now_ms: int) -> None:
+        """Another broker leads than the one that the next batch to go again was sent to: it need not wait."""
+        if self.retries and self.retries[0].sent_to != leader:
+            self.retries[0].retry_at_ms = min(self.retries[0].retry_at_ms, now_ms)
+
+    def broker_is_new(self) -> None:
+        """The topic was deleted and made anew: nobody there knows the producer."""
+        self._acknowledged_ms = None
 
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""

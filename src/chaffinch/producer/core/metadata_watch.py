@@ -72,8 +72,10 @@ class MetadataWatch:
         is_settled = not self._is_lacking
         self._repeats = 1 if is_settled else self._repeats
         self._not_before_ms = now_ms + self._backoff.wait_ms(self._repeats, self._dice)
-        if response.error_code and codes.by_number(response.error_code).is_retriable:
-            self._is_wanted = True
+        code = codes.by_number(response.error_code)
+        if code is codes.REBOOTSTRAP_REQUIRED:
+            self.cluster.forget_nodes()
+        self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
 
     def unanswered(self, error: KafkaException) -> None:
         """No answer: another broker is asked as soon as one may be tried."""

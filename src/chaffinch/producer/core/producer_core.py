@@ -316,11 +316,14 @@ class ProducerCore:
 
     def _answered(self, event: Answered, now_ms: int) -> None:
         token = event.token
+        if throttle_ms := getattr(event.message, "throttle_time_ms", 0):
+            self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
         match token:
             case ProduceSent():
                 self.delivery.answered(event, now_ms)
             case MetadataAsked():
                 self.wiring.metadata.answered(event.message, now_ms)
+                self.delivery.queues.metadata_heard()
                 self.delivery.desk.metadata_heard(now_ms)
                 self.delivery.out.append(WakeCallers())
             case IdentityAsked():
