@@ -1,0 +1,58 @@
+"""The consumer's options: what is refused, and what others make of them."""
+
+import pytest
+
+from chaffinch.consumer.core import options
+from chaffinch.consumer.core.options import commits_itself, parse_options, reset_strategy
+from chaffinch.errors import ConfigException
+
+SERVERS = {"bootstrap.servers": "localhost:9092"}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"group.protocol": "consumer"}, "group.protocol cannot be 'consumer': it must be classic"),
+        ({"group.id": ""}, "group.id cannot be empty"),
+        ({"group.id": "g", "group.instance.id": ""}, "group.instance.id cannot be empty"),
+        ({"group.instance.id": "i"}, "needs a group.id"),
+        ({"enable.auto.commit": True}, "cannot be true without a group.id"),
+        ({"partition.assignment.strategy": "ranges"}, "range, roundrobin, sticky, cooperative-sticky"),
+        ({"partition.assignment.strategy": "range,range"}, "each once"),
+        ({"partition.assignment.strategy": []}, "one or more"),
+        ({"heartbeat.interval.ms": 45_000}, "must be below session.timeout.ms, 45000"),
+        ({"auto.offset.reset": "oldest"}, "earliest, latest, none, or by_duration"),
+        ({"auto.offset.reset": "by_duration:P"}, "ISO 8601"),
+        ({"auto.offset.reset": "by_duration:-PT1H"}, "ISO 8601"),
+        ({"value.deserializer": "json"}, "must be a callable"),
+        ({"isolation.level": "serializable"}, "read_uncommitted, read_committed"),
+        ({"max.poll.records": 0}, "at least 1"),
+        ({"fetch.min.byte": 1}, "the nearest known one is 'fetch.min.bytes'"),
+    ],
+)
+def test_what_is_refused(given, says):
+    with pytest.raises(ConfigException) as caught:
+        parse_options({**SERVERS, **given})
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "strategy"),
+    [
+        ("earliest", options.EARLIEST),
+        ("LATEST", options.LATEST),
+        ("none", options.NONE),
+        ("by_duration:PT1H30M", (None, 5_400_000)),
+        ("by_duration:P2DT0.5S", (None, 172_800_500)),
+    ],
+)
+def test_where_to_begin(text, strategy):
+    found = reset_strategy(parse_options({**SERVERS, "auto.offset.reset": text}))
+    assert found == strategy if isinstance(strategy, options.ResetStrategy) else found[1:] == strategy
+
+
+@pytest.mark.parametrize(
+    ("given", "commits"), [({}, False), ({"group.id": "g"}, True), ({"group.id": "g", "enable.auto.commit": False}, False)]
+)
+def test_who_commits(given, commits):
+    assert commits_itself(parse_options({**SERVERS, **given})) is commits

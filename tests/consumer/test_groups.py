@@ -1,0 +1,381 @@
+"""Members of one group: how partitions are shared, given up, taken over and lost, and what is committed meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import nullcontext
+
+import confluent_kafka
+import pytest
+from kafka import KafkaConsumer
+
+from chaffinch import OffsetAndMetadata, TopicPartition, errors
+from tests.consumer.polling import poll_until, read, values_of, write
+
+STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
+
+
+def shares(*consumers):
+    return sorted(len(consumer.assignment()) for consumer in consumers)
+
+
+class Told:
+    """What callbacks were told, in order."""
+
+    def __init__(self):
+        self.events = []
+
+    def listeners(self):
+        return {f"on_{kind}": lambda places, kind=kind: self.events.append((kind, len(places))) for kind in ("assign", "revoke", "lost")}
+
+    def kinds(self):
+        return [kind for kind, _ in self.events]
+
+
+class TestRebalances:
+    @pytest.mark.parametrize("strategy", STRATEGIES)
+    def test_members_share_and_take_over(self, broker, name, consumer_of, strategy):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 6)
+        members = [consumer_of(broker, partition_assignment_strategy=strategy, client_id=f"m{number}") for number in range(3)]
+        told = [Told() for _ in members]
+        expected = ([6], [3, 3], [2, 2, 2])
+        for number, member in enumerate(members):
+            member.subscribe([topic], **told[number].listeners())
+            there = members[: number + 1]
+            poll_until(lambda there=there, number=number: shares(*there) == expected[number], *there)
+        assert {place for member in members for place in member.assignment()} == {TopicPartition(topic, index) for index in range(6)}
+        members[0].close()
+        poll_until(lambda: shares(*members[1:]) == [3, 3], *members[1:])
+        assert told[0].events[-1] == ("revoke", 2)
+        assert all("lost" not in one.kinds() for one in told)
+        eager = [("assign", 6), ("revoke", 6), ("assign", 3), ("revoke", 3), ("assign", 2), ("revoke", 2)]
+        if strategy != "cooperative-sticky":
+            assert told[0].events == eager
+        else:
+            assert [event for event in told[0].events if event[1]] == [("assign", 6), ("revoke", 3), ("revoke", 1), ("revoke", 2)]
+
+    def test_a_cooperative_member_reads_on_while_another_joins(self, broker, name, consumer_of):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 4)
+        first, second = (consumer_of(broker, partition_assignment_strategy="cooperative-sticky") for _ in range(2))
+        first.subscribe([topic])
+        poll_until(lambda: shares(first) == [4], first)
+        kept = []
+        second.subscribe([topic])
+        second.poll(0)
+        for number in range(5):
+            for partition in range(4):
+                write(broker, topic, [b"%d" % number], partition)
+            kept += first.poll(0.05)
+        kept += poll_until(lambda: shares(first, second) == [2, 2], first, second)
+        kept += poll_until(
+            lambda: all(member.position(place) == 5 for member in (first, second) for place in member.assignment()), first, second
+        )
+        # Everything came at least once; what the first one kept came in order, once.
+        assert {(record.partition, record.value) for record in kept} == {
+            (partition, b"%d" % number) for partition in range(4) for number in range(5)
+        }
+        for place in first.assignment():
+            assert [record.value for record in kept if record.partition == place.partition] == [b"%d" % number for number in range(5)]
+
+    def test_nothing_is_read_twice_or_lost_when_members_come_and_go(self, broker, name, consumer_of):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 4)
+        for partition in range(4):
+            write(broker, topic, [b"%d" % number for number in range(200)], partition)
+        members = [consumer_of(broker, max_poll_records=7) for _ in range(2)]
+        members[0].subscribe([topic])
+        found = read(members[0], 50)
+        members[1].subscribe([topic])
+        found += poll_until(lambda: shares(*members) == [2, 2], *members)
+        found += members[0].poll(1)
+        members[0].close()
+        found += poll_until(lambda: shares(members[1]) == [4], members[1])
+        places = [TopicPartition(topic, index) for index in range(4)]
+        found += poll_until(lambda: all(members[1].position(place) == 200 for place in places), members[1])
+        assert sorted((record.partition, record.offset) for record in found) == [
+            (index, offset) for index in range(4) for offset in range(200)
+        ]
+
+    def test_a_subscription_that_changes(self, broker, name, consumer_of):
+        for suffix in "ab":
+            broker.create_topic(f"{name}-{suffix}", 1)
+        consumer = consumer_of(broker)
+        told = Told()
+        consumer.subscribe([f"{name}-a"], **told.listeners())
+        poll_until(lambda: consumer.assignment() == {TopicPartition(f"{name}-a", 0)}, consumer)
+        consumer.subscribe([f"{name}-b"], **told.listeners())
+        poll_until(lambda: consumer.assignment() == {TopicPartition(f"{name}-b", 0)}, consumer)
+        consumer.unsubscribe()
+        assert (consumer.assignment(), consumer.subscription()) == (frozenset(), frozenset())
+        assert told.events == [("assign", 1), ("revoke", 1), ("assign", 1), ("revoke", 1)]
+
+    def test_new_partitions_are_shared_out(self, broker, name, consumer_of):
+        from chaffinch.admin.options import connect
+        from chaffinch.admin.topics import add_partitions
+
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        consumer = consumer_of(broker, metadata_max_age_ms=50)
+        consumer.subscribe([topic])
+        poll_until(lambda: shares(consumer) == [1], consumer)
+        with connect(bootstrap_servers=broker.bootstrap_servers) as client:
+            add_partitions(client, topic, 3)
+        poll_until(lambda: shares(consumer) == [3], consumer)
+
+    def test_a_callback_that_raises(self, broker, topic, consumer_of):
+        consumer = consumer_of(broker)
+
+        def refuse(_places):
+            raise ValueError("no, thank you")
+
+        consumer.subscribe([topic], on_assign=refuse)
+        with pytest.raises(errors.KafkaException, match="on_assign raised ValueError"):
+            poll_until(lambda: False, consumer)
+        assert consumer.assignment() == {TopicPartition(topic, 0)}
+
+    def test_callbacks_may_use_the_consumer(self, broker, topic, consumer_of):
+        write(broker, topic, [b"0", b"1", b"2"])
+        consumer = consumer_of(broker)
+        consumer.subscribe(
+            [topic], on_assign=lambda places: consumer.seek(places[0], 2), on_revoke=lambda places: consumer.commit({places[0]: 1})
+        )
+        assert values_of(read(consumer, 1)) == [b"2"]
+        consumer.unsubscribe()
+        other = consumer_of(broker)
+        assert other.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 1
+
+
+class TestStaticMembers:
+    def test_a_restart_moves_nothing(self, broker, name, consumer_of):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 4)
+        first, second = (consumer_of(broker, group_instance_id=number) for number in ("one", "two"))
+        for member in (first, second):
+            member.subscribe([topic])
+        poll_until(lambda: shares(first, second) == [2, 2], first, second)
+        had, rebalances = first.assignment(), second.metrics()["rebalances"]
+        first.close()
+        again = consumer_of(broker, group_instance_id="one")
+        again.subscribe([topic])
+        poll_until(lambda: again.assignment() == had, again, second)
+        assert second.metrics()["rebalances"] == rebalances
+
+    def test_a_second_one_of_the_same_name_fences_the_first(self, broker, topic, consumer_of):
+        first = consumer_of(broker, group_instance_id="one")
+        first.subscribe([topic])
+        poll_until(lambda: shares(first) == [1], first)
+        second = consumer_of(broker, group_instance_id="one")
+        second.subscribe([topic])
+        poll_until(lambda: shares(second) == [1], second)
+        for _ in range(2):
+            with pytest.raises(errors.FencedInstanceIdException):
+                poll_until(lambda: False, first)
+        with pytest.raises(errors.FencedInstanceIdException):
+            first.commit({TopicPartition(topic, 0): 1})
+
+
+class TestLosingTouch:
+    def test_who_does_not_poll_is_out(self, broker, topic, consumer_of):
+        write(broker, topic, [b"0"])
+        slow, other = consumer_of(broker, max_poll_interval_ms=200, session_timeout_ms=6000), consumer_of(broker)
+        told = Told()
+        slow.subscribe([topic], **told.listeners())
+        read(slow, 1)
+        other.subscribe([topic])
+        poll_until(lambda: shares(other) == [1], other)
+        with pytest.raises(errors.CommitFailedException, match="has gone on without this member"):
+            slow.commit()
+        poll_until(lambda: "lost" in told.kinds(), slow, other)
+        assert told.events[:2] == [("assign", 1), ("lost", 1)]
+
+    @pytest.mark.parametrize("error", ["UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS", "NOT_COORDINATOR"])
+    def test_what_heartbeats_are_told(self, broker, name, consumer_of, error):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        consumer = consumer_of(broker, client_id=name, session_timeout_ms=1000)
+        told = Told()
+        consumer.subscribe([topic], **told.listeners())
+        poll_until(lambda: shares(consumer) == [1], consumer)
+        beats = consumer.metrics()["heartbeats_sent"]
+        broker.faults.add(api="Heartbeat", error=error, count=1, client_id=name)
+        if error == "NOT_COORDINATOR":
+            poll_until(lambda: consumer.metrics()["heartbeats_sent"] >= beats + 3, consumer)
+            assert told.events == [("assign", 1)]
+            return
+        poll_until(lambda: len(told.events) == 3, consumer)
+        gone = "revoke" if error == "REBALANCE_IN_PROGRESS" else "lost"
+        assert told.events == [("assign", 1), (gone, 1), ("assign", 1)]
+
+
+class TestCommits:
+    def test_by_hand(self, broker, topic, consumer_of):
+        write(broker, topic, [b"0", b"1", b"2"])
+        place = TopicPartition(topic, 0)
+        consumer = consumer_of(broker, enable_auto_commit=False)
+        consumer.subscribe([topic])
+        read(consumer, 3)
+        assert consumer.committed([place]) == {place: None}
+        consumer.commit({place: OffsetAndMetadata(1, "half")})
+        assert consumer.committed([place])[place][:2] == (1, "half")
+        heard = []
+        consumer.commit(asynchronous=True, on_commit=lambda offsets, error: heard.append((offsets[place].offset, error)))
+        poll_until(lambda: bool(heard), consumer)
+        assert heard == [(3, None)]
+        assert consumer.committed([place])[place].offset == 3
+
+    def test_without_subscribing(self, broker, topic, consumer_of):
+        place = TopicPartition(topic, 0)
+        write(broker, topic, [b"0", b"1"])
+        consumer = consumer_of(broker)
+        consumer.assign([place])
+        read(consumer, 2)
+        consumer.close()
+        again = consumer_of(broker)
+        again.assign([place])
+        assert again.position(place) == 2
+
+    def test_polls_commit_what_earlier_polls_gave(self, broker, topic, consumer_of):
+        write(broker, topic, [b"0", b"1", b"2"])
+        place = TopicPartition(topic, 0)
+        consumer, other = consumer_of(broker, auto_commit_interval_ms=0, max_poll_records=1), consumer_of(broker)
+        consumer.subscribe([topic])
+        for number in range(3):
+            assert values_of(read(consumer, 1)) == [b"%d" % number]
+            committed = other.committed([place])[place]
+            assert (0 if committed is None else committed.offset) <= number
+        poll_until(lambda: other.committed([place])[place] is not None and other.committed([place])[place].offset == 3, consumer)
+
+    def test_closing_commits(self, broker, topic, consumer_of):
+        write(broker, topic, [b"0", b"1"])
+        consumer = consumer_of(broker, auto_commit_interval_ms=100_000)
+        consumer.subscribe([topic])
+        read(consumer, 2)
+        consumer.close()
+        assert consumer_of(broker).committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
+
+    @pytest.mark.parametrize(
+        ("error", "outcome"),
+        [
+            ("COORDINATOR_LOAD_IN_PROGRESS", None),
+            ("NOT_COORDINATOR", None),
+            ("COORDINATOR_NOT_AVAILABLE", None),
+            ("REQUEST_TIMED_OUT", None),
+            ("UNKNOWN_TOPIC_OR_PARTITION", None),
+            ("REBALANCE_IN_PROGRESS", errors.RebalanceInProgressException),
+            ("UNKNOWN_MEMBER_ID", errors.CommitFailedException),
+            ("ILLEGAL_GENERATION", errors.CommitFailedException),
+            ("FENCED_INSTANCE_ID", errors.FencedInstanceIdException),
+            ("GROUP_AUTHORIZATION_FAILED", errors.GroupAuthorizationException),
+            ("OFFSET_METADATA_TOO_LARGE", errors.OffsetMetadataTooLarge),
+        ],
+    )
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_what_commits_are_told(self, broker, name, consumer_of, error, outcome, asynchronous):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 1)
+        place = TopicPartition(topic, 0)
+        consumer = consumer_of(broker, client_id=name, enable_auto_commit=False)
+        consumer.subscribe([topic])
+        poll_until(lambda: shares(consumer) == [1], consumer)
+        broker.faults.add(api="OffsetCommit", error=error, count=1, client_id=name)
+        heard = []
+        if asynchronous:
+            consumer.commit({place: 1}, asynchronous=True, on_commit=lambda _, refusal: heard.append(refusal))
+            with pytest.raises(errors.FencedInstanceIdException) if error == "FENCED_INSTANCE_ID" else nullcontext():
+                poll_until(lambda: bool(heard), consumer)
+                consumer.poll(0)
+            assert len(heard) == 1
+            assert isinstance(heard[0], errors.KafkaException)  # One attempt, whatever stands in its way.
+        elif outcome is None:
+            consumer.commit({place: 1})
+            assert consumer.committed([place])[place].offset == 1
+        else:
+            with pytest.raises(outcome):
+                consumer.commit({place: 1})
+
+    def test_offsets_of_a_topic_that_does_not_exist(self, broker, topic, consumer_of):
+        consumer = consumer_of(broker, enable_auto_commit=False)
+        with pytest.raises(errors.TimeoutException, match="UNKNOWN_TOPIC_OR_PARTITION"):
+            consumer.commit({TopicPartition("nowhere", 0): 1}, timeout=0.2)
+
+
+class TestMixedGroups:
+    @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+    @pytest.mark.parametrize("who_leads", ["ours", "theirs"])
+    def test_with_confluent_kafka(self, broker, name, consumer_of, strategy, who_leads):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 6)
+        ours = consumer_of(broker, partition_assignment_strategy=strategy)
+        theirs = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "group.id": name,
+                "partition.assignment.strategy": strategy,
+                "auto.offset.reset": "earliest",
+                "heartbeat.interval.ms": 50,
+                "log_level": 0,
+            }
+        )
+        their_values = []
+
+        def is_shared(mine, others):
+            their_values.extend(message.value() for message in theirs.consume(10, 0.02) if message.error() is None)
+            return (len(ours.assignment()), len(theirs.assignment())) == (mine, others)
+
+        try:
+            if who_leads == "ours":
+                ours.subscribe([topic])
+                poll_until(lambda: shares(ours) == [6], ours)
+                theirs.subscribe([topic])
+            else:
+                theirs.subscribe([topic])
+                poll_until(lambda: is_shared(0, 6))
+                ours.subscribe([topic])
+            poll_until(lambda: is_shared(3, 3), ours)
+            for partition in range(6):
+                write(broker, topic, [b"%d" % partition], partition)
+            found = poll_until(lambda: is_shared(3, 3) and len(their_values) >= 3, ours)
+            found += [] if len(found) >= 3 else read(ours, 3 - len(found))
+            assert sorted(values_of(found) + their_values) == [b"%d" % partition for partition in range(6)]
+        finally:
+            theirs.close()
+        poll_until(lambda: shares(ours) == [6], ours)
+
+    def test_with_kafka_python(self, broker, name, consumer_of):
+        topic = f"{name}-t"
+        broker.create_topic(topic, 4)
+        ours = consumer_of(broker, partition_assignment_strategy="range")
+        theirs = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap_servers, group_id=name, heartbeat_interval_ms=50)
+        done = threading.Event()
+
+        def run():
+            while not done.is_set():
+                theirs.poll(timeout_ms=50)
+
+        runs = threading.Thread(target=run)
+        runs.start()
+        try:
+            ours.subscribe([topic])
+            poll_until(lambda: shares(ours) == [2] and len(theirs.assignment()) == 2, ours)
+        finally:
+            done.set()
+            runs.join()
+            theirs.close()
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_what_another_client_wrote(broker, name, consumer_of, codec):
+    topic = f"{name}-t"
+    broker.create_topic(topic, 1)
+    writer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 20})
+    for number in range(300):
+        writer.produce(topic, value=b"value %d" % number, key=b"key" * (number % 3), headers=[("n", b"%d" % number)])
+    assert writer.flush(30) == 0
+    consumer = consumer_of(broker)
+    consumer.subscribe([topic])
+    found = read(consumer, 300)
+    assert [(record.value, record.key, record.headers) for record in found] == [
+        (b"value %d" % number, b"key" * (number % 3) or b"", [("n", b"%d" % number)]) for number in range(300)
+    ]

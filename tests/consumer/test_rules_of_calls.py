@@ -1,0 +1,175 @@
+"""What a consumer refuses at the call: wrong arguments, calls out of order, two threads, another process, after the end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import threading
+
+import pytest
+
+from chaffinch import Consumer, TopicPartition, errors
+from tests.consumer.polling import poll_until, read, write
+
+PLACE = TopicPartition("orders", 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda c: c.subscribe(7), TypeError, "argument topics must be names of topics or a compiled pattern, not int"),
+        (lambda c: c.subscribe([7]), TypeError, "argument topics has 7"),
+        (lambda c: c.subscribe([""]), ValueError, "empty name"),
+        (lambda c: c.subscribe({"orders": 1}), TypeError, "not dict"),
+        (lambda c: c.subscribe(re.compile(b"x")), TypeError, "not of bytes"),
+        (lambda c: c.subscribe(["orders"], on_assign=7), TypeError, "argument on_assign must be callable"),
+        (lambda c: c.assign("orders"), TypeError, "argument partitions must be a list of TopicPartitions"),
+        (lambda c: c.assign(PLACE), TypeError, "argument partitions must be a list of TopicPartitions"),
+        (lambda c: c.assign(["orders"]), TypeError, "must be a TopicPartition, not 'orders'"),
+        (lambda c: c.assign([("orders", "0")]), TypeError, "must be a TopicPartition"),
+        (lambda c: c.assign([("orders", -1)]), ValueError, "has the number -1"),
+        (lambda c: c.poll("1"), TypeError, "argument timeout must be None or a number of seconds"),
+        (lambda c: c.poll(-1), ValueError, "from 0 up"),
+        (lambda c: c.poll(float("nan")), ValueError, "from 0 up"),
+        (lambda c: c.poll_table(True), TypeError, "argument timeout"),
+        (lambda c: c.seek(PLACE, "1"), TypeError, "argument offset must be an int or an OffsetAndMetadata"),
+        (lambda c: c.seek(PLACE, -1), ValueError, "argument offset must be from 0"),
+        (lambda c: c.commit([PLACE]), TypeError, "argument offsets must be a mapping"),
+        (lambda c: c.commit({PLACE: None}), TypeError, "argument offset"),
+        (lambda c: c.commit(on_commit=1), TypeError, "argument on_commit must be callable"),
+        (lambda c: c.offsets_for_times({PLACE: "now"}), TypeError, "argument times has 'now'"),
+        (lambda c: c.offsets_for_times({PLACE: -5}), ValueError, "argument times has -5"),
+        (lambda c: c.offsets_for_times([PLACE]), TypeError, "argument times must be a mapping"),
+        (lambda c: c.partitions_for(7), TypeError, "argument topic must be a str"),
+        (lambda c: c.poll(0), errors.IllegalStateException, r"nothing to poll: call subscribe\(\) or assign\(\) first"),
+        (lambda c: c.poll_table(0), errors.IllegalStateException, "nothing to poll"),
+        (lambda c: next(iter(c)), errors.IllegalStateException, "nothing to poll"),
+        (lambda c: c.seek(PLACE, 1), errors.IllegalStateException, "orders-0 is not assigned to this consumer; it has none"),
+        (lambda c: c.position(PLACE), errors.IllegalStateException, "orders-0 is not assigned"),
+        (lambda c: c.pause([PLACE]), errors.IllegalStateException, "orders-0 is not assigned"),
+        (lambda c: c.resume([PLACE]), errors.IllegalStateException, "orders-0 is not assigned"),
+        (lambda c: c.seek_to_end([PLACE]), errors.IllegalStateException, "orders-0 is not assigned"),
+        (lambda c: (c.assign([PLACE]), c.subscribe(["orders"])), errors.IllegalStateException, r"call unsubscribe\(\) first"),
+        (lambda c: (c.subscribe(["orders"]), c.assign([PLACE])), errors.IllegalStateException, r"call unsubscribe\(\) first"),
+    ],
+)
+def test_calls_that_are_refused(broker, consumer_of, call, error, says):
+    with pytest.raises(error, match=says):
+        call(consumer_of(broker))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c: c.subscribe(["orders"]),
+        lambda c: c.commit({PLACE: 1}),
+        lambda c: c.committed([PLACE]),
+        lambda c: c.group_metadata(),
+    ],
+)
+def test_what_needs_a_group(broker, consumer_of, call):
+    with pytest.raises(errors.IllegalStateException, match=r"needs a group: give the consumer the option group\.id"):
+        call(consumer_of(broker, group_id=None))
+
+
+@pytest.mark.parametrize(
+    "call", ["poll", "poll_table", "assignment", "subscription", "unsubscribe", "metrics", "commit", "paused", "seek_to_end"]
+)
+def test_nothing_after_close(broker, consumer_of, call):
+    consumer = consumer_of(broker)
+    consumer.close()
+    consumer.close()
+    with pytest.raises(errors.IllegalStateException, match=rf"{call} after close\(\)"):
+        getattr(consumer, call)()
+    assert list(consumer) == []
+
+
+def test_one_thread_at_a_time(broker, topic, consumer_of):
+    consumer = consumer_of(broker)
+    told: list[BaseException] = []
+    inside, refused = threading.Event(), threading.Event()
+
+    def poll_too(_places):
+        inside.set()
+        assert refused.wait(30)
+
+    def other():
+        assert inside.wait(30)
+        try:
+            consumer.poll(0)
+        except errors.IllegalStateException as error:
+            told.append(error)
+        refused.set()
+
+    runs = threading.Thread(target=other)
+    runs.start()
+    consumer.subscribe([topic], on_assign=poll_too)
+    poll_until(refused.is_set, consumer)
+    runs.join()
+    assert "poll while another thread uses the consumer" in str(told[0])
+
+
+class TestWakeup:
+    def test_it_ends_a_poll_that_waits(self, broker, topic, consumer_of):
+        consumer = consumer_of(broker, group_id=None)
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.poll(0)
+        waker = threading.Timer(0.05, consumer.wakeup)
+        waker.start()
+        with pytest.raises(errors.WakeupException):
+            consumer.poll(30)
+        waker.join()
+        assert consumer.poll(0) == []
+
+    def test_it_ends_the_next_call_that_would_wait(self, broker, topic, consumer_of):
+        consumer = consumer_of(broker, group_id=None)
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.wakeup()
+        with pytest.raises(errors.WakeupException):
+            consumer.poll(30)
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_is_told(broker, topic, consumer_of):
+    write(broker, topic, [b"0", b"1"])
+    consumer = consumer_of(broker, max_poll_records=1)
+    consumer.subscribe([topic])
+    read(consumer, 1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            consumer.poll(0)
+        except errors.IllegalStateException as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        assert "make one in each process" in told.read()
+    os.waitpid(child, 0)
+    assert [record.value for record in read(consumer, 1)] == [b"1"]
+
+
+def test_options_are_checked_before_a_thread_is_there(broker):
+    before = threading.active_count()
+    with pytest.raises(errors.ConfigException, match=r"nearest known one is 'group\.id'"):
+        Consumer(bootstrap_servers=broker.bootstrap_servers, group_ids="x")
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_it_closes_itself(broker, topic):
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id=topic) as consumer:
+        consumer.subscribe(topic)
+        poll_until(lambda: bool(consumer.assignment()), consumer)
+    with pytest.raises(errors.IllegalStateException):
+        consumer.poll(0)
+    assert not any("chaffinch-consumer" in thread.name for thread in threading.enumerate())
+
+
+def test_names_without_effect_are_said(broker, caplog):
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, interceptor_classes="x"):
+        pass
+    assert "interceptor.classes is known to Apache Kafka and without effect" in caplog.text
