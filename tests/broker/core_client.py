@@ -23,9 +23,16 @@ class Cluster:
     """One core on a memory file system, its clock, and what it wrote into its log."""
 
     def __init__(
-        self, config: Mapping[str, Any] | None = None, *, nodes: int = 1, file_system: MemoryFileSystem | None = None, seed: int = 1
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        nodes: int = 1,
+        file_system: MemoryFileSystem | None = None,
+        seed: int = 1,
+        users: Mapping[str, str] | None = None,
     ) -> None:
         self.config = dict(config or {})
+        self.users = dict(users or {})
         self.node_count = nodes
         self.file_system = file_system or MemoryFileSystem()
         self.now_ms = NOW_MS
@@ -37,7 +44,8 @@ class Cluster:
 
     def _core(self) -> BrokerCore:
         nodes = [Node(id=number, host=f"node{number}", port=9092 + number) for number in range(self.node_count)]
-        return BrokerCore(self.file_system, self.config, nodes=nodes, dice=random.Random(self._seed), now_ms=self.now_ms)
+        dice = random.Random(self._seed)
+        return BrokerCore(self.file_system, self.config, nodes=nodes, dice=dice, now_ms=self.now_ms, users=self.users)
 
     def topic(self, name: str, partitions: int = 1, replication: int = 1, **config: str) -> None:
         """Create a topic; options with underscores for dots."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
@@ -27,6 +28,9 @@ RETRY_SECONDS: Final = 1.0
 
 HANDSHAKES_MAX: Final = 1000
 """Connections of one listener whose TLS handshake is not done: beyond it the oldest is dropped. Of honest clients it takes milliseconds."""
+
+HANDSHAKE_FAILURE: Final = bytes((0x15, 3, 3, 0, 2, 2, 40))
+"""A fatal alert of TLS. OpenSSL makes one that says more, but event loops drop it; without any a client takes it for a bad network."""
 
 SHUTDOWN_SECONDS: Final = 2.0
 """A client that does not answer the end of TLS is not waited for any longer."""
@@ -126,7 +130,8 @@ class Listener:
         self._tls = tls
         self._target = listening.getsockname()
         self._new_connection: Callable[[], asyncio.BaseProtocol] | None = None
-        self._accepting: dict[asyncio.Task[None], None] = {}  # Oldest first.
+        self._accepting: set[asyncio.Task[None]] = set()
+        self._shaking_hands: dict[socket.socket, None] = {}  # Oldest first.
 
     @property
     def port(self) -> int:
@@ -178,10 +183,18 @@ class Listener:
                 return
             connection.setblocking(False)
             task = loop.create_task(self._connect(connection, str(address[0]) if isinstance(address, tuple) else "?"))
-            if self._tls is not None and len(self._accepting) >= HANDSHAKES_MAX:
-                next(iter(self._accepting)).cancel()
-            self._accepting[task] = None
-            task.add_done_callback(self._accepting.pop)
+            self._accepting.add(task)
+            task.add_done_callback(self._accepting.discard)
+            if self._tls is not None:
+                self._shaking_hands[connection] = None
+                if len(self._shaking_hands) > HANDSHAKES_MAX:
+                    self._end_oldest_handshake()
+
+    def _end_oldest_handshake(self) -> None:
+        oldest = next(iter(self._shaking_hands))
+        del self._shaking_hands[oldest]
+        with contextlib.suppress(OSError):  # The client was faster.
+            oldest.shutdown(socket.SHUT_RDWR)
 
     def _accept_again(self) -> None:
         if self._new_connection is not None:
@@ -192,24 +205,29 @@ class Listener:
             connection.close()
             return
         loop, tls = asyncio.get_running_loop(), self._tls
-        try:
-            if tls is None:
+        if tls is None:
+            try:
                 await loop.connect_accepted_socket(self._new_connection, connection)
-            else:
-                await loop.connect_accepted_socket(
-                    self._new_connection,
-                    connection,
-                    ssl=tls.context,
-                    ssl_handshake_timeout=tls.handshake_seconds,
-                    ssl_shutdown_timeout=SHUTDOWN_SECONDS,
-                )
+            except OSError:  # The peer is gone.
+                connection.close()
+            return
+        kept = connection.dup()
+        try:
+            await loop.connect_accepted_socket(
+                self._new_connection,
+                connection,
+                ssl=tls.context,
+                ssl_handshake_timeout=tls.handshake_seconds,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
         except OSError as error:  # The peer is gone, or speaks no TLS that we accept.
             connection.close()
-            if tls is not None:
-                tls.failed(address, _reason(error))
-        except asyncio.CancelledError:
-            connection.close()
-            raise
+            with contextlib.suppress(OSError):
+                kept.send(HANDSHAKE_FAILURE)
+            tls.failed(address, _reason(error))
+        finally:
+            kept.close()
+            self._shaking_hands.pop(connection, None)
 
 
 def _reason(error: OSError) -> str:

@@ -297,7 +297,7 @@ class BrokerConnection:
     def lost(self, reason: str, *, now_ms: int | None = None, error: AuthenticationException | None = None) -> list[ConnectionEvent]:
         """The connection is gone: all its requests fail, in the order in which they were handed over."""
         if not self._was_answered and reason in _ENDED_BY_BROKER:
-            reason += " before its first answer: its listener may want TLS or a login (security.protocol), or neither"
+            reason += " before its first answer: its listener may want TLS, a certificate or a login (security.protocol), or none"
         requests = [*self._in_flight.values(), *self._unanswered, *self._waiting]
         self._in_flight.clear()
         self._unanswered.clear()

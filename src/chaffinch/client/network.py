@@ -213,7 +213,10 @@ class Network:
                 self._lose(transport, connection.violation)
 
     def _refusal(self, transport: _Transport, failure: SocketFailed) -> AuthenticationException | None:
-        return SslAuthenticationException(f"{transport.connection.address}: {failure}") if failure.is_refusal else None
+        # With TLS 1.3 a broker looks at our certificate when for us the handshake is done already.
+        if failure.is_refusal and not transport.connection.is_negotiated:
+            return SslAuthenticationException(f"{transport.connection.address}: {failure}")
+        return None
 
     def _finish_connecting(self, transport: _Transport, _mask: int) -> None:
         try:

@@ -113,22 +113,24 @@ def _configure(context: ssl.SSLContext, settings: TlsSettings) -> None:
         except ssl.SSLError:
             raise ConfigException(f"option ssl.cipher.suites: OpenSSL knows none of {', '.join(settings.ciphers)}") from None
     if settings.key_location:
-        _check_pem("ssl.keystore.location", settings.key_location)
-        _load_key(context, settings.key_location, settings, f"ssl.keystore.location {settings.key_location}")
+        text, what = _check_pem("ssl.keystore.location", settings.key_location), f"ssl.keystore.location {settings.key_location}"
     elif settings.key:
-        with _as_file(f"{settings.key}\n{settings.key_certificates}\n") as path:
-            _load_key(context, path, settings, "ssl.keystore.key with ssl.keystore.certificate.chain")
+        text, what = f"{settings.key}\n{settings.key_certificates}\n", "ssl.keystore.key with ssl.keystore.certificate.chain"
+    else:
+        return
+    with _as_file(text) as path:
+        _load_key(context, path, settings.key_password or "", what, is_locked="ENCRYPTED" in text)
 
 
-def _load_key(context: ssl.SSLContext, path: str, settings: TlsSettings, what: str) -> None:
+def _load_key(context: ssl.SSLContext, path: str, key_password: str, what: str, *, is_locked: bool) -> None:
     def password() -> str:
-        return settings.key_password or ""  # OpenSSL would ask whoever sits at the terminal.
+        return key_password  # Without one OpenSSL would ask whoever sits at the terminal.
 
     try:
         context.load_cert_chain(path, password=password)
     except (ssl.SSLError, ValueError) as error:
-        reason = getattr(error, "reason", None) or str(error)
-        hint = "; check ssl.key.password" if "DECRYPT" in reason.upper() or "PASSWORD" in reason.upper() else ""
+        reason = _words(error) if isinstance(error, ssl.SSLError) else str(error)
+        hint = "; check ssl.key.password" if is_locked else ""
         raise ConfigException(f"option {what}: no private key with its certificate in PEM can be read there ({reason}){hint}") from None
 
 
@@ -200,7 +202,9 @@ class ClientTls:
         except ssl.SSLCertVerificationError as error:
             raise TlsRefused(f"its certificate is not accepted: {error.verify_message.rstrip('.')}") from error
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError) as error:
-            raise SocketFailed("closed by the broker during the TLS handshake: is TLS spoken there? (security.protocol)") from error
+            raise SocketFailed(
+                "closed by the broker during the TLS handshake: it may speak no TLS (security.protocol), or not accept us"
+            ) from error
         except ssl.SSLError as error:
             raise TlsRefused(f"no TLS connection: {_words(error)}") from error
         except OSError as error:
@@ -244,10 +248,9 @@ def _first_bytes(buffers: Sequence[memoryview]) -> memoryview | bytes:
 
 
 def _failure(error: OSError) -> SocketFailed:
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        # With TLS 1.3 a server looks at the client's certificate after the client's handshake is done.
-        return TlsRefused(f"no TLS connection: {_words(error)}") if "ALERT" in (error.reason or "") else SocketFailed(_words(error))
-    return SocketFailed("closed by the broker" if isinstance(error, ssl.SSLError) else reason_of(error))
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
+        return SocketFailed("closed by the broker")
+    return TlsRefused(f"no TLS connection: {_words(error)}") if isinstance(error, ssl.SSLError) else SocketFailed(reason_of(error))
 
 
 def _words(error: ssl.SSLError) -> str:
