@@ -17,6 +17,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from tests.broker.batches import batch_of
+from tests.broker.core.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
 STORAGE = codes.KAFKA_STORAGE_ERROR.number
@@ -153,3 +154,63 @@ def test_a_roll_that_finds_no_space_changes_nothing(bytes_free: int) -> None:
     partition = cluster.core.topics.partition("orders", 0)
     assert partition is not None
     assert partition.log.log_end_offset == end + 1
+
+
+def _with_a_stopped_node() -> Cluster:
+    cluster = Cluster(nodes=3)
+    cluster.topic("orders", 1, 3)
+    cluster.stop_node(0)
+    return cluster
+
+
+def _with_another_number_of_nodes() -> Cluster:
+    cluster = Cluster(nodes=3)
+    cluster.topic("orders", 1, 3)
+    cluster.node_count = 2
+    return cluster
+
+
+def _with_a_decided_transaction() -> Cluster:
+    cluster = cluster_with_topics()
+    writer = Writer(cluster.client(), "writer")
+    writer.write(b"b")
+
+    def hook(operation: str, path: str, size: int) -> None:
+        if operation == "append" and path.startswith("logs"):
+            raise StorageError(path, operation, "no space left")
+
+    cluster.file_system.hook = hook
+    assert writer.end(commit=True) == 0
+    cluster.file_system.hook = None
+    return cluster
+
+
+@pytest.mark.parametrize("begin", [cluster_with_topics, _with_a_stopped_node, _with_another_number_of_nodes, _with_a_decided_transaction])
+def test_a_broker_starts_on_a_full_disk_and_goes_on_when_space_returns(begin: Callable[[], Cluster]) -> None:
+    cluster = begin()
+    fill(cluster.file_system)
+    cluster.restart()
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    client = cluster.client(node=partition.replicas.leader)
+    assert client.produce("orders", batch_of(b"c")).error_code == STORAGE
+    relieve(cluster.file_system)
+    cluster.advance(1000)
+    assert partition.log.last_stable_offset == partition.log.log_end_offset
+    assert client.produce("orders", batch_of(b"c")).error_code == 0
+
+
+def test_leader_epochs_rise_over_a_start_on_a_full_disk() -> None:
+    cluster = _with_a_stopped_node()
+    seen = []
+    for fills in (True, False, False):
+        if fills:
+            fill(cluster.file_system)
+        cluster.restart()
+        relieve(cluster.file_system)
+        partition = cluster.core.topics.partition("orders", 0)
+        assert partition is not None
+        seen.append((partition.replicas.leader_epoch, partition.replicas.leader))
+        cluster.stop_node(partition.replicas.leader)
+        seen.append((partition.replicas.leader_epoch, partition.replicas.leader))
+    assert [epoch for epoch, _ in seen] == sorted({epoch for epoch, _ in seen})

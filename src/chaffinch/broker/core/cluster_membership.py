@@ -15,6 +15,7 @@ with another number of nodes than before is such a change.
 from __future__ import annotations
 
 from collections.abc import Container, Hashable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from chaffinch.broker.core.declared_replicas import DeclaredNodes
@@ -33,14 +34,15 @@ _COUNT_KEY = b"node.count"
 
 
 def first_epoch(journal: Journal, node_count: int) -> int:
-    """The leader epoch with which partitions begin in this life of the broker. Raises StorageError."""
+    """The leader epoch with which partitions begin in this life of the broker. On a full disk the first change writes it down."""
     stored = journal.items()
     changes, count = int(stored.get(_CHANGES_KEY, b"0")), b"%d" % node_count
     if changes or stored.get(_COUNT_KEY, count) != count:
         changes += 1
     news = {_CHANGES_KEY: b"%d" % changes, _COUNT_KEY: count} if changes else {_COUNT_KEY: count}
     if any(stored.get(key) != value for key, value in news.items()):
-        journal.put(news)
+        with suppress(StorageError):
+            journal.put(news)
     return changes
 
 
@@ -134,8 +136,8 @@ class ClusterMembership:
         return [Report(f"{len(moving)} partitions are led by their preferred replicas again", is_routine=True)]
 
     def _count_change(self) -> None:
-        changes = int(self._journal.items().get(_CHANGES_KEY, b"0"))
-        self._journal.put({_CHANGES_KEY: b"%d" % (changes + 1)})
+        changes = max(int(self._journal.items().get(_CHANGES_KEY, b"0")), self._nodes.first_epoch)
+        self._journal.put({_CHANGES_KEY: b"%d" % (changes + 1), _COUNT_KEY: b"%d" % len(self._nodes.nodes)})
 
     def _follow(self) -> None:
         """Adjust everything to the nodes as they are now."""

@@ -286,11 +286,9 @@ class TransactionCoordinator:
         return f"transactional id {name!r} forgotten: unused for {self._expiration_ms} ms"
 
     def complete_decided(self, now_ms: int) -> int:
-        """Finish every transaction that was decided but not completed; called once at start. Returns how many. Raises StorageError."""
+        """Finish every transaction that was decided but not completed; called once at start. Returns how many; others are tried again."""
         decided = [metadata for metadata in self if metadata.is_decided]
-        for metadata in decided:
-            self._complete(metadata, now_ms)
-        return len(decided)
+        return sum(self._complete_or_later(metadata, now_ms) for metadata in decided)
 
     def sync(self) -> None:
         """Under `flush.policy=always`: return once all that was added survives a loss of power. Else nothing. Raises StorageError.
@@ -314,7 +312,7 @@ class TransactionCoordinator:
         self._decide(metadata, False, self._transaction_version, now_ms)
 
     def _decide(self, metadata: TransactionMetadata, is_commit: bool, transaction_version: int, now_ms: int) -> ProducerIdentity:
-        """Write the decision, then carry it out. A failure to carry it out is retried later: the decision stands.
+        """Write the decision, then carry it out.
 
         Returns the identity with which the producer goes on.
         """
@@ -326,11 +324,17 @@ class TransactionCoordinator:
             allocate=self._producer_ids.allocate,
         )
         self._move(metadata, decided, now_ms)
-        try:
-            self._complete(decided, now_ms)
-        except StorageError:
-            self._deadlines.schedule(decided.transactional_id, now_ms + MARKER_RETRY_MS)
+        self._complete_or_later(decided, now_ms)
         return transaction_epochs.completed(decided, self._wall.at(now_ms)).identity
+
+    def _complete_or_later(self, metadata: TransactionMetadata, now_ms: int) -> bool:
+        """Carry a decision out; whether it was done. A failure is no reason to take it back: it is tried again later."""
+        try:
+            self._complete(metadata, now_ms)
+        except StorageError:
+            self._deadlines.schedule(metadata.transactional_id, now_ms + MARKER_RETRY_MS)
+            return False
+        return True
 
     def _complete(self, metadata: TransactionMetadata, now_ms: int) -> None:
         self.sync()
