@@ -78,7 +78,7 @@ def answers_before_sync(patch: Patch) -> None:
 
 
 def takes_everything(patch: Patch) -> None:
-    """Without the check of sequences. With it a producer that hears of a gap where there is none gives no second chance: nothing is lost."""
+    """Without the check of sequences. With it a producer that hears of a gap that is none gives up: nothing is lost."""
     returns(PartitionLog, "find_duplicate", None)(patch)
     returns(PartitionLog, "check_producer", None)(patch)
 
