@@ -65,7 +65,7 @@ class TestCallbacks:
         futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(3)]
         for future in futures:
             future.add_done_callback(leave)
-        complete_all(futures, range(3))
+        complete_all(futures, lambda index: index)
         assert [future.result(0) for future in futures] == [0, 1, 2]
 
     def test_close_in_one_fails_what_has_no_outcome(self, producer_of: Make, broker: EmbeddedBroker) -> None:

@@ -56,7 +56,7 @@ def test_callbacks_before_and_after() -> None:
 
 def test_wait_and_as_completed() -> None:
     futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(3)]
-    threading.Thread(target=lambda: complete_all(futures, [0, 1, 2])).start()
+    threading.Thread(target=lambda: complete_all(futures, lambda index: index)).start()
     assert {future.result() for future in concurrent.futures.as_completed(futures, 10)} == {0, 1, 2}
     assert not concurrent.futures.wait(futures, 10).not_done
 
@@ -74,7 +74,7 @@ def test_complete_all_mixes_touched_and_untouched() -> None:
     futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(4)]
     heard: list[int] = []
     futures[2].add_done_callback(lambda done: heard.append(done.result()))
-    complete_all(futures, range(4))
+    complete_all(futures, lambda index: index)
     assert [future.result(0) for future in futures] == [0, 1, 2, 3]
     assert heard == [2]
 

@@ -81,8 +81,8 @@ def illegal_topic(topic: str) -> KafkaException | None:
     return InvalidTopicException(text, stored=Stored.NO)
 
 
-def checked_callback(callback: Any) -> Callable[..., object] | None:
-    if callback is not None and not callable(callback):
+def checked_callback(callback: Any) -> Callable[..., object]:
+    if not callable(callback):
         raise TypeError(f"argument on_delivery must be callable, not {type(callback).__name__}")
     return callback  # type: ignore[no-any-return]
 

@@ -20,6 +20,7 @@ from chaffinch.producer import arguments
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.core.transaction_moves import State
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.sender_thread import SenderThread
@@ -49,6 +50,13 @@ class Door:
             raise IllegalStateException(
                 f"{what} in a forked child: the producer belongs to the process that made it; make one in each process"
             )
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether `refusal` would say None; cheap, for what is done with every record. With the lock held."""
+        transaction = self.core.transaction
+        is_open = self._sender.death is None and not self.is_closed
+        return is_open and (transaction is None or transaction.state is State.IN_TRANSACTION)
 
     def refusal(self) -> KafkaException | None:
         """Why nothing can be sent now. IllegalStateException is raised, because it is the caller's mistake."""

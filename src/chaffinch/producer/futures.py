@@ -4,6 +4,8 @@ Making the standard future costs more than the rest of `send`, because it makes 
 after they are done. So the parts of the standard class that need a lock are made on demand, and completing a future that nobody has
 touched is a few assignments under one lock shared by all (held for a moment only).
 
+The callback of `send` is an attribute rather than one of the standard class's callbacks, for the same reason.
+
 `RecordFuture` follows the standard class's protocol (`_state`, `_condition`, `_waiters`, `_done_callbacks`), so `result(timeout)`,
 `add_done_callback`, `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future` work.
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import _base
 from typing import Any, Final, Generic, TypeVar
 
@@ -33,11 +35,19 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     _state: str = _base.PENDING
     _result: T | None = None
     _exception: BaseException | None = None
+    _result_of: Callable[[int], T] | None = None
+    _index = 0
+    """What makes the result once somebody asks for it: see `complete_all`."""
+    _is_watched = False
+    """Somebody has asked for a part that needs a lock."""
     record: Any = None
     """The record that was handed over, kept for an exception handler if there is one."""
 
-    def __init__(self) -> None:
-        pass  # Deliberately not the standard constructor: see above.
+    on_delivery: Callable[[RecordFuture[T]], None] | None = None
+    """Called before any other callback once the outcome is there; it must not raise."""
+
+    # Deliberately not the standard constructor: see above. That of `object` is no call of Python's.
+    __init__ = object.__init__
 
     def __getattr__(self, name: str) -> Any:
         if name not in _PARTS:
@@ -45,6 +55,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         with _LOCK:
             for part, make in _PARTS.items():
                 self.__dict__.setdefault(part, make())
+            self._is_watched = True
         return self.__dict__[name]
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -64,7 +75,13 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """The metadata, or the error raised; waits up to `timeout` seconds. Asking a future that is done takes no lock."""
         if self._state == _base.FINISHED and self._exception is None:
-            return self._result  # type: ignore[return-value]
+            result_of = self._result_of
+            if result_of is None:
+                return self._result  # type: ignore[return-value]
+            # Two threads may both make it; it is the same.
+            self._result = result = result_of(self._index)
+            self._result_of = None
+            return result
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -75,20 +92,28 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     def complete(self, result: T) -> None:
         """Done, with a result. Only once, and only by the producer."""
         with _LOCK:
-            if "_condition" not in self.__dict__:
+            if not self._is_watched:
                 self._result = result
                 self._state = _base.FINISHED
-                return
-        self.set_result(result)
+        self._settled(result, None)
 
     def fail(self, error: BaseException) -> None:
         """Done, with an error. Only once, and only by the producer."""
         with _LOCK:
-            if "_condition" not in self.__dict__:
+            if not self._is_watched:
                 self._exception = error
                 self._state = _base.FINISHED
-                return
-        self.set_exception(error)
+        self._settled(None, error)
+
+    def _settled(self, result: Any, error: BaseException | None) -> None:
+        """Tell those who wait; without anybody the state is written already."""
+        if self._state != _base.FINISHED:
+            if error is None:
+                self.set_result(result)
+            else:
+                self.set_exception(error)
+        if self.on_delivery is not None:
+            self.on_delivery(self)
 
     def _invoke_callbacks(self) -> None:
         # The standard class lets SystemExit and its like through: they would end the sender thread, and others' outcomes with it.
@@ -102,15 +127,21 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 _PARTS: Final[dict[str, Any]] = {"_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}
 
 
-def complete_all(futures: Iterable[RecordFuture[T]], results: Iterable[T]) -> None:
-    """Complete many futures in order, the shared lock taken once for those that nobody has touched."""
-    touched: list[tuple[RecordFuture[T], T]] = []
+def complete_all(futures: Sequence[RecordFuture[T]], result_of: Callable[[int], T]) -> None:
+    """Complete many futures in order, the shared lock taken once for those that nobody has touched.
+
+    `result_of` gives the result of the future at an index; it is made when somebody asks: of most nobody does, and each would be one
+    more object for Python's collector to go round.
+    """
+    told: list[int] = []
     with _LOCK:
-        for future, result in zip(futures, results, strict=True):
-            if "_condition" in future.__dict__:
-                touched.append((future, result))
-            else:
-                future._result = result
+        for index, future in enumerate(futures):
+            if not future._is_watched:
+                future._result_of = result_of
+                future._index = index
                 future._state = _base.FINISHED
-    for future, result in touched:
-        future.set_result(result)
+                if future.on_delivery is None:
+                    continue
+            told.append(index)
+    for index in told:
+        futures[index]._settled(result_of(index), None)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
-from chaffinch.producer.futures import complete_all
+from chaffinch.producer.futures import RecordFuture, complete_all
 from chaffinch.producer.records import ProducerRecord, RecordMetadata
 
 log = logging.getLogger("chaffinch.producer")
@@ -16,14 +15,14 @@ log = logging.getLogger("chaffinch.producer")
 Callback = Callable[[RecordMetadata | None, BaseException | None], object]
 
 
-def calling(callback: Callback) -> Callable[[Future[RecordMetadata]], None]:
-    """A future's callback that calls `on_delivery(metadata, error)`."""
+def calling(callback: Callback) -> Callable[[RecordFuture[RecordMetadata]], None]:
+    """What calls `on_delivery(metadata, error)`; whatever it raises is logged, because nobody else is there to hear of it."""
 
-    def call(future: Future[RecordMetadata]) -> None:
+    def call(future: RecordFuture[RecordMetadata]) -> None:
         error = future.exception()
         try:
             callback(None if error is not None else future.result(), error)
-        except Exception:
+        except BaseException:  # SystemExit and its like would end the sender thread, and others' outcomes with it.
             log.exception("a delivery callback raised")
 
     return call
@@ -39,7 +38,7 @@ def tell(effect: CompleteBatch | FailRecords) -> None:
         else:
             receipt.failed(batch.rows, place, effect.error, effect.errors, effect.dropped)
     elif isinstance(effect, CompleteBatch):
-        complete_all([receipt[row] for row in batch.rows], _metadata(effect))
+        complete_all([receipt[row] for row in batch.rows], _metadata_of(effect))
     else:
         for index, row in enumerate(batch.rows):
             if index in effect.dropped:
@@ -48,13 +47,16 @@ def tell(effect: CompleteBatch | FailRecords) -> None:
                 receipt[row].fail(error)
 
 
-def _metadata(effect: CompleteBatch) -> list[RecordMetadata]:
-    batch = effect.batch
-    topic, partition = batch.topic_partition
-    timestamps = batch.timestamps.tolist() if effect.log_append_time_ms < 0 else [effect.log_append_time_ms] * batch.count
-    base = effect.base_offset
-    offsets = [-1] * batch.count if base < 0 else range(base, base + batch.count)
-    return [RecordMetadata(topic, partition, offset, timestamp) for offset, timestamp in zip(offsets, timestamps, strict=True)]
+def _metadata_of(effect: CompleteBatch) -> Callable[[int], RecordMetadata]:
+    """The metadata of the record at an index. Holds numbers only, not the batch and its bytes."""
+    topic, partition = effect.batch.topic_partition
+    timestamps, base, append_time_ms = effect.batch.timestamps, effect.base_offset, effect.log_append_time_ms
+
+    def metadata(index: int) -> RecordMetadata:
+        timestamp_ms = int(timestamps[index]) if append_time_ms < 0 else append_time_ms
+        return RecordMetadata(topic, partition, -1 if base < 0 else base + index, timestamp_ms)
+
+    return metadata
 
 
 def records_of(batch: ProducerBatch, indices: Iterable[int]) -> Iterator[ProducerRecord]:

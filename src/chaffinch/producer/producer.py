@@ -69,6 +69,9 @@ class Producer:
         self._changed = self._sender.changed
         self._door = Door(self.settings, self._core, self._sender, self._clock, self._handler)
         self._size_max = min(self._door.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
+        # Records go in as they are, and nobody wants to see them again.
+        self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions
+        self._lock = self._sender.lock
         self._sender.start()
 
     def __enter__(self) -> Self:
@@ -94,6 +97,22 @@ class Producer:
         future; TypeError and ValueError name an argument that can never be right; IllegalStateException says that the producer is
         closed, or that it is transactional and no transaction is open.
         """
+        callback = None if on_delivery is None else outcomes.calling(arguments.checked_callback(on_delivery))
+        future: RecordFuture[RecordMetadata]
+        is_plain = self._is_plain and type(topic) is str and partition is None and timestamp_ms is None and not headers
+        if is_plain and (value is None or type(value) is bytes) and (key is None or type(key) is bytes):
+            # What follows does the same, and asks more questions.
+            future = RecordFuture()
+            if callback is not None:
+                future.on_delivery = callback
+            clock = self._clock
+            with self._lock:
+                is_open = self._door.may_pass
+                wakes = self._core.append_plain(topic, key, value, clock.wall_ms(), future, clock.now_ms) if is_open else None  # type: ignore[arg-type]
+            if wakes:
+                self._sender.wakeup()
+            if wakes is not None:
+                return future
         record = arguments.record_of(
             topic, {"value": value, "key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": headers}
         )
@@ -104,7 +123,6 @@ class Producer:
         partition = arguments.checked_number(partition, "partition", arguments.INT32_MAX)
         timestamp_ms = arguments.checked_number(timestamp_ms, "timestamp_ms", arguments.INT64_MAX)
         checked_headers = arguments.checked_headers(headers)
-        callback = arguments.checked_callback(on_delivery)
         value_bytes = arguments.content(value, "value", self._value_serializer)
         key_bytes = arguments.content(key, "key", self._key_serializer)
         timestamp = self._clock.wall_ms() if timestamp_ms is None else timestamp_ms
@@ -112,11 +130,11 @@ class Producer:
         def record_itself() -> ProducerRecord:
             return record or ProducerRecord(name, value, key, partition, timestamp_ms, headers or ())
 
-        future: RecordFuture[RecordMetadata] = RecordFuture()
+        future = RecordFuture()
         if self._handler.questions:
             future.record = record_itself()
         if callback is not None:
-            future.add_done_callback(outcomes.calling(callback))
+            future.on_delivery = callback
         stop = self._append(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future, record_itself)
         if isinstance(stop, Dropped):
             future.complete(RecordMetadata(name, -1 if partition is None else partition, timestamp_ms=timestamp, dropped=True))

@@ -54,7 +54,8 @@ class SenderThread:
     ) -> None:
         self.core = core
         self.name = name
-        self.changed = threading.Condition(threading.RLock())
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.death: KafkaException | None = None
         """Why the thread is no more, once it has ended: nothing can be sent any more."""
         self.is_in_other_process = False

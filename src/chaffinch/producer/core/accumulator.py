@@ -7,7 +7,6 @@ run out. Batches of one partition leave in the order in which their records came
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -19,7 +18,6 @@ import numpy.typing as npt
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.records.batch import encode
-from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
 
@@ -49,23 +47,12 @@ class Appended(Enum):
 
 
 class OpenBatch:
-    """Columns that grow at their end: one record per `append`."""
+    """A batch that grows at its end: lists that grow with each record, columns only when it is taken, because `send` has no time to lose.
 
-    __slots__ = (
-        "_headers",
-        "_key_data",
-        "_key_offsets",
-        "_key_valid",
-        "_timestamps",
-        "_value_data",
-        "_value_offsets",
-        "_value_valid",
-        "created_ms",
-        "memory_bytes",
-        "position",
-        "receipts",
-        "size",
-    )
+    Five lists rather than one of tuples: each tuple would be one more object for Python's collector to go round.
+    """
+
+    __slots__ = ("_headers", "created_ms", "keys", "memory_bytes", "position", "receipts", "size", "timestamps", "values")
 
     def __init__(self, created_ms: int, position: int) -> None:
         self.created_ms = created_ms
@@ -73,41 +60,26 @@ class OpenBatch:
         self.size = BATCH_OVERHEAD_BYTES
         self.memory_bytes = 0
         self.receipts: list[Any] = []
-        self._key_data, self._key_offsets, self._key_valid = bytearray(), array("q", (0,)), bytearray()
-        self._value_data, self._value_offsets, self._value_valid = bytearray(), array("q", (0,)), bytearray()
-        self._timestamps = array("q")
-        self._headers: list[Headers] | None = None
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self._headers: dict[int, Headers] = {}
 
     def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int) -> None:
         """Add a record that takes at most `size` bytes."""
-        if key is not None:
-            self._key_data += key
-        self._key_valid.append(key is not None)
-        self._key_offsets.append(len(self._key_data))
-        if value is not None:
-            self._value_data += value
-        self._value_valid.append(value is not None)
-        self._value_offsets.append(len(self._value_data))
-        if headers or self._headers is not None:
-            if self._headers is None:
-                self._headers = [()] * len(self._timestamps)
-            self._headers.append(headers)
-        self._timestamps.append(timestamp_ms)
+        if headers:
+            self._headers[len(self.keys)] = headers
+        self.keys.append(key)
+        self.values.append(value)
+        self.timestamps.append(timestamp_ms)
         self.receipts.append(receipt)
         self.size += size
         self.memory_bytes += size
 
     def columns(self) -> RecordColumns:
-        """The records, sharing these buffers: nothing may be appended any more."""
-        keys = _column(self._key_offsets, self._key_data, self._key_valid)
-        values = _column(self._value_offsets, self._value_data, self._value_valid)
-        columns = RecordColumns.of(keys, values, np.frombuffer(self._timestamps, np.int64))
-        return columns if self._headers is None else columns.with_headers(self._headers)
-
-
-def _column(offsets: array[int], data: bytearray, valid: bytearray) -> ByteColumn:
-    validity = np.frombuffer(valid, np.uint8) if 0 in valid else None
-    return ByteColumn(np.frombuffer(offsets, np.int64), np.frombuffer(data, np.uint8), validity)
+        """The records, copied."""
+        headers = [self._headers.get(index, ()) for index in range(len(self.keys))] if self._headers else None
+        return RecordColumns.from_lists(self.keys, self.values, self.timestamps, headers)
 
 
 class _Queue:
@@ -189,6 +161,23 @@ class Accumulator:
             queue.close()
             appended = Appended.FILLED
         return appended
+
+    def join(
+        self, topic_partition: TopicPartition, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any, size: int
+    ) -> bool:
+        """`append` where nothing is to be decided: the record fits into the batch that is growing, and has no headers."""
+        queue = self._queues.get(topic_partition)
+        if queue is None or (growing := queue.growing) is None or growing.size + size >= self._batch_bytes:
+            return False
+        growing.keys.append(key)
+        growing.values.append(value)
+        growing.timestamps.append(timestamp_ms)
+        growing.receipts.append(receipt)
+        growing.size += size
+        growing.memory_bytes += size
+        queue.position_next += 1
+        self.memory_free -= size
+        return True
 
     def begins_batch(self, topic_partition: TopicPartition, size: int) -> bool:
         """Whether a record of `size` bytes would begin a batch: none is growing, or it does not fit; then that one is closed."""

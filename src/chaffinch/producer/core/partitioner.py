@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from chaffinch.client.backoff import Dice
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
+from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
 
 Partitions: TypeAlias = npt.NDArray[np.int32]
@@ -33,34 +34,27 @@ NOWHERE: Final = (-1, 0)
 FOR_COLUMNS: Final = "for_columns"
 """Name of the method by which a rule decides about all rows of a table at once."""
 
-_SEED = 0x9747B28C
-_M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-
-
-def murmur2(key: bytes) -> int:
-    """Kafka's hash of a key, 32 bits, not negative. Source: Utils.java, `murmur2`; for single keys, columns have a compiled loop."""
-    length = len(key)
-    h = (_SEED ^ length) & _MASK
-    whole = length & ~3
-    for i in range(0, whole, 4):
-        k = int.from_bytes(key[i : i + 4], "little") * _M & _MASK
-        h = (h * _M & _MASK) ^ ((k ^ k >> 24) * _M & _MASK)
-    if length > whole:
-        h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
-    h = (h ^ h >> 13) * _M & _MASK
-    return h ^ h >> 15
-
 
 def partition_of_key(key: bytes, partition_count: int) -> int:
-    """The partition of a key, as every Java producer chooses it."""
-    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+    """The partition of a key, as every Java producer chooses it. Source: Utils.java, `murmur2` and `toPositive`."""
+    return (kernels.choose(1).murmur2_of_key(key, len(key)) & 0x7FFFFFFF) % partition_count
 
 
 class Partitioner:
     """Chooses partitions; remembers per topic where records without a key go now, or whose turn it is."""
 
-    __slots__ = ("_batch_bytes", "_dice", "_ignores_keys", "_is_adaptive", "_loads", "_rule", "_sticky", "_turns", "_weights")
+    __slots__ = (
+        "_batch_bytes",
+        "_dice",
+        "_ignores_keys",
+        "_is_adaptive",
+        "_loads",
+        "_rule",
+        "_sticky",
+        "_turns",
+        "_weights",
+        "hashes_keys",
+    )
 
     def __init__(
         self,
@@ -77,6 +71,8 @@ class Partitioner:
         self._batch_bytes = batch_bytes
         self._rule = rule
         self._ignores_keys = ignores_keys
+        self.hashes_keys = rule == MURMUR2 and not ignores_keys
+        """Whether the key alone decides where there is one."""
         self._is_adaptive = is_adaptive
         self._sticky: dict[str, tuple[int, int]] = {}
         """Where records without a key go now, and how many bytes of them went there."""

@@ -8,7 +8,7 @@ step, send what is ready, settle who waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.accumulator import Accumulator, Appended, Headers
+from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, Appended, Headers
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, SendRequest, WakeCallers
@@ -36,7 +36,7 @@ from chaffinch.producer.core.errors_again import again, as_abortable
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
-from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule
+from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
 from chaffinch.producer.core.produce_requests import ProduceSent
 from chaffinch.producer.core.topic_facts import facts_request, read_facts
 from chaffinch.producer.core.transaction import TransactionManager
@@ -114,6 +114,10 @@ class ProducerCore:
         self.identity = IdentityKeeper(self.wiring, self.transaction)
         self.delivery = Delivery(self.wiring, self.accumulator, self.identity, self.transaction)
         self.next_deadline_ms: int | None = None
+        self._places: dict[str, list[TopicPartition]] = {}
+        """Partitions of topics that are written to, as of `_places_version` of the cluster."""
+        self._places_version = -1
+        self.plain_bytes_max: int = min(settings["max.request.size"], settings["buffer.memory"]) - BATCH_OVERHEAD_BYTES
         self.callers_waiting_for_memory = 0
         self._flushes: list[_Flush] = []
         self._close: _Close | None = None
@@ -166,6 +170,33 @@ class ProducerCore:
         self._wants_look = False
         self.wiring.metadata.use(topic_partition.topic, now_ms)
         return True
+
+    def append_plain(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any, now_ms: Callable[[], int]
+    ) -> bool | None:
+        """`append` for what is common: no partition, no headers. None when it must be done step by step: something is in the way.
+
+        The clock is looked at only for a record that begins a batch.
+        """
+        if self._places_version != self.wiring.cluster.version:
+            self._places.clear()
+            self._places_version = self.wiring.cluster.version
+        places = self._places.get(topic) or self._places_of(topic)
+        size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+        if not places or size > self.plain_bytes_max or size > self.accumulator.memory_free:
+            return None
+        if key is not None and self.partitioner.hashes_keys:
+            partition = partition_of_key(key, len(places))
+        else:
+            partition = self.choose_partition(topic, key, value, len(places), size)
+        if not self._wants_look and self.accumulator.join(places[partition], key, value, timestamp_ms, receipt, size):
+            return False
+        return self.append(places[partition], key, value, timestamp_ms, (), receipt, size, now_ms())
+
+    def _places_of(self, topic: str) -> list[TopicPartition]:
+        places = [TopicPartition(topic, index) for index in range(self.wiring.cluster.partition_count(topic) or 0)]
+        self._places[topic] = places
+        return places
 
     def append_batch(self, batch: ProducerBatch, now_ms: int) -> None:
         """Put a ready-made batch behind what waits for its partition; there must be memory for it."""
