@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
@@ -22,7 +22,6 @@ from chaffinch.errors import (
     Stored,
     TimeoutException,
     UnknownTopicOrPartitionException,
-    UnsupportedVersionException,
     codes,
     exception_for,
 )
@@ -38,6 +37,15 @@ from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
 from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
 from chaffinch.producer.core.produce_requests import ProduceSent
+from chaffinch.producer.core.tokens import (
+    IDENTITY_ASKED,
+    METADATA_ASKED,
+    FactsAsked,
+    IdentityAsked,
+    MetadataAsked,
+    StepAsked,
+    network_error,
+)
 from chaffinch.producer.core.topic_facts import facts_request, read_facts
 from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.producer.core.transaction_moves import State
@@ -45,29 +53,6 @@ from chaffinch.producer.core.transaction_requests import Step
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.records.compression import from_name
 from chaffinch.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class MetadataAsked:
-    """Tokens of the core's own requests, beside ProduceSent."""
-
-
-@dataclass(frozen=True, slots=True)
-class IdentityAsked: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FactsAsked:
-    topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class StepAsked:
-    step: Step
-
-
-_METADATA_ASKED: Final = MetadataAsked()
-_IDENTITY_ASKED: Final = IdentityAsked()
 
 
 @dataclass(slots=True)
@@ -371,7 +356,7 @@ class ProducerCore:
                 raise AssertionError(f"an answer to nothing: {event}")
 
     def _failed(self, event: Failed, now_ms: int) -> None:
-        token, error = event.token, _network_error(event)
+        token, error = event.token, network_error(event)
         match token:
             case ProduceSent():
                 self.delivery.failed(event, now_ms)
@@ -452,9 +437,9 @@ class ProducerCore:
         """Metadata, an identity, configurations: from any broker."""
         wiring = self.wiring
         if wiring.metadata.is_due(now_ms) and (address := wiring.any_address(now_ms)) is not None:
-            self._request(address, wiring.metadata.request(now_ms), _METADATA_ASKED)
+            self._request(address, wiring.metadata.request(now_ms), METADATA_ASKED)
         if self.identity.is_due(now_ms) and (address := wiring.any_address(now_ms)) is not None:
-            self._request(address, self.identity.request(), _IDENTITY_ASKED)
+            self._request(address, self.identity.request(), IDENTITY_ASKED)
         for topic in [name for name in self.delivery.facts_wanted if name not in self._facts_under_way]:
             if (address := wiring.any_address(now_ms)) is not None:
                 self._facts_under_way.add(topic)
@@ -496,15 +481,3 @@ class ProducerCore:
             # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
             times += [wiring.attempts.retry_at_ms(address, now_ms) for address in wiring.known_addresses]
         return min((time for time in times if time is not None and time > now_ms), default=None)
-
-
-def _network_error(event: Failed) -> KafkaException:
-    """A request without an answer, as an exception."""
-    if event.error is not None:
-        return event.error
-    stored = Stored.POSSIBLY if event.was_sent else Stored.NO
-    if event.is_unsupported:
-        return UnsupportedVersionException(f"{event.address}: {event.reason}", stored=Stored.NO)
-    if event.is_timeout:
-        return TimeoutException(f"{event.address}: {event.reason}", stored=stored)
-    return NetworkException(f"{event.address}: {event.reason}", stored=stored)
