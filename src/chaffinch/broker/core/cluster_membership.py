@@ -136,7 +136,7 @@ class ClusterMembership:
         return [Report(f"{len(moving)} partitions are led by their preferred replicas again", is_routine=True)]
 
     def _count_change(self) -> None:
-        changes = max(int(self._journal.items().get(_CHANGES_KEY, b"0")), self._nodes.first_epoch)
+        changes = max(int(self._journal.get(_CHANGES_KEY) or b"0"), self._nodes.first_epoch)
         self._journal.put({_CHANGES_KEY: b"%d" % (changes + 1), _COUNT_KEY: b"%d" % len(self._nodes.nodes)})
 
     def _follow(self) -> None:

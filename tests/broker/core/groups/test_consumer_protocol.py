@@ -444,6 +444,9 @@ class TestRestart:
         cluster.core._journals["offsets"].put({classic_journal.key_of(GROUP): json.dumps(fields).encode(), topics_key: None})
         cluster.restart()
         assert group_of(cluster).topics == topics
+        ConsumerMember(cluster, "b").join()  # Another epoch, the same topics.
+        cluster.restart()
+        assert group_of(cluster).topics == topics
 
     def test_a_full_disk_changes_nothing(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")

@@ -34,10 +34,10 @@ class ConsumerJournal:
             entries[classic_journal.key_of(group.group_id)] = _dump(
                 {"type": "consumer", "epoch": change.epoch, "assignment_epoch": change.assignment_epoch}
             )
-        if change.topics != group.topics:  # Apart: there may be thousands, and the epoch rises with each member that comes or goes.
-            entries[_dump([TOPICS_KIND, group.group_id])] = _dump(
-                {name: [topic.topic_id.hex, topic.partition_count] for name, topic in change.topics.items()}
-            )
+        # Topics apart: there may be thousands, and the epoch rises with each member that comes or goes.
+        topics_key = _dump([TOPICS_KIND, group.group_id])
+        if change.topics != group.topics or (change.topics and self._journal.get(topics_key) is None):
+            entries[topics_key] = _dump({name: [topic.topic_id.hex, topic.partition_count] for name, topic in change.topics.items()})
         for member_id, member in change.members.items():
             entries[_dump([MEMBER_KIND, group.group_id, member_id])] = None if member is None else _dump(_member_value(member))
         for member_id, target in change.targets.items():
