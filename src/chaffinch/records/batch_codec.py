@@ -5,9 +5,10 @@ Follows Kafka's `DefaultRecordBatch` and `MemoryRecordsBuilder`; the compressed 
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity
 from chaffinch.records import kernels
@@ -171,45 +172,54 @@ def decompressed_payload(view: BatchView, bytes_max: int) -> Buffer:
     return decompress(compression, view.payload, bytes_max)
 
 
+class Scanned:
+    """Where `scan` and `scan_batches` write what they find of `count` records; columns afterwards."""
+
+    def __init__(self, count: int) -> None:
+        # One allocation for what is kept per record and one for what is not.
+        self._offsets, self._timestamps = np.empty(count, np.int64), np.empty(count, np.int64)
+        self._key_offsets, self._value_offsets, self._header_offsets = (np.empty(count + 1, np.int64) for _ in range(3))
+        self._key_valid, self._value_valid = np.empty(count, np.uint8), np.empty(count, np.uint8)
+        self._key_starts, self._value_starts, self._header_starts = np.empty((3, count), np.int64)
+        self._summary = np.zeros(_SUMMARY_LENGTH, np.int64)
+
+    @staticmethod
+    def fits(count: int, size: int) -> bool:
+        """Whether so many records can lie in so many bytes: asked before anything is allocated for them."""
+        return 0 <= count <= size // _RECORD_BYTES_MIN
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """The outputs, in the order of the loops' arguments."""
+        keys = self._key_starts, self._key_offsets, self._key_valid
+        values = self._value_starts, self._value_offsets, self._value_valid
+        return self._offsets, self._timestamps, *keys, *values, self._header_starts, self._header_offsets, self._summary
+
+    def columns(self, payload: Bytes, fault: int) -> RecordColumns:
+        """What was found, copied out of the payload. CorruptBatch for a fault."""
+        summary = self._summary
+        if fault:
+            raise CorruptBatch(Fault(fault), int(summary[0]), int(summary[1]))
+        header_keys, header_values = _read_headers(payload, self._header_starts, self._header_offsets)
+        keys, values = gather(payload, self._key_starts, self._key_offsets), gather(payload, self._value_starts, self._value_offsets)
+        return RecordColumns.of(
+            ByteColumn(self._key_offsets, keys, self._key_valid if summary[2] else None),
+            ByteColumn(self._value_offsets, values, self._value_valid if summary[3] else None),
+            self._timestamps,
+            header_offsets=self._header_offsets,
+            header_keys=header_keys,
+            header_values=header_values,
+            offsets=self._offsets,
+        )
+
+
 def _read_records(payload: Bytes, header: BatchHeader) -> RecordColumns:
     count = header.count
-    if not 0 <= count <= len(payload) // _RECORD_BYTES_MIN:
+    if not Scanned.fits(count, len(payload)):
         raise CorruptBatch(Fault.RECORD_COUNT, detail=f"{count} records in {len(payload)} bytes")
-    # One allocation for what is kept per record and one for what is not.
-    offsets, timestamps = np.empty(count, np.int64), np.empty(count, np.int64)
-    key_offsets, value_offsets, header_offsets = (np.empty(count + 1, np.int64) for _ in range(3))
-    key_valid, value_valid = np.empty(count, np.uint8), np.empty(count, np.uint8)
-    key_starts, value_starts, header_starts = np.empty((3, count), np.int64)
-    summary = np.zeros(_SUMMARY_LENGTH, np.int64)
-    fault = kernels.choose(count).scan(
-        payload,
-        count,
-        header.base_offset,
-        header.base_timestamp,
-        offsets,
-        timestamps,
-        key_starts,
-        key_offsets,
-        key_valid,
-        value_starts,
-        value_offsets,
-        value_valid,
-        header_starts,
-        header_offsets,
-        summary,
-    )
-    if fault:
-        raise CorruptBatch(Fault(fault), int(summary[0]), int(summary[1]))
-    header_keys, header_values = _read_headers(payload, header_starts, header_offsets)
-    return RecordColumns.of(
-        ByteColumn(key_offsets, gather(payload, key_starts, key_offsets), key_valid if summary[2] else None),
-        ByteColumn(value_offsets, gather(payload, value_starts, value_offsets), value_valid if summary[3] else None),
-        timestamps,
-        header_offsets=header_offsets,
-        header_keys=header_keys,
-        header_values=header_values,
-        offsets=offsets,
-    )
+    scanned = Scanned(count)
+    fault = kernels.choose(count).scan(payload, count, header.base_offset, header.base_timestamp, *scanned.arrays)
+    return scanned.columns(payload, fault)
 
 
 def _read_headers(payload: Bytes, header_starts: Int64s, header_offsets: Int64s) -> tuple[ByteColumn, ByteColumn]:

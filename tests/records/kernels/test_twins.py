@@ -64,6 +64,20 @@ def scanned(loops, payload, count, base_offset, base_timestamp):
     return header_fault, [array.tolist() for array in found]
 
 
+def scanned_together(loops, payloads, counts, bases):
+    """Fault and, without one, everything that scan_batches writes."""
+    data, total = np.frombuffer(b"".join(payloads), np.uint8), max(sum(counts), 0)
+    ints, longer = np.full((5, total), -7, np.int64), np.full((3, total + 1), -7, np.int64)
+    flags, summary = np.full((2, total), 7, np.uint8), np.full(4, -7, np.int64)
+    offsets, timestamps, key_starts, value_starts, header_starts = ints
+    fault = loops.scan_batches(
+        *(data, np.cumsum([len(payload) for payload in payloads], dtype=np.int64), np.array(counts, np.int64)),
+        *(np.array(bases, np.int64), np.array(bases, np.int64) + 1, offsets, timestamps),
+        *(key_starts, longer[0], flags[0], value_starts, longer[1], flags[1], header_starts, longer[2], summary),
+    )
+    return fault, None if fault else [array.tolist() for array in (ints, longer, flags, summary)]
+
+
 bases = st.just(1_700_000_000_000) | st.integers(INT64_MIN, INT64_MAX)
 
 
@@ -145,6 +159,23 @@ def test_scan_of_long_varints(compiled, tail, filler):
     body = bytes([0]) + bytes([0x80 | byte for byte in tail]) + bytes([filler, 0, 1, 1, 0])
     payload = bytes([2 * len(body)]) + body
     assert scanned(compiled, payload, 1, INT64_MAX, INT64_MIN) == scanned(TWIN, payload, 1, INT64_MAX, INT64_MIN)
+
+
+@given(st.lists(columns_and_rows(), max_size=4), st.data())
+def test_scan_of_batches_together(compiled, drawn, data):
+    payloads = [payload_of(columns) for columns, _ in drawn]
+    counts, bases = [columns.count for columns, _ in drawn], list(range(0, 100 * len(drawn), 100))
+    fault, found = scanned_together(compiled, payloads, counts, bases)
+    assert fault == 0
+    assert (fault, found) == scanned_together(TWIN, payloads, counts, bases)
+    alone = [scanned(TWIN, payload, count, base, base + 1)[1] for payload, count, base in zip(payloads, counts, bases, strict=True)]
+    for row in (0, 1):  # Offsets and timestamps are what each batch alone has.
+        assert found[0][row] == [value for ints, *_ in alone for value in ints[row]]
+    if drawn:
+        at = data.draw(st.integers(0, len(drawn) - 1))
+        counts[at] += data.draw(st.sampled_from([-1, 1, 5]))
+        assert scanned_together(compiled, payloads, counts, bases) == scanned_together(TWIN, payloads, counts, bases)
+        assert scanned_together(compiled, payloads, counts, bases)[0] != 0
 
 
 small = st.integers(-2, 12)

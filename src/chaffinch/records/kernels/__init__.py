@@ -23,6 +23,7 @@ LOOPS: dict[str, str] = {
     "measure": "sizes",
     "encode": "encode",
     "scan": "decode",
+    "scan_batches": "decode",
     "scan_headers": "decode",
     "gather": "gather",
     "murmur2_partitions": "murmur2",
@@ -44,6 +45,7 @@ class Loops:
     measure: Callable[..., int]
     encode: Callable[..., int]
     scan: Callable[..., int]
+    scan_batches: Callable[..., int]
     scan_headers: Callable[..., int]
     gather: Callable[..., int]
     murmur2_partitions: Callable[..., int]

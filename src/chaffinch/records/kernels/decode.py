@@ -85,14 +85,12 @@ def _fault(summary: Int64s, fault: int, index: int, position: int) -> int:
     return fault
 
 
-@compiled(
-    *(BYTES, INT64, INT64, INT64, INT64S_OUT, INT64S_OUT),
-    *(INT64S_OUT, INT64S_OUT, BYTES_OUT),
-    *(INT64S_OUT, INT64S_OUT, BYTES_OUT),
-    *(INT64S_OUT, INT64S_OUT, INT64S_OUT),
-)
-def scan(  # noqa: C901 - one straight line through the fields of a record; parts of it would only hide their order.
+@inlined
+def _scan_records(  # noqa: C901 - one straight line through the fields of a record; parts of it would only hide their order.
     payload: Bytes,
+    start: int,
+    payload_end: int,
+    first: int,
     count: int,
     base_offset: int,
     base_timestamp: int,
@@ -108,16 +106,16 @@ def scan(  # noqa: C901 - one straight line through the fields of a record; part
     header_offsets: Int64s,
     summary: Int64s,
 ) -> int:
-    key_offsets[0] = value_offsets[0] = header_offsets[0] = 0
-    summary[:] = 0
-    if count < 0 or count > payload.size // RECORD_BYTES_MIN:
+    """`count` records that fill the payload from `start` to `payload_end`, into the rows from `first` on."""
+    if count < 0 or count > (payload_end - start) // RECORD_BYTES_MIN:
         return _RECORD_COUNT
-    position = null_keys = null_values = 0
-    for index in range(count):
-        length, body = _read_varint(payload, position, payload.size, 5)
+    position = start
+    null_keys = null_values = 0
+    for index in range(first, first + count):
+        length, body = _read_varint(payload, position, payload_end, 5)
         if body < 0 or length < 0:
             return _fault(summary, _RECORD_LENGTH, index, position)
-        if length > payload.size - body:
+        if length > payload_end - body:
             return _fault(summary, _RECORD_CUT_SHORT, index, position)
         end = body + length
 
@@ -161,10 +159,114 @@ def scan(  # noqa: C901 - one straight line through the fields of a record; part
             return _fault(summary, fault, index, position)
         if position != end:
             return _fault(summary, _RECORD_LENGTH_UNUSED, index, position)
-    if position != payload.size:
-        return _fault(summary, _TRAILING_BYTES, count, position)
-    summary[NULL_KEYS] = null_keys
-    summary[NULL_VALUES] = null_values
+    if position != payload_end:
+        return _fault(summary, _TRAILING_BYTES, first + count, position)
+    summary[NULL_KEYS] += null_keys
+    summary[NULL_VALUES] += null_values
+    return 0
+
+
+@compiled(
+    *(BYTES, INT64, INT64, INT64, INT64S_OUT, INT64S_OUT),
+    *(INT64S_OUT, INT64S_OUT, BYTES_OUT),
+    *(INT64S_OUT, INT64S_OUT, BYTES_OUT),
+    *(INT64S_OUT, INT64S_OUT, INT64S_OUT),
+)
+def scan(
+    payload: Bytes,
+    count: int,
+    base_offset: int,
+    base_timestamp: int,
+    offsets: Int64s,
+    timestamps: Int64s,
+    key_starts: Int64s,
+    key_offsets: Int64s,
+    key_valid: Bytes,
+    value_starts: Int64s,
+    value_offsets: Int64s,
+    value_valid: Bytes,
+    header_starts: Int64s,
+    header_offsets: Int64s,
+    summary: Int64s,
+) -> int:
+    key_offsets[0] = value_offsets[0] = header_offsets[0] = 0
+    summary[:] = 0
+    return _scan_records(
+        payload,
+        0,
+        payload.size,
+        0,
+        count,
+        base_offset,
+        base_timestamp,
+        offsets,
+        timestamps,
+        key_starts,
+        key_offsets,
+        key_valid,
+        value_starts,
+        value_offsets,
+        value_valid,
+        header_starts,
+        header_offsets,
+        summary,
+    )
+
+
+@compiled(
+    *(BYTES, INT64S, INT64S, INT64S, INT64S, INT64S_OUT, INT64S_OUT),
+    *(INT64S_OUT, INT64S_OUT, BYTES_OUT),
+    *(INT64S_OUT, INT64S_OUT, BYTES_OUT),
+    *(INT64S_OUT, INT64S_OUT, INT64S_OUT),
+)
+def scan_batches(
+    payload: Bytes,
+    ends: Int64s,
+    counts: Int64s,
+    base_offsets: Int64s,
+    base_timestamps: Int64s,
+    offsets: Int64s,
+    timestamps: Int64s,
+    key_starts: Int64s,
+    key_offsets: Int64s,
+    key_valid: Bytes,
+    value_starts: Int64s,
+    value_offsets: Int64s,
+    value_valid: Bytes,
+    header_starts: Int64s,
+    header_offsets: Int64s,
+    summary: Int64s,
+) -> int:
+    key_offsets[0] = value_offsets[0] = header_offsets[0] = 0
+    summary[:] = 0
+    first = start = 0
+    for batch in range(min(ends.size, counts.size, base_offsets.size, base_timestamps.size)):
+        count, end = counts[batch], ends[batch]
+        if end < start or end > payload.size or count > offsets.size - first:
+            return _RECORD_COUNT
+        fault = _scan_records(
+            payload,
+            start,
+            end,
+            first,
+            count,
+            base_offsets[batch],
+            base_timestamps[batch],
+            offsets,
+            timestamps,
+            key_starts,
+            key_offsets,
+            key_valid,
+            value_starts,
+            value_offsets,
+            value_valid,
+            header_starts,
+            header_offsets,
+            summary,
+        )
+        if fault:
+            return fault
+        first, start = first + count, end
     return 0
 
 

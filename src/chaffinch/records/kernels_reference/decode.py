@@ -110,6 +110,68 @@ def scan(
     return Fault.NONE
 
 
+def scan_batches(
+    payload: Bytes,
+    ends: Int64s,
+    counts: Int64s,
+    base_offsets: Int64s,
+    base_timestamps: Int64s,
+    offsets: Int64s,
+    timestamps: Int64s,
+    key_starts: Int64s,
+    key_offsets: Int64s,
+    key_valid: Bytes,
+    value_starts: Int64s,
+    value_offsets: Int64s,
+    value_valid: Bytes,
+    header_starts: Int64s,
+    header_offsets: Int64s,
+    summary: Int64s,
+) -> int:
+    """As `scan`, of several payloads one behind the other: payload i ends at `ends[i]`, where the next begins, and has `counts[i]` records.
+
+    The outputs hold the rows of all. After a fault they mean nothing, and the summary is for whoever scans that payload alone.
+    """
+    summary[:] = 0
+    key_offsets[0] = value_offsets[0] = header_offsets[0] = 0
+    found = np.zeros(SUMMARY_LENGTH, np.int64)
+    first = start = 0
+    for count, end, base_offset, base_timestamp in zip(
+        *(array.tolist() for array in (counts, ends, base_offsets, base_timestamps)), strict=False
+    ):
+        rows, longer = slice(first, first + count), slice(first, first + count + 1)
+        if end < start or end > payload.size or not 0 <= count <= min(offsets.size - first, (end - start) // RECORD_BYTES_MIN):
+            return Fault.RECORD_COUNT
+        lengths = np.empty((3, count + 1), np.int64)
+        fault = scan(
+            payload[start:end],
+            count,
+            base_offset,
+            base_timestamp,
+            offsets[rows],
+            timestamps[rows],
+            key_starts[rows],
+            lengths[0],
+            key_valid[rows],
+            value_starts[rows],
+            lengths[1],
+            value_valid[rows],
+            header_starts[rows],
+            lengths[2],
+            found,
+        )
+        if fault:
+            summary[AT_RECORD], summary[AT_POSITION] = first + found[AT_RECORD], start + found[AT_POSITION]
+            return fault
+        for starts in (key_starts, value_starts, header_starts):
+            starts[rows] += start
+        for total, own in zip((key_offsets, value_offsets, header_offsets), lengths, strict=True):
+            total[longer] = own + total[first]
+        summary[NULL_KEYS:] += found[NULL_KEYS:]
+        first, start = first + count, end
+    return Fault.NONE
+
+
 def _fill(found_starts: Int64s, lengths: Int64s, starts: Int64s, offsets: Int64s, valid: Bytes) -> int:
     """Write what was found about one column to its buffers; returns how many entries are null."""
     starts[:] = found_starts
