@@ -26,6 +26,9 @@ UNSENT_BYTES_MAX: Final = 1 << 18
 BYTES_WAITING_MAX: Final = 1 << 20
 """The same in bytes. Only counts while something waits for its answer: a client that is answered at once may send what it likes."""
 
+REQUEST_BYTES: Final = 400
+"""What a request takes in memory beside its bytes, about: it counts among them, for there may be many small ones without an answer."""
+
 TURN_BYTES_MAX: Final = 1 << 20
 """What is read of one connection in one turn of the loop: then it is the others' turn. uvloop would read on while buffers fill."""
 
@@ -125,10 +128,10 @@ class Peer(asyncio.BufferedProtocol):
             self._feed(violation.requests)
             self._owner.violated(self, violation)
             return
-        self._bytes_waiting += nbytes
+        self._bytes_waiting += nbytes + REQUEST_BYTES * len(requests)
         if requests:
             self._feed(requests)
-        elif self._slow_requests is not None or self.frames.open_count:
+        elif self._slow_requests is not None or self.frames.open_count or self._turn_bytes > TURN_BYTES_MAX:
             self._consider_reading()
 
     def eof_received(self) -> bool:
