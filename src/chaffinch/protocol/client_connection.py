@@ -63,7 +63,7 @@ class ApiVersionTable:
         )
 
     def choose(self, api: Api, version_max: int | None = None) -> int:
-        """The highest version that both sides know, not above `version_max`: that may name one older than we use of ourselves.
+        """The highest version that both sides know, not above `version_max`: that may name one older, or newer, than we use of ourselves.
 
         Raises UnsupportedVersionException when there is none.
         """
@@ -71,6 +71,8 @@ class ApiVersionTable:
         used = api.used
         if version_max is not None and used and version_max < used[0]:
             used = range(api.request.VERSIONS[0], version_max + 1)
+        elif version_max is not None and used and version_max > used[-1]:
+            used = range(used[0], min(version_max, api.request.VERSIONS[1]) + 1)
         highest = min(last, used[-1] if used else -1, last if version_max is None else version_max)
         if highest < first or highest not in used:
             raise _unsupported(api, f"versions {first} to {last}" if last >= first else "nothing of it")

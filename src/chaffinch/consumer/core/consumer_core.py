@@ -133,9 +133,13 @@ class ConsumerCore:
 
     def _answered(self, event: Answered, now_ms: int) -> None:
         group, token = self.group, event.token
+        throttle_ms = getattr(event.message, "throttle_time_ms", 0)
+        if throttle_ms > 0:
+            self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
         match token:
             case FetchSent():
-                self.fetcher.answered(event, now_ms)
+                if self.fetcher.answered(event, now_ms):
+                    self.lookups.leaders_changed()
             case ListSent():
                 self.lookups.list_answered(event, now_ms)
             case EpochsSent():

@@ -21,6 +21,8 @@ EPOCH_FINAL: Final = -1
 EPOCH_MAX: Final = 2**31 - 1
 
 LAST_VERSION_WITH_NAMES: Final = 12
+LAST_VERSION: Final = 18
+"""With topic ids, which not every user of the API has at hand."""
 SESSION_ERRORS: Final = frozenset({codes.FETCH_SESSION_ID_NOT_FOUND, codes.INVALID_FETCH_SESSION_EPOCH, codes.FETCH_SESSION_TOPIC_ID_ERROR})
 
 
@@ -41,8 +43,8 @@ class FetchSession:
     epoch: int = EPOCH_INITIAL
     partitions: dict[TopicPartition, Wanted] | None = None
 
-    def next_request(self, wanted: Mapping[TopicPartition, Wanted]) -> tuple[FetchRequest, int | None]:
-        """The request for these partitions, names and session only, and the last version that it fits; None: any."""
+    def next_request(self, wanted: Mapping[TopicPartition, Wanted]) -> tuple[FetchRequest, int]:
+        """The request for these partitions, names and session only, and the last version that it fits."""
         uses_ids = all(asked.topic_id != ZERO_UUID for asked in wanted.values())
         known = self.partitions
         if known is None or self.epoch == EPOCH_INITIAL or self._uses_ids(known) != uses_ids:
@@ -55,7 +57,7 @@ class FetchSession:
         request = FetchRequest(
             session_id=self.id, session_epoch=self.epoch, topics=_topics(named), forgotten_topics_data=_forgotten(forgotten)
         )
-        return request, None if uses_ids else LAST_VERSION_WITH_NAMES
+        return request, LAST_VERSION if uses_ids else LAST_VERSION_WITH_NAMES
 
     @staticmethod
     def _uses_ids(partitions: Mapping[TopicPartition, Wanted]) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered
 from chaffinch.consumer.core.fetch_session import SESSION_ERRORS, FetchSession, Wanted
 from chaffinch.consumer.core.options import ISOLATION_LEVELS, NONE, ResetStrategy
@@ -155,8 +156,8 @@ class Fetcher:
 
     # Answers.
 
-    def answered(self, event: Answered, now_ms: int) -> None:
-        """Keep what an answer brings."""
+    def answered(self, event: Answered, now_ms: int) -> bool:
+        """Keep what an answer brings. Whether it names leaders that were not known (KIP-951)."""
         token: FetchSent = event.token
         response: FetchResponse = event.message
         self._under_way.discard(token.node_id)
@@ -168,7 +169,10 @@ class Fetcher:
         if code is not codes.NONE:
             if code not in SESSION_ERRORS:
                 self._refetch_later(token, now_ms)
-            return
+            return False
+        for node in response.node_endpoints:
+            self._wiring.cluster.learn_node(node.node_id, Address(node.host, node.port))
+        has_news = False
         ahead = self._ahead()
         for topic in response.responses:
             for data in topic.partitions:
@@ -178,7 +182,12 @@ class Fetcher:
                     continue
                 start = token.offsets.get(state.place, -1)
                 if start == ahead.get(state.place, (state.position.offset, 0))[0]:
-                    self._keep(state, start, data, codes.by_number(data.error_code, numbering=event.numbering), now_ms)
+                    code = codes.by_number(data.error_code, numbering=event.numbering)
+                    self._keep(state, start, data, code, now_ms)
+                    leader = data.current_leader
+                    if leader is not None and self._wiring.cluster.learn_leader(state.place, leader.leader_id, leader.leader_epoch):
+                        state.retry_at_ms, has_news = 0, True
+        return has_news
 
     def _keep(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, now_ms: int) -> None:
         if code in TRANSIENT:
