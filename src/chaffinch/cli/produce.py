@@ -97,7 +97,8 @@ def produce(
     with ExitStack() as stack:
         source = stack.enter_context(_opened(path))
         _check_rejected(source, rejected)
-        client = stack.enter_context(options.connect(bootstrap_servers=settings["bootstrap.servers"]))
+        shared = settings.given & {option.name for option in options.CLIENT_OPTIONS}
+        client = stack.enter_context(options.connect({name: settings[name] for name in shared}))
         (found,) = topics.find_topics(client, [topic])
         pieces = _pieces(name, source, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
         bad = stack.enter_context(rejected_rows(topic, "line" if name in ("lines", "json") else "row", rejected))
