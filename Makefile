@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit format lint types layers simulate fuzz interop differential bench bench-broker soak docs lock clean all
+.PHONY: help setup demo test unit format lint types layers simulate fuzz interop differential bench bench-broker bench-producer soak docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench: setup ## the benchmarks, side by side, as ratios
 
 bench-broker: setup ## chaffinch broker beside Apache Kafka, in one run (15 minutes; fetches Apache Kafka)
 	@$(BIN)/python -m benchmarks.broker_beside_apache
+
+bench-producer: setup ## our producer and consumer beside confluent-kafka, on both brokers (20 minutes; fetches Apache Kafka)
+	@$(BIN)/python -m benchmarks.producer_beside_confluent
 
 soak: setup ## a broker killed 200 times under two clients, everything counted; a restart of 1 GB timed
 	@$(BIN)/python -m tests.soak

@@ -5,23 +5,31 @@ Prints one JSON object: seconds, client CPU seconds, and for one at a time the l
 
 from __future__ import annotations
 
-import json
 import sys
-import time
-from collections.abc import Callable
 
 import confluent_kafka
+
+from benchmarks.stopwatch import Load, Stopwatch, one_at_a_time, run_load
 
 VALUE = b"x" * 100
 CONSUME_BATCH = 10_000
 SECONDS_WITHOUT_RECORDS_MAX = 30.0
+POLL_EVERY = 1000
+"""Calls of `produce` between two of `poll`, which runs the callbacks: one `poll` for each would cost this client a third of its speed."""
+
+
+def _producer(servers: str, topic: str, linger_ms: int) -> confluent_kafka.Producer:
+    """Idempotent, and it knows the topic already."""
+    options = {"bootstrap.servers": servers, "linger.ms": linger_ms, "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
+    producer = confluent_kafka.Producer(options)
+    producer.list_topics(topic, 10)
+    return producer
 
 
 def produce(servers: str, topic: str, count: int) -> dict[str, float]:
-    """Idempotent, `linger.ms=5`, no callbacks: as fast as this client goes while every record is acknowledged."""
-    options = {"bootstrap.servers": servers, "linger.ms": 5, "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
-    producer = confluent_kafka.Producer(options)
-    started = time.perf_counter()
+    """`linger.ms=5`, no callbacks: as fast as this client goes while every record is acknowledged."""
+    producer = _producer(servers, topic, 5)
+    watch = Stopwatch()
     for _ in range(count):
         while True:
             try:
@@ -31,50 +39,93 @@ def produce(servers: str, topic: str, count: int) -> dict[str, float]:
                 producer.poll(0.01)
     left = producer.flush()
     assert left == 0, f"{left} records were not acknowledged"
-    return {"seconds": time.perf_counter() - started}
+    return watch.read()
+
+
+def produce_with_callbacks(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same, each record's outcome heard by its own delivery callback."""
+    producer = _producer(servers, topic, 5)
+    written = 0
+
+    def delivered(error: confluent_kafka.KafkaError | None, _message: confluent_kafka.Message) -> None:
+        nonlocal written
+        written += error is None
+
+    watch = Stopwatch()
+    for number in range(count):
+        while True:
+            try:
+                producer.produce(topic, VALUE, on_delivery=delivered)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        if not number % POLL_EVERY:
+            producer.poll(0)
+    producer.flush()
+    assert written == count, f"{written} of {count} records were acknowledged"
+    return watch.read()
+
+
+def _assigned(servers: str, topic: str) -> confluent_kafka.Consumer:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in partitions])
+    return consumer
 
 
 def consume(servers: str, topic: str, count: int) -> dict[str, float]:
     """All partitions from their beginning, without a group's ceremony in the time measured: from the first record to the last."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
-    partitions = consumer.list_topics(topic, 10).topics[topic].partitions
-    consumer.assign([confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in partitions])
+    consumer = _assigned(servers, topic)
     seen = len(consumer.consume(1, SECONDS_WITHOUT_RECORDS_MAX))
-    started = time.perf_counter()
+    watch = Stopwatch()
     while seen < count:
         records = consumer.consume(CONSUME_BATCH, SECONDS_WITHOUT_RECORDS_MAX)
         assert records, f"{seen} of {count} records came, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
         seen += len(records)
-    seconds = time.perf_counter() - started
+    result = watch.read()
     consumer.close()
-    return {"seconds": seconds}
+    return result
 
 
-def one_at_a_time(servers: str, topic: str, count: int) -> dict[str, float]:
+def consume_columns(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same, keys and values into Arrow columns: what a user of this client writes to get there."""
+    import pyarrow as pa
+
+    consumer = _assigned(servers, topic)
+    seen = len(consumer.consume(1, SECONDS_WITHOUT_RECORDS_MAX))
+    columns: list[pa.RecordBatch] = []
+    watch = Stopwatch()
+    while seen < count:
+        records = consumer.consume(CONSUME_BATCH, SECONDS_WITHOUT_RECORDS_MAX)
+        assert records, f"{seen} of {count} records came, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
+        keys = pa.array([record.key() for record in records], pa.binary())
+        values = pa.array([record.value() for record in records], pa.binary())
+        columns.append(pa.RecordBatch.from_arrays([keys, values], ["key", "value"]))
+        seen += len(records)
+    result = watch.read()
+    consumer.close()
+    return result
+
+
+def single(servers: str, topic: str, count: int) -> dict[str, float]:
     """One record, its acknowledgement, the next: latencies in ms."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": servers, "linger.ms": 0, "enable.idempotence": True})
-    latencies: list[float] = []
-    began = time.perf_counter()
-    for number in range(count + count // 10):
-        started = time.perf_counter()
+    producer = _producer(servers, topic, 0)
+
+    def ask() -> None:
         producer.produce(topic, VALUE)
         assert producer.flush() == 0
-        if number >= count // 10:
-            latencies.append((time.perf_counter() - started) * 1000)
-    latencies.sort()
-    return {"seconds": time.perf_counter() - began, "p50": latencies[count // 2], "p99": latencies[count * 99 // 100]}
+
+    return one_at_a_time(ask, count)
 
 
-LOADS: dict[str, Callable[[str, str, int], dict[str, float]]] = {"produce": produce, "consume": consume, "one-at-a-time": one_at_a_time}
-
-
-def main() -> int:
-    load, servers, topic, count = sys.argv[1:]
-    cpu = time.process_time()
-    result = LOADS[load](servers, topic, int(count))
-    print(json.dumps({**result, "client_cpu_seconds": time.process_time() - cpu}))
-    return 0
+LOADS: dict[str, Load] = {
+    "produce": produce,
+    "produce-with-callbacks": produce_with_callbacks,
+    "consume": consume,
+    "consume-columns": consume_columns,
+    "one-at-a-time": single,
+}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_load(LOADS, sys.argv[1:]))

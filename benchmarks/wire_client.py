@@ -9,6 +9,7 @@ import time
 from benchmarks.brokers import BrokerProcess
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.protocol.schema import Message
@@ -80,6 +81,11 @@ class WireClient:
         topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1, configs=configs)
         answer = self.request(CreateTopicsRequest(topics=[topic], timeout_ms=CREATE_TIMEOUT_MS))
         (result,) = answer.topics  # type: ignore[attr-defined]
+        assert result.error_code == 0, result
+
+    def delete_topic(self, name: str) -> None:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=CREATE_TIMEOUT_MS)
+        (result,) = self.request(request).responses  # type: ignore[attr-defined]
         assert result.error_code == 0, result
 
     def read_back(self, topic: str, partition: int, offset: int) -> int:

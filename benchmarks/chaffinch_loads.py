@@ -1,0 +1,156 @@
+"""Our producer and consumer as a load, in a process of its own: `python -m benchmarks.chaffinch_loads LOAD SERVERS TOPIC COUNT`.
+
+Prints one JSON object: seconds, client CPU seconds, and for some loads what the producer counted. The compiled loops are loaded and the
+topic is known when the time begins, as with confluent-kafka, whose loops are compiled anyway.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks.stopwatch import Load, Stopwatch, one_at_a_time, run_load
+from chaffinch import Consumer, Producer
+from chaffinch.errors import InvalidRecordException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records import kernels
+
+VALUE_BYTES = 100
+VALUE = b"x" * VALUE_BYTES
+PARTITIONS = 4
+CULPRIT_EVERY = 100
+"""One record of so many has no key, which a compacted topic does not take."""
+
+SECONDS_WITHOUT_RECORDS_MAX = 30.0
+CONFLUENT_BATCH_BYTES = 1_000_000
+"""What confluent-kafka takes for `batch.size` unless it is told otherwise; ours, as Java's, is 16 KB."""
+
+
+def _producer(servers: str, topic: str, **options: Any) -> Producer:
+    kernels.load()
+    producer = Producer(bootstrap_servers=servers, **options)
+    producer.partitions_for(topic)
+    return producer
+
+
+def _values(count: int) -> pa.Array:
+    offsets = np.arange(count + 1, dtype=np.int64) * VALUE_BYTES
+    return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(b"x" * (count * VALUE_BYTES))])
+
+
+def send_table(servers: str, topic: str, count: int) -> dict[str, float]:
+    """All rows in one call, without keys."""
+    return _table(servers, topic, pa.table({"value": _values(count)}))
+
+
+def send_keyed_table(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same with keys: what `send_culprits` is compared with."""
+    return _table(servers, topic, _keyed([b"%012d" % number for number in range(count)]))
+
+
+def send_culprits(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same, every hundredth row without a key: there are some in every batch."""
+    return _table(servers, topic, _keyed([None if number % CULPRIT_EVERY == 0 else b"%012d" % number for number in range(count)]))
+
+
+def _keyed(keys: list[bytes | None]) -> pa.Table:
+    """With partitions that do not depend on the keys, so that both tables are cut into the same batches."""
+    partitions = (np.arange(len(keys)) // CULPRIT_EVERY % PARTITIONS).astype(np.int32)
+    return pa.table({"key": keys, "value": _values(len(keys)), "partition": partitions})
+
+
+def _table(servers: str, topic: str, table: pa.Table) -> dict[str, float]:
+    culprits = 0 if "key" not in table.column_names else table.column("key").null_count
+    with _producer(servers, topic, linger_ms=5) as producer:
+        watch = Stopwatch()
+        result = producer.send_table(topic, table).result()
+        told = watch.read()
+        counted = _counted(producer)
+    assert (result.written, result.rejected_count) == (table.num_rows - culprits, culprits), result
+    return {**told, **counted}
+
+
+def _counted(producer: Producer) -> dict[str, float]:
+    metrics = producer.metrics()
+    names = {
+        "sent": "batch-send-total",
+        "written": "batch-written-total",
+        "separated": "batch-separated-total",
+        "requests": "request-total",
+    }
+    return {name: metrics[metric] for name, metric in names.items()}
+
+
+def send(servers: str, topic: str, count: int) -> dict[str, float]:
+    """Record by record, with confluent-kafka's `batch.size`; every future is looked at in the end."""
+    with _producer(servers, topic, linger_ms=5, batch_size=CONFLUENT_BATCH_BYTES) as producer:
+        watch = Stopwatch()
+        futures = [producer.send(topic, VALUE) for _ in range(count)]
+        producer.flush()
+        failed = sum(future.exception() is not None for future in futures)
+        told = watch.read()
+    assert not failed, f"{failed} records failed"
+    return told
+
+
+def send_keyed(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same with keys."""
+    return _send_each(servers, topic, [b"%012d" % number for number in range(count)])
+
+
+def send_each_culprit(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same, every hundredth without a key."""
+    return _send_each(servers, topic, [None if number % CULPRIT_EVERY == 0 else b"%012d" % number for number in range(count)])
+
+
+def _send_each(servers: str, topic: str, keys: list[bytes | None]) -> dict[str, float]:
+    with _producer(servers, topic, linger_ms=5, batch_size=CONFLUENT_BATCH_BYTES) as producer:
+        watch = Stopwatch()
+        futures = [producer.send(topic, VALUE, key=key) for key in keys]
+        producer.flush()
+        failed = sum(isinstance(future.exception(), InvalidRecordException) for future in futures)
+        told = watch.read()
+        counted = _counted(producer)
+    assert failed == keys.count(None), f"{failed} records failed, {keys.count(None)} are culprits"
+    return {**told, **counted}
+
+
+def poll_table(servers: str, topic: str, count: int) -> dict[str, float]:
+    """All partitions from their beginning, from the first record to the last; every table is kept."""
+    kernels.load()
+    tables: list[pa.Table] = []
+    with Consumer(bootstrap_servers=servers, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
+        consumer.assign([TopicPartition(topic, number) for number in range(len(consumer.partitions_for(topic)))])
+        seen = len(consumer.poll(SECONDS_WITHOUT_RECORDS_MAX))
+        watch = Stopwatch()
+        while seen < count:
+            table = consumer.poll_table(SECONDS_WITHOUT_RECORDS_MAX)
+            assert table.num_rows, f"{seen} of {count} records came, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
+            tables.append(table)
+            seen += table.num_rows
+        return watch.read()
+
+
+def single(servers: str, topic: str, count: int) -> dict[str, float]:
+    """One record, its acknowledgement, the next: latencies in ms."""
+    with _producer(servers, topic, linger_ms=0) as producer:
+        return one_at_a_time(lambda: producer.send(topic, VALUE).result(), count)
+
+
+LOADS: dict[str, Load] = {
+    "send-table": send_table,
+    "send-table-with-keys": send_keyed_table,
+    "send-table-with-culprits": send_culprits,
+    "send": send,
+    "send-with-keys": send_keyed,
+    "send-with-culprits": send_each_culprit,
+    "poll-table": poll_table,
+    "one-at-a-time": single,
+}
+
+
+if __name__ == "__main__":
+    sys.exit(run_load(LOADS, sys.argv[1:]))
