@@ -17,14 +17,13 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import CorruptRecordException, OffsetOutOfRangeException, Stored, TimeoutException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
-from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
-from chaffinch.records.committed_batches import committed
-from chaffinch.records.faults import CorruptBatch, Fault, RecordsError
+from chaffinch.records.faults import RecordsError
+from chaffinch.records.fetched import FetchedRecords
 from chaffinch.settings import Settings
 
-# Small batches are handed out together up to so many bytes, and no further: what compressed batches become is not known before.
-PART_BYTES: Final = 16 << 20
+RECORDS_MAX: Final = 2**31
+"""More than an answer holds."""
 
 
 class RecordReader:
@@ -121,52 +120,27 @@ class RecordReader:
         return found
 
     def _parts(self, place: TopicPartition, data: PartitionData) -> Iterator[tuple[RecordColumns, int]]:
-        """The records of an answer in parts of about `PART_BYTES`, each with the position after it. A part may be empty."""
+        """The records of an answer in parts, each with the position after it. A part may be empty."""
         assert not isinstance(data.records, list), "records that were received are one buffer"
         end = None if self._ends is None else self._ends[place]
-        position, waiting, waiting_bytes = self.positions[place], list[RecordColumns](), 0
         aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
+        records = FetchedRecords(data.records or b"", self.positions[place], aborted=aborted, checks_crc=self._settings["check.crcs"])
         try:
-            for view, is_visible in committed(batches.views(data.records or b"", may_be_cut_short=True), aborted):
-                header = view.header
-                if header.last_offset < position:
-                    continue
-                if (end is not None and header.base_offset >= end) or self._left == 0:
+            while self._left != 0 and (end is None or records.position < end):
+                piece = records.read(RECORDS_MAX if self._left is None else self._left)
+                if piece is None:
                     break
-                position_next = header.last_offset + 1
-                if is_visible:
-                    columns = self._limited(_within(_decoded(view, self._settings["check.crcs"]), position, end))
-                    waiting.append(columns)
-                    waiting_bytes += len(columns.value_data) + len(columns.key_data)
-                    if self._left == 0 and columns.offsets is not None and len(columns):
-                        position_next = int(columns.offsets[-1]) + 1
-                position = position_next
-                if waiting_bytes >= PART_BYTES:
-                    yield RecordColumns.concat(waiting), position
-                    waiting, waiting_bytes = [], 0
+                columns = _before(piece.columns, end)
+                if self._left is not None:
+                    self._left -= len(columns)
+                yield columns, records.position
         except RecordsError as error:
             raise CorruptRecordException(str(error), topic_partition=place, stored=Stored.NO, api="Fetch") from None
-        yield RecordColumns.concat(waiting) if waiting else RecordColumns.from_lists([], [], []), position
-
-    def _limited(self, columns: RecordColumns) -> RecordColumns:
-        """As many of the records as are still wanted."""
-        if self._left is None:
-            return columns
-        kept = columns.slice(0, self._left)
-        self._left -= len(kept)
-        return kept
+        yield RecordColumns.from_lists([], [], []), records.position
 
 
-def _decoded(view: batches.BatchView, checks_crc: bool) -> RecordColumns:
-    if checks_crc and not view.crc_is_valid():
-        text = f"the checksum of the batch at offset {view.header.base_offset} does not match its bytes"
-        raise CorruptBatch(Fault.PAYLOAD, detail=text)
-    return batches.decode(view)
-
-
-def _within(columns: RecordColumns, start: int, end: int | None) -> RecordColumns:
-    """The records whose offsets lie in start to end-1."""
-    assert columns.offsets is not None, "decoded records have offsets"
-    first = int(np.searchsorted(columns.offsets, start))
+def _before(columns: RecordColumns, end: int | None) -> RecordColumns:
+    """The records whose offsets lie below `end`."""
+    assert columns.offsets is not None, "records that were read have offsets"
     last = len(columns) if end is None else int(np.searchsorted(columns.offsets, end))
-    return columns if (first, last) == (0, len(columns)) else columns.slice(first, last)
+    return columns if last == len(columns) else columns.slice(0, last)

@@ -132,9 +132,8 @@ class TopicReader(DataSourceReader):
         where = TopicPartition(partition.topic, partition.partition)
         try:
             for columns, timestamp_type in self._records(client_for(self._options.client), where, partition.start, partition.end):
-                for start in range(0, len(columns), ROWS_PER_ARROW_BATCH):
-                    part = columns.slice(start, min(start + ROWS_PER_ARROW_BATCH, len(columns)))
-                    yield batch_read(part, where.topic, where.partition, timestamp_type, include_headers=self._options.include_headers)
+                if len(columns):
+                    yield batch_read(columns, where.topic, where.partition, timestamp_type, include_headers=self._options.include_headers)
         except ApiException as error:
             raise refusal_of(error) from None
         except RecordsError as error:
@@ -142,8 +141,7 @@ class TopicReader(DataSourceReader):
 
     def _records(self, client: SyncClient, where: TopicPartition, position: int, end: int) -> Iterator[tuple[RecordColumns, int]]:
         """Records of the range batch by batch, with the batch's timestamp type."""
-        from chaffinch.records import batch as batches
-        from chaffinch.records.committed_batches import committed
+        from chaffinch.records.fetched import FetchedRecords
 
         while position < end:
             data = self._fetch(client, where, position)
@@ -156,14 +154,11 @@ class TopicReader(DataSourceReader):
             aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
             before = position
             assert not isinstance(data.records, list), "records that were received are one buffer"
-            for view, is_visible in committed(batches.views(data.records or b"", may_be_cut_short=True), aborted):
-                if view.header.last_offset < position:
-                    continue
-                if view.header.base_offset >= end:
-                    return
-                if is_visible:
-                    yield _within(view, where, position, end), int(view.header.timestamp_type)
-                position = view.header.last_offset + 1
+            records = FetchedRecords(data.records or b"", position, aborted=aborted)
+            while position < end and (piece := records.read(ROWS_PER_ARROW_BATCH)) is not None:
+                yield _before(piece.columns, end), int(piece.timestamp_type)
+                position = records.position
+            position = max(position, records.position)
             if position == before:
                 raise Refusal(
                     Group.APPLICATION_RECOVERABLE,
@@ -197,18 +192,10 @@ class TopicReader(DataSourceReader):
         return data
 
 
-def _within(view: object, where: TopicPartition, start: int, end: int) -> RecordColumns:
-    """The records of a batch whose offsets lie in start to end-1. Raises CorruptBatch for a wrong checksum."""
+def _before(columns: RecordColumns, end: int) -> RecordColumns:
+    """The records whose offsets lie below `end`."""
     import numpy as np
 
-    from chaffinch.records import batch as batches
-    from chaffinch.records.batch import BatchView
-    from chaffinch.records.faults import CorruptBatch, Fault
-
-    assert isinstance(view, BatchView)
-    if not view.crc_is_valid():
-        raise CorruptBatch(Fault.PAYLOAD, detail=f"the checksum of the batch at offset {view.header.base_offset} does not match its bytes")
-    columns = batches.decode(view)
-    assert columns.offsets is not None, "decoded records have offsets"
-    first, last = (int(np.searchsorted(columns.offsets, bound)) for bound in (start, end))
-    return columns if (first, last) == (0, len(columns)) else columns.slice(first, last)
+    assert columns.offsets is not None, "records that were read have offsets"
+    last = int(np.searchsorted(columns.offsets, end))
+    return columns if last == len(columns) else columns.slice(0, last)
