@@ -1,0 +1,49 @@
+"""Records from coroutines: futures of `send` and `send_table` can be awaited in any running loop.
+
+`send` waits for a topic it has not heard of and for memory, and so would the loop: the topic is looked up in a thread first, and no more
+records are handed over than fit into `buffer.memory`.
+
+    python -m examples.asyncio_producer --bootstrap-server localhost:9092 orders
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from chaffinch import Producer, RecordMetadata
+from chaffinch.errors import KafkaException
+
+UNDER_WAY_MAX = 1_000
+
+
+async def send_all(producer: Producer, topic: str, values: list[bytes]) -> list[RecordMetadata | KafkaException]:
+    """The outcome of each value, in their order; one that fails takes no other with it."""
+    await asyncio.to_thread(producer.partitions_for, topic)
+    room = asyncio.Semaphore(UNDER_WAY_MAX)
+
+    async def send(value: bytes) -> RecordMetadata | KafkaException:
+        async with room:
+            try:
+                return await producer.send(topic, value, key=value)
+            except KafkaException as error:
+                return error
+
+    return list(await asyncio.gather(*(send(value) for value in values)))
+
+
+async def main(bootstrap_servers: str, topic: str, values: list[bytes]) -> list[RecordMetadata | KafkaException]:
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    try:
+        return await send_all(producer, topic, values)
+    finally:
+        await asyncio.to_thread(producer.close)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Send from coroutines.")
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("topic")
+    chosen = parser.parse_args()
+    for outcome in asyncio.run(main(chosen.bootstrap_server, chosen.topic, [b"one", b"two", b"three"])):
+        print(outcome)

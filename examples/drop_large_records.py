@@ -1,0 +1,79 @@
+"""Example 1 of KIP-1038: a record that is too large is dropped, and its transaction commits without it.
+
+Reads `input-topic` and writes to `output-topic` a large record for each that asks for one, else a normal one; what was read is committed
+with what was written. Without the handler the first large record would fail the transaction.
+
+    python -m examples.drop_large_records --bootstrap-server localhost:9092
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from chaffinch import (
+    Consumer,
+    ConsumerRecord,
+    NonRetriableResponse,
+    OffsetAndMetadata,
+    Producer,
+    ProducerExceptionHandler,
+    ProducerRecord,
+    TopicPartition,
+)
+from chaffinch.errors import KafkaException, RecordTooLargeException
+
+LARGE = b"0123456789" * 1_000_000
+NORMAL = b"normalMessage"
+
+
+class DropLargeRecords(ProducerExceptionHandler):
+    def handle_record_too_large(self, record: ProducerRecord, exception: RecordTooLargeException) -> NonRetriableResponse:
+        return NonRetriableResponse.SWALLOW
+
+
+def asks_for_a_large_one(record: ConsumerRecord) -> bool:
+    return bool(record.value == b"large")
+
+
+def run(bootstrap_servers: str, wait_s: float, count: int) -> None:
+    """Until `count` records have been read, or none has come for `wait_s`."""
+    servers = {"bootstrap.servers": bootstrap_servers}
+    handler = {"custom.exception.handler.class": DropLargeRecords}
+    reading = {"group.id": "example-1", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    with (
+        Producer({**servers, **handler, "transactional.id": "example-1"}) as producer,
+        Consumer({**servers, **reading}) as consumer,
+    ):
+        producer.init_transactions()
+        consumer.subscribe(["input-topic"])
+        while count > 0 and (records := consumer.poll(wait_s)):
+            count -= len(records)
+            try:
+                producer.begin_transaction()
+                offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+                for record in records:
+                    sent = producer.send("output-topic", LARGE if asks_for_a_large_one(record) else NORMAL)
+                    has_failed = sent.done() and sent.exception() is not None
+                    if not has_failed:
+                        offsets[record.topic_partition] = OffsetAndMetadata(record.offset + 1)
+                producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
+                producer.commit_transaction()
+            except KafkaException:
+                producer.abort_transaction()
+                raise
+
+
+def run_without_transactions(bootstrap_servers: str, values: list[bytes]) -> list[bool]:
+    """The same handler without a transaction; which of the values were dropped."""
+    options = {"bootstrap.servers": bootstrap_servers, "custom.exception.handler.class": DropLargeRecords}
+    with Producer(options) as producer:
+        futures = [producer.send("output-topic", value) for value in values]
+        return [future.result().dropped for future in futures]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Drop records that are too large.")
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--count", type=int, default=1_000_000)
+    chosen = parser.parse_args()
+    run(chosen.bootstrap_server, 60.0, chosen.count)

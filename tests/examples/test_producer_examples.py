@@ -1,0 +1,112 @@
+"""The examples of KIP-1038, with the outcome that the KIP states, inside and outside a transaction; and futures that are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer, RecordMetadata
+from chaffinch.errors import InvalidCompactionKeyException, TransactionAbortableException, UnknownTopicOrPartitionException
+from examples import asyncio_producer, drop_large_records, fail_unknown_topics
+from examples.drop_large_records import LARGE, NORMAL
+
+LATEST_S = 20
+TOPICS = {"input-topic": {"partitions": 1}, "output-topic": {"partitions": 1}, "latest": {"cleanup.policy": "compact"}}
+CONFIG = {"auto.create.topics.enable": False, "group.initial.rebalance.delay.ms": 0}
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics=TOPICS, config=CONFIG) as running:
+        yield running
+
+
+def values(broker: EmbeddedBroker, topic: str) -> list[bytes]:
+    return broker.read(topic).column("value").to_pylist()  # type: ignore[no-any-return]
+
+
+class TestExample1:
+    """ "In this example we expect that the producer follows the custom handler and does not fail. It may make a batch of normal records
+    and commit the transaction successfully."""
+
+    def test_in_transactions(self, broker: EmbeddedBroker) -> None:
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            for value in (b"normal", b"large", b"normal", b"large", b"large"):
+                producer.send("input-topic", value)
+        drop_large_records.run(broker.bootstrap_servers, LATEST_S, 5)
+        assert values(broker, "output-topic") == [NORMAL, NORMAL]
+        # Everything that was read is done with: another run of the group finds nothing.
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("input-topic", b"one more")
+        drop_large_records.run(broker.bootstrap_servers, LATEST_S, 1)
+        assert values(broker, "output-topic") == [NORMAL] * 3
+
+    def test_without(self, broker: EmbeddedBroker) -> None:
+        dropped = drop_large_records.run_without_transactions(broker.bootstrap_servers, [NORMAL, LARGE, NORMAL])
+        assert dropped == [False, True, False]
+        assert values(broker, "output-topic") == [NORMAL, NORMAL]
+
+
+class TestExample2:
+    """ "If the record does NOT belong to the important-topic, the producer follows the custom handler and fails."""
+
+    def test_any_topic_fails_with_the_root_cause(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+        error = fail_unknown_topics.send(broker.bootstrap_servers, "some-topic")
+        assert isinstance(error, UnknownTopicOrPartitionException)
+        assert "some-topic" in capsys.readouterr().out
+
+    def test_in_a_transaction_the_commit_fails_too(self, broker: EmbeddedBroker) -> None:
+        with pytest.raises(TransactionAbortableException) as raised:
+            fail_unknown_topics.send(broker.bootstrap_servers, "some-topic", transactional_id="t")
+        assert isinstance(raised.value.__cause__, UnknownTopicOrPartitionException)
+
+    @pytest.mark.parametrize("transactional_id", [None, "t"])
+    def test_the_important_one_is_waited_for(
+        self, broker: EmbeddedBroker, transactional_id: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = threading.Event()
+        handle = fail_unknown_topics.WaitForImportantTopics.handle
+
+        def noticed(self, record, exception):  # type: ignore[no-untyped-def]
+            asked.set()
+            return handle(self, record, exception)
+
+        monkeypatch.setattr(fail_unknown_topics.WaitForImportantTopics, "handle", noticed)
+        with ThreadPoolExecutor(1) as pool:
+            sent = pool.submit(fail_unknown_topics.send, broker.bootstrap_servers, fail_unknown_topics.IMPORTANT, transactional_id)
+            assert asked.wait(LATEST_S)
+            broker.create_topic(fail_unknown_topics.IMPORTANT, 1)
+            assert sent.result(LATEST_S) is None
+        assert values(broker, fail_unknown_topics.IMPORTANT) == [b"someMessage"]
+
+
+class TestAsyncio:
+    def test_outcomes_in_order(self, broker: EmbeddedBroker) -> None:
+        sent = [b"%d" % number for number in range(2_500)]
+        outcomes = asyncio.run(asyncio_producer.main(broker.bootstrap_servers, "output-topic", sent))
+        assert [outcome.offset for outcome in outcomes if isinstance(outcome, RecordMetadata)] == list(range(2_500))
+        assert values(broker, "output-topic") == sent
+
+    def test_errors_are_raised_where_it_is_awaited(self, broker: EmbeddedBroker) -> None:
+        async def send() -> None:
+            with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+                with pytest.raises(InvalidCompactionKeyException):
+                    await producer.send("latest", b"v")
+                assert (await producer.send("latest", b"v", key=b"k")).offset == 0
+                # One that is done already, and one that is asked twice.
+                future = producer.send("latest", b"v", key=b"k")
+                assert future.result(LATEST_S) == await future == await future
+
+        asyncio.run(send())
+
+    def test_in_a_loop_of_another_thread(self, broker: EmbeddedBroker) -> None:
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, ThreadPoolExecutor(2) as pool:
+
+            async def send() -> int:
+                return (await producer.send("output-topic", b"v")).offset
+
+            assert sorted(pool.map(lambda _: asyncio.run(send()), range(2))) == [0, 1]

@@ -1,0 +1,200 @@
+"""KIP-1050's demo under faults of each class, and with both processes killed: the committed counts are the truth, exactly."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chaffinch import Consumer, EmbeddedBroker, Producer, errors
+from examples.transactional_word_count import INPUT, OUTPUT, main, run
+
+ROOT = Path(__file__).parents[2]
+WORDS = ["one", "two", "three", "four", "five"]
+TOPICS = {INPUT: {"partitions": 2}, OUTPUT: {"partitions": 2}}
+CONFIG = {"group.initial.rebalance.delay.ms": 0}
+IDLE_S = 0.1
+
+
+def lines_of(count: int) -> tuple[list[str], Counter[str]]:
+    dice = random.Random(1050)
+    lines = [" ".join(dice.choices(WORDS, k=3)) for _ in range(count)]
+    return lines, Counter(" ".join(lines).split())
+
+
+def write(bootstrap_servers: str, lines: list[str]) -> None:
+    with Producer(bootstrap_servers=bootstrap_servers) as producer:
+        futures = [producer.send(INPUT, line) for line in lines]
+    assert not [future for future in futures if future.exception(0)]
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics=TOPICS, config=CONFIG) as running:
+        yield running
+
+
+def counted(broker: EmbeddedBroker) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for row in broker.read(OUTPUT).to_pylist():
+        found[row["key"].decode()] += int(row["value"])
+    return found
+
+
+# fmt: off
+FAULTS = [
+    # api                   error or what happens                  what the application does
+    (None,                  None,                                  None),
+    # Retriable: nothing is heard of it.
+    ("Produce",             "NOT_LEADER_OR_FOLLOWER",              None),
+    ("Produce",             "NOT_ENOUGH_REPLICAS",                 None),
+    ("AddPartitionsToTxn",  "CONCURRENT_TRANSACTIONS",             None),
+    ("TxnOffsetCommit",     "COORDINATOR_LOAD_IN_PROGRESS",        None),
+    ("EndTxn",              "NOT_COORDINATOR",                     None),
+    ("Produce",             "drop_after",                          None),
+    ("TxnOffsetCommit",     "drop_after",                          None),
+    ("EndTxn",              "drop_before",                         None),
+    ("EndTxn",              "drop_after",                          None),
+    # Abortable: abort and read again.
+    ("Produce",             "TRANSACTION_ABORTABLE",               "abort"),
+    ("Produce",             "INVALID_TXN_STATE",                   "abort"),
+    ("AddPartitionsToTxn",  "TRANSACTION_ABORTABLE",               "abort"),
+    ("TxnOffsetCommit",     "TRANSACTION_ABORTABLE",               "abort"),
+    ("EndTxn",              "TRANSACTION_ABORTABLE",               "abort"),
+    # Application-recoverable: start anew.
+    ("InitProducerId",      "PRODUCER_FENCED",                     "restart"),
+    ("Produce",             "INVALID_PRODUCER_EPOCH",              "restart"),
+    ("AddPartitionsToTxn",  "INVALID_PRODUCER_ID_MAPPING",         "restart"),
+    ("AddOffsetsToTxn",     "INVALID_TXN_STATE",                   "restart"),
+    ("TxnOffsetCommit",     "ILLEGAL_GENERATION",                  "restart"),
+    ("TxnOffsetCommit",     "FENCED_INSTANCE_ID",                  "restart"),
+    ("EndTxn",              "PRODUCER_FENCED",                     "restart"),
+    # Invalid configuration: stop.
+    ("InitProducerId",      "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "stop"),
+    ("Produce",             "TOPIC_AUTHORIZATION_FAILED",          "stop"),
+    ("AddPartitionsToTxn",  "TOPIC_AUTHORIZATION_FAILED",          "stop"),
+    ("TxnOffsetCommit",     "GROUP_AUTHORIZATION_FAILED",          "stop"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("api", "fault", "reaction"), FAULTS, ids=lambda value: str(value))
+def test_faults(
+    broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], api: str | None, fault: str | None, reaction: str | None
+) -> None:
+    lines, truth = lines_of(250)
+    write(broker.bootstrap_servers, lines)
+    if fault is not None:
+        what = {"action": fault} if fault.startswith("drop") else {"error": fault}
+        broker.faults.add(api=api, **what)
+    if reaction == "stop":
+        with pytest.raises(errors.InvalidConfigurationException):
+            run(broker.bootstrap_servers, IDLE_S)
+        assert sum(counted(broker).values()) < truth.total()
+        # Whoever was asked to look has given the permission.
+        assert main(["--bootstrap-server", broker.bootstrap_servers, "--idle-seconds", str(IDLE_S)]) == 0
+    else:
+        run(broker.bootstrap_servers, IDLE_S)
+    assert counted(broker) == truth
+    said = {line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if not line.startswith("committed")}
+    assert said == ({reaction} if reaction in ("abort", "restart") else set())
+
+
+class Process:
+    """A process that is read line by line and killed."""
+
+    def __init__(self, *command: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
+        )
+
+    def line(self) -> str:
+        """The next line; empty at the end."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def end(self) -> int:
+        return self._process.wait()
+
+
+class Killed:
+    """A broker and the example as processes, each killed and started again."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self.address = "127.0.0.1:0"
+        self.broker = self._started("--topic", f"{INPUT}:2", "--topic", f"{OUTPUT}:2")
+        self.example: Process | None = None
+
+    def _started(self, *topics: str) -> Process:
+        config = ("--config", "group.initial.rebalance.delay.ms=0")
+        broker = Process("chaffinch", "broker", "--listen", self.address, "--data-dir", str(self._data_dir), *config, *topics)
+        self.address = broker.line().partition("=")[2]
+        return broker
+
+    def restart_broker(self) -> None:
+        self.broker.kill()
+        self.broker = self._started()
+
+    def restart_example(self) -> Process:
+        if self.example is not None:
+            self.example.kill()
+        arguments = ("--bootstrap-server", self.address, "--idle-seconds", str(IDLE_S))
+        self.example = Process("examples.transactional_word_count", *arguments)
+        return self.example
+
+    def close(self) -> None:
+        for process in (self.broker, self.example):
+            if process is not None:
+                process.kill()
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Iterator[Killed]:
+    running = Killed(tmp_path / "data")
+    yield running
+    running.close()
+
+
+def test_kills(killed: Killed) -> None:
+    """Killed in the middle, several times, each of the two: after each restart it goes on where the last commit was."""
+    lines, truth = lines_of(3_000)
+    write(killed.address, lines)
+    for kill in (killed.restart_example, killed.restart_broker, killed.restart_example, killed.restart_broker, killed.restart_broker):
+        if killed.example is None:
+            killed.restart_example()
+        assert killed.example is not None
+        for _ in range(2):
+            assert killed.example.line()
+        kill()
+    assert killed.example is not None
+    while killed.example.line():
+        pass
+    assert killed.example.end() == 0
+    assert counts_by_consumer(killed.address) == truth
+
+
+def counts_by_consumer(bootstrap_servers: str) -> Counter[str]:
+    """What a consumer of committed records reads."""
+    found: Counter[str] = Counter()
+    with Consumer(bootstrap_servers=bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+        places = consumer.partitions_for(OUTPUT)
+        consumer.assign(places)
+        ends = consumer.end_offsets(places)
+        while any(consumer.position(place) < end for place, end in ends.items()):
+            for record in consumer.poll(1.0):
+                found[record.key.decode()] += int(record.value)
+    return found
