@@ -46,9 +46,15 @@ class _Dropped(NamedTuple):
 
 
 class _Rejected(NamedTuple):
+    """Rows of one batch, of which those at the indices in `errors` failed."""
+
     rows: Rows
     topic_partition: TopicPartition
-    error: KafkaException
+    errors: Mapping[int, KafkaException]
+
+    def each(self) -> dict[int, KafkaException]:
+        """The error of each row."""
+        return {int(self.rows[index]): error for index, error in self.errors.items()}
 
 
 class SendTableResult:
@@ -81,23 +87,23 @@ class SendTableResult:
     @cached_property
     def rejected(self) -> pa.Table:
         """row, topic, partition, code, error, message, group, stored of each row rejected, in the table's order."""
-        entries = [(int(row), part) for part in self._rejected for row in part.rows]
-        entries.sort(key=lambda entry: entry[0])
+        places = {row: part.topic_partition for part in self._rejected for row in part.each()}
+        entries = sorted(self.errors().items())
         columns: dict[str, list[Any]] = {
             "row": [row for row, _ in entries],
-            "topic": [part.topic_partition.topic for _, part in entries],
-            "partition": [part.topic_partition.partition for _, part in entries],
-            "code": [part.error.code.number for _, part in entries],
-            "error": [part.error.name for _, part in entries],
-            "message": [part.error.message for _, part in entries],
-            "group": [group_of(part.error).value for _, part in entries],
-            "stored": [part.error.stored.value for _, part in entries],
+            "topic": [places[row].topic for row, error in entries],
+            "partition": [places[row].partition for row, error in entries],
+            "code": [error.code.number for row, error in entries],
+            "error": [error.name for row, error in entries],
+            "message": [error.message for row, error in entries],
+            "group": [group_of(error).value for row, error in entries],
+            "stored": [error.stored.value for row, error in entries],
         }
         return pa.table(columns, schema=REJECTED_SCHEMA)
 
     def errors(self) -> dict[int, KafkaException]:
         """The error of each row rejected, by row."""
-        return {int(row): part.error for part in self._rejected for row in part.rows}
+        return {row: error for part in self._rejected for row, error in part.each().items()}
 
     def __repr__(self) -> str:
         dropped = f", dropped={len(self.dropped)}" if self.dropped else ""
@@ -147,7 +153,7 @@ class TableOutcome:
         """These rows failed, all with the same error."""
         if len(rows):
             with self._lock:
-                self._rejected.append(_Rejected(rows, topic_partition, error))
+                self._rejected.append(_Rejected(rows, topic_partition, dict.fromkeys(range(len(rows)), error)))
             self._settle(len(rows))
 
     def dropped(self, rows: Rows) -> None:
@@ -168,8 +174,10 @@ class TableOutcome:
         at the indices in `dropped` were dropped."""
         if dropped:
             self.dropped(rows[sorted(dropped)])
-        for index, own in errors.items():
-            self.rejected(rows[index : index + 1], topic_partition, own)
+        if errors:
+            with self._lock:
+                self._rejected.append(_Rejected(rows, topic_partition, errors))
+            self._settle(len(errors))
         if error is not None:
             apart = [*errors, *dropped]
             self.rejected(np.delete(rows, apart) if apart else rows, topic_partition, error)

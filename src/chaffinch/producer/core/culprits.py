@@ -24,16 +24,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from chaffinch.errors import ApiException, Culprit, ErrorCode, KafkaException, Stored, TransactionAbortableException, codes, exception_for
+from chaffinch.errors import ApiException, ErrorCode, KafkaException, Stored, TransactionAbortableException, codes, exception_for
 from chaffinch.errors.codes import Numbering
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.producer.core.culprit_errors import API, CulpritErrors, culprit_of, stored
 from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, HandlerSaid, Question
 from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.topic_facts import UNKNOWN, TopicFacts
 from chaffinch.protocol.messages.produce import PartitionProduceResponse
 
-API: Final = "Produce"
 # A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.
 ROUNDS_MAX: Final = 8
 # Answers after which an attempt may have been written all the same (decision 13); so may lost connections and time-outs.
@@ -41,7 +41,6 @@ POSSIBLY_STORED_CODES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NOT_ENO
 # The broker expected another sequence, or has forgotten the producer: this attempt was not written, and a new number is needed.
 GAP_CODES: Final = frozenset({codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID})
 RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
-KEY_BYTES_SHOWN: Final = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,16 +285,18 @@ def _refused(answer: BatchAnswer, error: ApiException, situation: Situation) -> 
     if situation.possibly_stored:
         why = f"because of other records ({', '.join(str(c.batch_index) for c in error.culprits[:5])})"
         return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_numbers=True)
-    asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
-    if asked and Question.REJECTED in situation.questions and situation.said is None:
-        return AskHandler(question=Question.REJECTED, errors=asked)
+    if Question.REJECTED in situation.questions and situation.said is None:
+        asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
+        if asked:
+            return AskHandler(question=Question.REJECTED, errors=asked)
     return _apart(error, errors, situation)
 
 
 def _apart(error: ApiException, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
     """The records in `errors` fail unless the handler drops them; the others go on without them, or fail with their transaction."""
     said = situation.said or NOTHING_SAID
-    errors = {index: said.told_to(index, own) for index, own in errors.items() if index not in said.swallowed}
+    if situation.said is not None:
+        errors = {index: said.told_to(index, own) for index, own in errors.items() if index not in said.swallowed}
     if situation.in_transaction and errors:
         first = errors[min(errors)]
         others = situation.count - len(errors) - len(said.swallowed)
@@ -352,10 +353,6 @@ def _is_within(entry: Blamed, situation: Situation) -> bool:
     return 0 <= entry.batch_index < situation.count
 
 
-def _stored(code: ErrorCode, situation: Situation) -> Stored:
-    return Stored.POSSIBLY if situation.possibly_stored else code.stored
-
-
 def _batch_error(answer: BatchAnswer, situation: Situation) -> ApiException:
     """The error of the batch as a whole; it lists the culprits unless one of them cannot be."""
     outside = [entry.batch_index for entry in answer.blamed if not _is_within(entry, situation)]
@@ -366,59 +363,18 @@ def _batch_error(answer: BatchAnswer, situation: Situation) -> ApiException:
         answer.code,
         message=message,
         topic_partition=situation.topic_partition,
-        culprits=() if outside else tuple(_culprit(entry, answer) for entry in answer.blamed),
-        stored=_stored(answer.code, situation),
+        culprits=() if outside else tuple(culprit_of(entry, answer) for entry in answer.blamed),
+        stored=stored(answer.code, situation),
         api=API,
         cause=situation.last_error if situation.possibly_stored else None,
     )
 
 
-def _culprit(entry: Blamed, answer: BatchAnswer) -> Culprit:
-    code = answer.code if entry.code is None else entry.code
-    return Culprit(entry.batch_index, code, entry.message or answer.message or code.text)
-
-
-def _culprit_errors(answer: BatchAnswer, situation: Situation) -> dict[int, ApiException]:
+def _culprit_errors(answer: BatchAnswer, situation: Situation) -> Mapping[int, ApiException]:
     """Each culprit's own error by its index; empty when none is named, or one that cannot be: then nobody knows who is meant."""
     if not all(_is_within(entry, situation) for entry in answer.blamed):
         return {}
-    blamed = {entry.batch_index: _culprit(entry, answer) for entry in answer.blamed}
-    others = situation.count - len(blamed)
-    goes_on = "" if not others else _fate_of_others(others, situation)
-    return {
-        index: exception_for(
-            culprit.code,
-            message=f"{_named(culprit, situation)} ({_key_text(situation.key_of(index))}){goes_on}",
-            topic_partition=situation.topic_partition,
-            culprits=(culprit,),
-            stored=_stored(culprit.code, situation) if situation.possibly_stored else Stored.NO,
-            api=API,
-            cause=situation.last_error if situation.possibly_stored else None,
-        )
-        for index, culprit in sorted(blamed.items())
-    }
-
-
-def _fate_of_others(others: int, situation: Situation) -> str:
-    subject = f"the other {others} records" if others > 1 else "the other record"
-    if situation.possibly_stored:
-        return f"; an earlier attempt may have been stored, so {subject} cannot be sent again"
-    if situation.in_transaction:
-        return f"; {subject} abort{'' if others > 1 else 's'} with the transaction"
-    return f"; {subject} {'are' if others > 1 else 'is'} sent again"
-
-
-def _named(culprit: Culprit, situation: Situation) -> str:
-    """The broker's words, and which record they are about unless they say so themselves."""
-    if culprit.message.startswith(f"record {culprit.batch_index} "):
-        return culprit.message
-    return f"record {culprit.batch_index} of {situation.count} rejected: {culprit.message}"
-
-
-def _key_text(key: bytes | None) -> str:
-    if key is None:
-        return "no key"
-    return "key " + repr(key[:KEY_BYTES_SHOWN])[1:] + ("..." if len(key) > KEY_BYTES_SHOWN else "")
+    return CulpritErrors({entry.batch_index: entry for entry in answer.blamed}, answer, situation)
 
 
 def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiException:
