@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.fetch import FetchPartition
 from tests.broker.batches import batch_of
 from tests.broker.core.fetch_requests import fetch, first, offsets, told
 from tests.broker.core.transactional_writer import Writer
@@ -194,3 +197,15 @@ def test_readers_of_committed_records_wait_for_the_marker(cluster: Cluster, is_c
     writer.end(is_commit)
     (answer,) = reader.answers
     assert offsets(first(answer)) == [0, 1]
+
+
+def test_what_a_waiting_fetch_named_in_vain_is_not_kept(cluster: Cluster) -> None:
+    reader = cluster.client()
+    request = fetch(0, wait_ms=500)
+    request.topics[0].partitions *= 1000
+    reader.send(request)
+    del request
+    gc.collect()
+    assert sum(isinstance(found, FetchPartition) for found in gc.get_objects()) < 10
+    cluster.client().produce("orders", batch_of(b"a"))
+    assert offsets(first(reader.answers[0])) == [0]
