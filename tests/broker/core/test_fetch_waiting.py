@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from chaffinch.broker.core.handlers.fetch import UNREADABLE_WAITING_MAX
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.fetch import FetchPartition
 from tests.broker.batches import batch_of
@@ -209,3 +210,19 @@ def test_what_a_waiting_fetch_named_in_vain_is_not_kept(cluster: Cluster) -> Non
     assert sum(isinstance(found, FetchPartition) for found in gc.get_objects()) < 10
     cluster.client().produce("orders", batch_of(b"a"))
     assert offsets(first(reader.answers[0])) == [0]
+
+
+@pytest.mark.parametrize("count", [UNREADABLE_WAITING_MAX, UNREADABLE_WAITING_MAX + 1])
+@pytest.mark.parametrize("has_session", [False, True])
+def test_nobody_waits_with_very_many_partitions_that_are_not_there(cluster: Cluster, count: int, has_session: bool) -> None:
+    reader = cluster.client()
+    asked = tuple(range(2 + count))
+    if has_session:
+        session = reader.ask(fetch(0, partitions=asked, session=(0, 0))).session_id
+        reader.send(fetch(0, partitions=(), session=(session, 1), wait_ms=500))
+    else:
+        reader.send(fetch(0, partitions=asked, wait_ms=500))
+    waits = has_session or count <= UNREADABLE_WAITING_MAX
+    assert len(reader.answers) == (not waits)
+    cluster.advance(500)
+    assert len(told(reader.answers[0])) == (count if has_session else 2 + count)

@@ -20,6 +20,10 @@ from chaffinch.storage.file_system import StorageError
 WAIT_MS_MAX = 600_000
 """Nobody waits longer for records, whatever the request says: connections idle for longer are closed."""
 
+UNREADABLE_WAITING_MAX = 1_000
+"""Who names more partitions than this that are not there does not wait with them: some 300 bytes each, on any number of connections.
+Those of a session are bounded in all."""
+
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
@@ -29,7 +33,8 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         return FetchResponse(error_code=context.number)
     terms = _terms(broker, event, request, fault)
     first = reading.read(broker, terms, context.places)
-    if request.max_wait_ms <= 0 or first.is_enough(terms):
+    is_bounded = context.session is not None or len(context.places) - len(first.readable) <= UNREADABLE_WAITING_MAX
+    if request.max_wait_ms <= 0 or first.is_enough(terms) or not is_bounded:
         return _answer(broker, context, first, now_ms)
     try:
         awaited = BytesAwaited(broker, terms, first)
