@@ -49,8 +49,8 @@ def exception_handler(settings: Settings) -> ProducerExceptionHandler:
 def serializer(settings: Settings, option: str) -> Serializer | None:
     """The function that makes bytes of keys or values; None: they are bytes or str already."""
     given = settings[option]
-    found = None if given in JAVA_SERIALIZERS else named(option, given)
-    if found is not None and (isinstance(found, type) or not callable(found)):
+    found = None if isinstance(given, str) and given in JAVA_SERIALIZERS else named(option, given)
+    if found is not None and not callable(found):
         raise ConfigException(f"option {option} cannot be {given!r}: it must be a function of one value, or its dotted name")
     return found
 

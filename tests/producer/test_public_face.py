@@ -1,0 +1,275 @@
+"""What a caller meets besides records: serializers, callbacks, metrics, calls in the wrong order, and the ends of a process."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer, ProducerRecord, TopicPartition
+from chaffinch.errors import ConfigException, IllegalStateException, InvalidTopicException, KafkaException, RecordTooLargeException
+from chaffinch.producer.metrics import METRICS
+
+Make = Callable[..., Producer]
+LATEST_S = 20
+
+
+def as_json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+class TestSerializers:
+    def test_they_make_the_bytes(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, value_serializer=as_json, key_serializer=str) as producer:
+            producer.send("orders", {"a": 1}, key=7).result(LATEST_S)
+            producer.send(ProducerRecord("orders", [1, 2], key=b"k")).result(LATEST_S)  # type: ignore[arg-type]
+        assert {(row["key"], row["value"]) for row in broker.read("orders").to_pylist()} == {(b"7", b'{"a": 1}'), (b"b'k'", b"[1, 2]")}
+
+    def test_none_stays_null(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, value_serializer=as_json) as producer:
+            producer.send("orders", None, key=b"k").result(LATEST_S)
+        assert broker.read("orders").column("value").to_pylist() == [None]
+
+    def test_what_it_raises_is_raised_at_the_call(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, value_serializer=as_json) as producer:
+            with pytest.raises(TypeError, match="not JSON serializable"):
+                producer.send("orders", object())
+            assert producer.metrics()["record-error-total"] == 0
+
+    def test_what_it_makes_must_be_bytes(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, key_serializer=lambda key: key) as producer, pytest.raises(TypeError, match=r"key\.serializer made of it"):
+            producer.send("orders", b"v", key=7)
+
+    def test_dotted_names(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        java = "org.apache.kafka.common.serialization.StringSerializer"
+        with producer_of(broker, value_serializer="json.dumps", key_serializer=java) as producer:
+            producer.send("orders", {}, key="k").result(LATEST_S)
+        assert broker.read("orders").column("value").to_pylist() == [b"{}"]
+
+    @pytest.mark.parametrize("given", [7, [], "no.such.function", "json.__doc__", "org.example.AvroSerializer"], ids=str)
+    def test_what_is_no_function_is_an_error_at_construction(self, producer_of: Make, broker: EmbeddedBroker, given: object) -> None:
+        with pytest.raises(ConfigException, match=r"value\.serializer"):
+            producer_of(broker, value_serializer=given)
+
+
+class TestCallbacks:
+    def test_no_lock_is_held(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """Another thread can use the producer while a callback waits for it: of records written, failed, and failed at once."""
+        done: list[object] = []
+        with ThreadPoolExecutor(1) as pool, producer_of(broker, linger_ms=50, max_request_size=2_000) as producer:
+
+            def ask_another_thread(metadata: object, error: object) -> None:
+                pool.submit(producer.metrics).result(LATEST_S)
+                done.append(error and type(error))
+
+            for key, value in ((b"k", b"v"), (None, b"v"), (b"k", bytes(3_000))):
+                producer.send("latest", value, key=key, on_delivery=ask_another_thread)
+            producer.flush(LATEST_S)
+        assert [error if error is None else error.__name__ for error in done] == [  # type: ignore[attr-defined]
+            "RecordTooLargeException",
+            "InvalidCompactionKeyException",
+            None,
+        ]
+
+    def test_one_that_raises_is_logged_and_harms_nobody(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def broken(metadata: object, error: object) -> None:
+            raise ZeroDivisionError("in the callback")
+
+        with caplog.at_level(logging.ERROR), producer_of(broker) as producer:
+            assert isinstance(producer.send("or ders", b"v", on_delivery=broken).exception(0), InvalidTopicException)
+            futures = [producer.send("orders", b"v", on_delivery=broken) for _ in range(3)]
+            assert all(future.exception(LATEST_S) is None for future in futures)
+        assert caplog.text.count("a delivery callback raised") == 4
+
+
+class TestMetrics:
+    def test_a_plain_dict_of_named_numbers(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, linger_ms=50, max_request_size=2_000) as producer:
+            assert producer.metrics()["metadata-age"] == -1
+            for key in (b"k", None, b"k"):
+                producer.send("latest", b"v", key=key)
+            producer.send("latest", bytes(3_000))
+            producer.flush(LATEST_S)
+            found = producer.metrics()
+        assert type(found) is dict
+        assert found.keys() == METRICS.keys()
+        assert all(isinstance(number, int | float) for number in found.values())
+        expected = {
+            "record-send-total": 5,  # Three, then two innocents again.
+            "record-error-total": 2,
+            "record-written-total": 2,
+            "batch-separated-total": 1,
+            "records-outstanding": 0,
+            "requests-in-flight": 0,
+            "waiting-threads": 0,
+        }
+        assert {name: found[name] for name in expected} == expected
+        assert found["buffer-available-bytes"] == found["buffer-total-bytes"]
+        assert 0 <= found["metadata-age"] < LATEST_S
+
+    def test_what_is_under_way_is_counted(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, linger_ms=30_000) as producer:
+            producer.partitions_for("orders")
+            for _ in range(7):
+                producer.send("orders", b"v")
+            assert producer.metrics()["records-outstanding"] == 7
+            assert producer.metrics()["buffer-available-bytes"] < producer.metrics()["buffer-total-bytes"]
+
+
+class TestWrongOrder:
+    CALLS: tuple[tuple[str, Callable[[Producer], object]], ...] = (
+        ("send", lambda producer: producer.send("orders", b"v")),
+        ("send a table", lambda producer: producer.send_table("orders", __import__("pyarrow").table({"value": [b"v"]}))),
+        ("flush", lambda producer: producer.flush()),
+        ("partitions_for", lambda producer: producer.partitions_for("orders")),
+        ("init", lambda producer: producer.init_transactions()),
+        ("begin", lambda producer: producer.begin_transaction()),
+        ("offsets", lambda producer: producer.send_offsets_to_transaction({TopicPartition("orders", 0): 1}, "group")),
+        ("commit", lambda producer: producer.commit_transaction()),
+        ("abort", lambda producer: producer.abort_transaction()),
+    )
+
+    @pytest.mark.parametrize(("name", "call"), CALLS, ids=lambda value: value if isinstance(value, str) else "")
+    def test_after_close(self, producer_of: Make, broker: EmbeddedBroker, name: str, call: Callable[[Producer], object]) -> None:
+        producer = producer_of(broker, transactional_id="t")
+        producer.close()
+        with pytest.raises(IllegalStateException, match="closed"):
+            call(producer)
+
+    @pytest.mark.parametrize("name", ["send", "send a table", "begin", "offsets", "commit", "abort"])
+    def test_before_init_transactions(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
+        with producer_of(broker, transactional_id="t") as producer, pytest.raises(IllegalStateException):
+            dict(self.CALLS)[name](producer)
+
+    @pytest.mark.parametrize("name", ["init", "begin", "offsets", "commit", "abort"])
+    def test_without_a_transactional_id(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
+        with producer_of(broker) as producer, pytest.raises(IllegalStateException, match=r"transactional\.id"):
+            dict(self.CALLS)[name](producer)
+
+    def test_a_record_that_is_too_large_is_one_of_the_same_transaction(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t", max_request_size=2_000) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            assert isinstance(producer.send("orders", bytes(3_000)).exception(0), RecordTooLargeException)
+            with pytest.raises(RecordTooLargeException):
+                producer.commit_transaction()
+            with pytest.raises(KafkaException):
+                producer.send("orders", b"v").result(0)
+            producer.abort_transaction()
+
+
+def run_python(code: str, *arguments: str, interrupts: int = 0, until: str = "") -> tuple[int, str]:
+    """A process of its own: its exit status and what it wrote to stderr. Interrupted after a line with `until`, so many times."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as process:
+        assert process.stderr is not None
+        said = ""
+        while interrupts:
+            line = process.stderr.readline()
+            assert line, f"it ended before it said {until!r}: {said}"
+            said += line
+            if until in line or "Ctrl-C ends" in line:
+                process.send_signal(signal.SIGINT)
+                interrupts -= 1
+        said += process.stderr.read()
+    return process.returncode, said
+
+
+class TestEndOfTheProcess:
+    """Nothing hangs, and what was not sent is said in one line."""
+
+    def test_a_producer_that_was_not_closed(self, broker: EmbeddedBroker) -> None:
+        code = """
+import sys
+from chaffinch import Producer
+producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
+futures = [producer.send("orders", b"v") for _ in range(5)]
+"""
+        status, said = run_python(code, broker.bootstrap_servers)
+        assert status == 0
+        assert said.strip().splitlines() == [
+            "chaffinch-producer-sender was not closed: 5 records had no outcome yet when the process ended, and may be lost"
+        ]
+
+    def test_one_with_nothing_left_says_nothing(self, broker: EmbeddedBroker) -> None:
+        code = """
+import sys
+from chaffinch import Producer
+Producer(bootstrap_servers=sys.argv[1]).send("orders", b"v").result(20)
+"""
+        assert run_python(code, broker.bootstrap_servers) == (0, "")
+
+    def test_a_forked_child_ends_without_waiting_and_leaves_the_connections_alone(self, broker: EmbeddedBroker) -> None:
+        code = """
+import os, sys, warnings
+from chaffinch import Producer, errors
+producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
+producer.partitions_for("orders")
+waiting = producer.send("orders", b"v")
+child = os.fork()
+if child == 0:
+    try:
+        producer.send("orders", b"child")
+    except errors.IllegalStateException as error:
+        assert "forked child" in str(error)
+        sys.exit(7)
+    sys.exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+producer.flush()
+assert waiting.result(0).offset == 0
+producer.close()
+"""
+        assert run_python(code, broker.bootstrap_servers) == (0, "")
+
+    def test_ctrl_c_in_the_block_says_what_it_waits_for_and_a_second_one_ends_it(self, broker: EmbeddedBroker) -> None:
+        broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=100_000)
+        code = """
+import sys, threading
+from chaffinch import Producer
+with Producer(bootstrap_servers=sys.argv[1]) as producer:
+    futures = [producer.send("orders", b"v") for _ in range(3)]
+    print("ready", file=sys.stderr)
+    threading.Event().wait()
+"""
+        status, said = run_python(code, broker.bootstrap_servers, interrupts=2, until="ready")
+        assert status != 0
+        assert said.rstrip().endswith("KeyboardInterrupt")
+        assert "closing waits for 3 records without an outcome" in said
+        assert "close was interrupted: 3 records without an outcome" in said
+        assert "was not closed" not in said
+
+    def test_a_close_that_takes_long_says_what_it_waits_for(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("chaffinch.producer.producer.SILENT_S", 0.05)
+        broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=100_000)
+        producer = producer_of(broker)
+        future = producer.send("orders", b"v")
+        with caplog.at_level(logging.WARNING):
+            producer.close(timeout=0.3)
+        assert isinstance(future.exception(0), KafkaException)
+        assert "closing waits for 1 record without an outcome" in caplog.text
+
+
+class TestManyThreads:
+    def test_callers_of_everything_at_once(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        def use(number: int) -> int:
+            sent = [producer.send("orders", b"%d-%d" % (number, i), partition=i % 3) for i in range(200)]
+            producer.metrics()
+            producer.flush(LATEST_S)
+            return sum(future.result(0).offset >= 0 for future in sent)
+
+        with producer_of(broker) as producer, ThreadPoolExecutor(8) as pool:
+            assert list(pool.map(use, range(8))) == [200] * 8
+        assert broker.read("orders").num_rows == 1_600

@@ -1,0 +1,143 @@
+"""`send_table` of what is no table yet: readers, streams and data frames; read as fast as rows can be sent, and not faster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import InvalidCompactionKeyException
+from chaffinch.producer.table_split import pieces_of
+from chaffinch.records.faults import InvalidColumn
+
+LATEST_S = 30
+SCHEMA = pa.schema([("key", pa.string()), ("value", pa.binary())])
+ROWS = {"key": [f"k{i}" for i in range(100)], "value": [b"v%d" % i for i in range(100)]}
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker(topics={"orders": {"partitions": 3}, "one": {}, "latest": {"cleanup.policy": "compact"}}) as running:
+        yield running
+
+
+@pytest.fixture
+def producer(broker: EmbeddedBroker) -> Iterator[Producer]:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=1, retry_backoff_ms=10) as made:
+        yield made
+
+
+class Stream:
+    """Nothing but the interface: no class of pyarrow's that could be recognised."""
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._data.__arrow_c_stream__(requested_schema)
+
+
+def batches(count: int, rows: int, value: bytes = b"v") -> Iterator[pa.RecordBatch]:
+    for number in range(count):
+        keys = [f"{number}-{row}" for row in range(rows)]
+        yield pa.record_batch([pa.array(keys), pa.array([value] * rows, pa.binary())], schema=SCHEMA)
+
+
+def reader(source: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+    return pa.RecordBatchReader.from_batches(SCHEMA, source)
+
+
+SOURCES = {
+    "pandas": lambda: pd.DataFrame(ROWS),
+    "polars": lambda: pl.DataFrame(ROWS),
+    "a table": lambda: pa.table(ROWS),
+    "a batch": lambda: pa.RecordBatch.from_pydict(ROWS),
+    "a reader": lambda: pa.table(ROWS).to_reader(max_chunksize=7),
+    "chunked": lambda: pa.concat_tables([pa.table(ROWS).slice(0, 30), pa.table(ROWS).slice(30)]),
+    "the interface": lambda: Stream(pa.table(ROWS)),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_all_rows_arrive(broker: EmbeddedBroker, producer: Producer, name: str) -> None:
+    result = producer.send_table("orders", SOURCES[name]()).result(LATEST_S)
+    assert (result.written, result.rejected_count) == (100, 0)
+    assert result.offsets.column("row").to_pylist() == list(range(100))
+    stored = {(row["partition"], row["offset"]): row["value"] for row in broker.read("orders").to_pylist()}
+    for row in result.offsets.to_pylist():
+        assert stored[row["partition"], row["offset"]] == b"v%d" % row["row"]
+
+
+def test_rows_are_counted_through_all_batches(broker: EmbeddedBroker, producer: Producer) -> None:
+    table = pa.table({"key": [None if i % 50 == 49 else f"k{i}" for i in range(200)], "value": ["v"] * 200})
+    result = producer.send_table("latest", table.to_reader(max_chunksize=30)).result(LATEST_S)
+    assert (result.written, result.rejected.column("row").to_pylist()) == (196, [49, 99, 149, 199])
+    assert {type(error) for error in result.errors().values()} == {InvalidCompactionKeyException}
+
+
+def test_order_of_a_stream(broker: EmbeddedBroker, producer: Producer) -> None:
+    producer.send_table("one", reader(batches(50, 20))).result(LATEST_S)
+    keys = [key.decode() for key in broker.read("one").column("key").to_pylist()]
+    assert keys == [f"{number}-{row}" for number in range(50) for row in range(20)]
+
+
+def test_small_batches_are_gathered() -> None:
+    pieces = list(pieces_of(reader(batches(100, 10)), 10_000)[1])
+    assert 1 < len(pieces) < 20
+    assert sum(piece.num_rows for piece in pieces) == 1_000
+
+
+def test_a_stream_is_read_no_faster_than_its_rows_are_sent(broker: EmbeddedBroker) -> None:
+    """Twenty times the memory of the producer: what was read and has no outcome yet never exceeds it by more than a piece."""
+    memory_bytes, piece_bytes = 200_000, 20_000
+    furthest = 0
+
+    def watched() -> Iterator[pa.RecordBatch]:
+        nonlocal furthest
+        for number, batch in enumerate(batches(400, 10, bytes(1_000))):
+            written = producer.metrics()["record-written-total"]
+            furthest = max(furthest, int(number * 10 - written) * 1_000)
+            yield batch
+
+    options = {"bootstrap_servers": broker.bootstrap_servers, "buffer_memory": memory_bytes, "batch_size": piece_bytes}
+    with Producer(**options) as producer:
+        assert producer.send_table("orders", reader(watched())).result(LATEST_S).written == 4_000
+    assert 0 < furthest <= memory_bytes + 3 * piece_bytes
+
+
+def test_a_stream_that_fails_half_way_says_how_many_rows_are_sent(broker: EmbeddedBroker) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches(5, 10)
+        raise OSError("the disk is gone")
+
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=300) as producer:
+        with pytest.raises(OSError, match="the disk is gone") as raised:
+            producer.send_table("orders", reader(failing()))
+        (note,) = raised.value.__notes__
+        count = int(note.split()[0])
+        producer.flush(LATEST_S)
+        assert broker.read("orders").num_rows == count > 0
+
+
+def test_an_empty_stream(producer: Producer) -> None:
+    assert producer.send_table("orders", reader(iter(()))).result(LATEST_S).written == 0
+
+
+def test_a_wrong_column_is_said_before_anything_is_read(producer: Producer) -> None:
+    def never() -> Iterator[pa.RecordBatch]:
+        raise AssertionError("this was read")
+        yield
+
+    with pytest.raises(InvalidColumn, match="valeu"):
+        producer.send_table("orders", pa.RecordBatchReader.from_batches(pa.schema([("valeu", pa.string())]), never()))
+
+
+@pytest.mark.parametrize("given", [None, [1], {"value": [b"v"]}, "rows.csv"], ids=str)
+def test_what_is_no_table(producer: Producer, given: object) -> None:
+    with pytest.raises(TypeError, match="__arrow_c_stream__"):
+        producer.send_table("orders", given)
