@@ -176,11 +176,15 @@ def test_every_answer_has_a_verdict_and_the_rules_hold(answer: BatchAnswer, situ
             assert not situation.in_transaction
             assert set(verdict.errors) <= set(range(situation.count))
             assert verdict.errors
-        case culprits.Split() | culprits.Renumber():
-            assert not (isinstance(verdict, culprits.Split) and (situation.possibly_stored or situation.count == 1))
+        case culprits.Split():
+            assert not situation.possibly_stored
+            assert situation.count > 1
+        case culprits.Renumber():
+            assert answer.code in culprits.GAP_CODES
+            assert not situation.possibly_stored or situation.front is Front.UNSTORED
         case culprits.Resend():
             assert situation.may_retry
-            assert answer.code.is_retriable
+            assert answer.code.is_retriable or (answer.code in culprits.GAP_CODES and situation.front is Front.OPEN)
         case culprits.FailAll():
             assert set(verdict.errors) <= set(range(situation.count))
             if situation.in_transaction:
