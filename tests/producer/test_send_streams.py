@@ -133,8 +133,8 @@ def test_a_wrong_column_is_said_before_anything_is_read(producer: Producer) -> N
         raise AssertionError("this was read")
         yield
 
-    with pytest.raises(InvalidColumn, match="valeu"):
-        producer.send_table("orders", pa.RecordBatchReader.from_batches(pa.schema([("valeu", pa.string())]), never()))
+    with pytest.raises(InvalidColumn, match="vals"):
+        producer.send_table("orders", pa.RecordBatchReader.from_batches(pa.schema([("vals", pa.string())]), never()))
 
 
 @pytest.mark.parametrize("given", [None, [1], {"value": [b"v"]}, "rows.csv"], ids=str)
