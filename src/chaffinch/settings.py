@@ -23,7 +23,7 @@ Kind = Literal["int", "float", "bool", "string", "list", "any"]
 LIKENESS_MIN: Final = 0.58
 
 # Values of options with such a word in their name appear in no message.
-SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.key")
+SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
 
 
 @dataclass(frozen=True, slots=True)

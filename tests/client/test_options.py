@@ -52,6 +52,19 @@ def test_each_table_has_what_connections_need(table: Any) -> None:
     assert len({found, ConnectionSettings.of(settings)}) == 1
 
 
+def test_secrets_are_in_nothing_that_is_printed() -> None:
+    secrets = {"sasl.password": "hidden-1", "ssl.key.password": "hidden-2", "ssl.keystore.key": "hidden-3"}
+    shown = {"sasl.username": "alice", "ssl.keystore.certificate.chain": "chain", "ssl.truststore.location": "/ca.pem"}
+    options = {"bootstrap.servers": "x:1", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", **secrets, **shown}
+    settings = ADMIN_TABLE.parse(options)
+    found = ConnectionSettings.of(settings)
+    assert found.security.credentials is not None
+    assert (found.security.credentials.password, found.security.tls.key if found.security.tls else "") == ("hidden-1", "hidden-3")
+    for text in (repr(settings), repr(found)):
+        assert "hidden" not in text
+        assert all(value in text for value in shown.values())
+
+
 @pytest.mark.parametrize("idle_ms", [100, -1])
 @pytest.mark.parametrize("is_polled", [True, False], ids=["polled", "used again"])
 def test_an_idle_connection_is_closed_and_made_anew(idle_ms: int, is_polled: bool) -> None:
