@@ -34,7 +34,8 @@ def end_of_epoch(segments: Sequence[Segment], epoch: int, log_end_offset: int) -
     segment = written[number - 1]
     entry = bisect_right(range(len(segment.index)), epoch, key=lambda at: segment.header_at(segment.index.position(at)).leader_epoch)
     found = NO_EPOCH
-    for _, header in segment.headers(segment.index.position(max(0, entry - 1))):
+    # An index that was loaded may lack the segment's first batches, or all of a small one's.
+    for _, header in segment.headers(segment.index.position(entry - 1) if entry else 0):
         if header.leader_epoch > epoch:
             return found, header.base_offset
         found = header.leader_epoch

@@ -58,6 +58,19 @@ def test_an_epoch_before_all_records() -> None:
     assert (ask(client, 1).leader_epoch, ask(client, 1).end_offset) == (1, 0)
 
 
+@pytest.mark.parametrize("kill", [True, False])
+def test_small_logs_after_a_restart(kill: bool) -> None:
+    """Their segments have no index in a file."""
+    cluster = Cluster()
+    cluster.topic("orders")
+    cluster.core.topics.partition("orders", 0).replicas.leader_epoch = 1
+    cluster.client().produce("orders", batch_of(b"a"))
+    cluster.restart(kill=kill)
+    cluster.core.topics.partition("orders", 0).replicas.leader_epoch = 3
+    answers = [ask(cluster.client(), epoch) for epoch in (0, 1, 2)]
+    assert [(answer.leader_epoch, answer.end_offset) for answer in answers] == [(0, 0), (1, 1), (1, 1)]
+
+
 @pytest.mark.parametrize(
     ("options", "code"), [({"topic": "missing"}, 3), ({"partition": 5}, 3), ({"current": 6}, 74), ({"current": 7}, 0), ({"current": 8}, 75)]
 )
