@@ -38,7 +38,8 @@ def tell(effect: CompleteBatch | FailRecords) -> None:
         else:
             receipt.failed(batch.rows, place, effect.error, effect.errors, effect.dropped)
     elif isinstance(effect, CompleteBatch):
-        complete_all([receipt[row] for row in batch.rows], _metadata_of(effect))
+        futures = receipt if batch.count == len(receipt) else [receipt[row] for row in batch.rows.tolist()]
+        complete_all(futures, _metadata_of(effect))
     else:
         for index, row in enumerate(batch.rows):
             if index in effect.dropped:

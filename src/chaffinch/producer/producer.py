@@ -97,18 +97,23 @@ class Producer:
         future; TypeError and ValueError name an argument that can never be right; IllegalStateException says that the producer is
         closed, or that it is transactional and no transaction is open.
         """
-        callback = None if on_delivery is None else outcomes.calling(arguments.checked_callback(on_delivery))
-        future: RecordFuture[RecordMetadata]
-        is_plain = self._is_plain and type(topic) is str and partition is None and timestamp_ms is None and not headers
-        if is_plain and (value is None or type(value) is bytes) and (key is None or type(key) is bytes):
+        future: RecordFuture[RecordMetadata] = RecordFuture()
+        if on_delivery is not None:
+            future.on_delivery = outcomes.calling(arguments.checked_callback(on_delivery))
+        if (
+            (type(value) is bytes or value is None)
+            and (key is None or type(key) is bytes)
+            and partition is None
+            and timestamp_ms is None
+            and not headers
+            and type(topic) is str
+            and self._is_plain
+        ):
             # What follows does the same, and asks more questions.
-            future = RecordFuture()
-            if callback is not None:
-                future.on_delivery = callback
             clock = self._clock
             with self._lock:
                 is_open = self._door.may_pass
-                wakes = self._core.append_plain(topic, key, value, clock.wall_ms(), future, clock.now_ms) if is_open else None  # type: ignore[arg-type]
+                wakes = self._core.append_plain(topic, key, value, clock.wall_ms(), future, clock.now_ms) if is_open else None
             if wakes:
                 self._sender.wakeup()
             if wakes is not None:
@@ -130,11 +135,8 @@ class Producer:
         def record_itself() -> ProducerRecord:
             return record or ProducerRecord(name, value, key, partition, timestamp_ms, headers or ())
 
-        future = RecordFuture()
         if self._handler.questions:
             future.record = record_itself()
-        if callback is not None:
-            future.on_delivery = callback
         stop = self._append(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future, record_itself)
         if isinstance(stop, Dropped):
             future.complete(RecordMetadata(name, -1 if partition is None else partition, timestamp_ms=timestamp, dropped=True))

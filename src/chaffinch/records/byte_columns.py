@@ -8,7 +8,7 @@ null; a null's bytes, if it has any, mean nothing. Immutable by convention: nobo
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,19 @@ class ByteColumn(NamedTuple):
     @classmethod
     def of(cls, values: Iterable[bytes | bytearray | memoryview | None]) -> ByteColumn:
         """A column with copies of `values`; None is null."""
-        items = list(values)
-        present = [b"" if item is None else item for item in items]
-        valid = np.array([item is not None for item in items], np.uint8) if None in items else None
+        items: Sequence[Any] = values if isinstance(values, list) else list(values)
+        valid = None
         offsets = np.zeros(len(items) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, present), np.int64, len(items)), out=offsets[1:])
-        return cls(offsets, np.frombuffer(b"".join(present), np.uint8), valid)
+        try:
+            lengths = np.fromiter(map(len, items), np.int64, len(items))
+        except TypeError:  # A null has no length. To try is quicker than to look for one: mostly there is none.
+            if items.count(None) == len(items):
+                return cls.nulls(len(items))
+            valid = np.array([item is not None for item in items], np.uint8)
+            items = [b"" if item is None else item for item in items]
+            lengths = np.fromiter(map(len, items), np.int64, len(items))
+        lengths.cumsum(out=offsets[1:])
+        return cls(offsets, np.frombuffer(b"".join(items), np.uint8), valid)
 
     @classmethod
     def nulls(cls, count: int) -> ByteColumn:

@@ -52,13 +52,16 @@ class OpenBatch:
     Five lists rather than one of tuples: each tuple would be one more object for Python's collector to go round.
     """
 
-    __slots__ = ("_headers", "created_ms", "keys", "memory_bytes", "position", "receipts", "size", "timestamps", "values")
+    __slots__ = ("_headers", "bytes_max", "counted", "created_ms", "keys", "position", "receipts", "size", "timestamps", "values")
 
-    def __init__(self, created_ms: int, position: int) -> None:
+    def __init__(self, created_ms: int, position: int, bytes_max: int) -> None:
         self.created_ms = created_ms
         self.position = position
+        self.bytes_max = bytes_max
+        """Only below this it takes a record without closing; 0 once it is closed."""
         self.size = BATCH_OVERHEAD_BYTES
-        self.memory_bytes = 0
+        self.counted = 0
+        """How much of its size the partitioner knows of."""
         self.receipts: list[Any] = []
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
@@ -74,7 +77,10 @@ class OpenBatch:
         self.timestamps.append(timestamp_ms)
         self.receipts.append(receipt)
         self.size += size
-        self.memory_bytes += size
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.size - BATCH_OVERHEAD_BYTES
 
     def columns(self) -> RecordColumns:
         """The records, copied."""
@@ -85,12 +91,16 @@ class OpenBatch:
 class _Queue:
     """What waits for one partition: closed batches, then the one that is growing."""
 
-    __slots__ = ("closed", "growing", "position_next")
+    __slots__ = ("_position_next", "closed", "growing")
 
     def __init__(self) -> None:
         self.closed: deque[ProducerBatch | OpenBatch] = deque()
         self.growing: OpenBatch | None = None
-        self.position_next = 0
+        self._position_next = 0
+
+    @property
+    def position_next(self) -> int:
+        return self._position_next if self.growing is None else self.growing.position + len(self.growing.receipts)
 
     def oldest_ms(self) -> int | None:
         first = self.closed[0] if self.closed else self.growing
@@ -98,8 +108,17 @@ class _Queue:
 
     def close(self) -> None:
         if self.growing is not None:
+            self._position_next = self.position_next
+            self.growing.bytes_max = 0
             self.closed.append(self.growing)
             self.growing = None
+
+    def add(self, batch: ProducerBatch) -> None:
+        """A batch that is closed already."""
+        self.close()
+        batch.position = self._position_next
+        self._position_next += batch.count
+        self.closed.append(batch)
 
 
 class Accumulator:
@@ -152,30 +171,29 @@ class Accumulator:
         if growing is None:
             if appended is Appended.JOINED:
                 appended = Appended.BEGAN
-            growing = queue.growing = OpenBatch(now_ms, queue.position_next)
+            growing = queue.growing = OpenBatch(now_ms, queue.position_next, self._batch_bytes)
             self._busy[topic_partition] = None
         growing.append(key, value, timestamp_ms, headers, receipt, size)
-        queue.position_next += 1
         self.memory_free -= size
         if growing.size >= self._batch_bytes:
             queue.close()
             appended = Appended.FILLED
         return appended
 
-    def join(
-        self, topic_partition: TopicPartition, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any, size: int
-    ) -> bool:
-        """`append` where nothing is to be decided: the record fits into the batch that is growing, and has no headers."""
+    def growing(self, topic_partition: TopicPartition) -> OpenBatch | None:
+        """The partition's batch that grows, if there is one."""
         queue = self._queues.get(topic_partition)
-        if queue is None or (growing := queue.growing) is None or growing.size + size >= self._batch_bytes:
+        return None if queue is None else queue.growing
+
+    def join(self, growing: OpenBatch, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any, size: int) -> bool:
+        """`append` where nothing is to be decided: the batch still grows and has room, there is memory, the record has no headers."""
+        if growing.size + size >= growing.bytes_max or size > self.memory_free:
             return False
         growing.keys.append(key)
         growing.values.append(value)
         growing.timestamps.append(timestamp_ms)
         growing.receipts.append(receipt)
         growing.size += size
-        growing.memory_bytes += size
-        queue.position_next += 1
         self.memory_free -= size
         return True
 
@@ -197,10 +215,7 @@ class Accumulator:
     def append_batch(self, batch: ProducerBatch) -> None:
         """Add a ready-made batch behind what waits already; there must be memory for it."""
         queue = self._queue(batch.topic_partition)
-        queue.close()
-        batch.position = queue.position_next
-        queue.position_next += batch.count
-        queue.closed.append(batch)
+        queue.add(batch)
         self._busy[batch.topic_partition] = None
         self.memory_free -= batch.memory_bytes
 

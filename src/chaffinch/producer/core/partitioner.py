@@ -54,6 +54,7 @@ class Partitioner:
         "_turns",
         "_weights",
         "hashes_keys",
+        "is_sticky",
     )
 
     def __init__(
@@ -73,6 +74,8 @@ class Partitioner:
         self._ignores_keys = ignores_keys
         self.hashes_keys = rule == MURMUR2 and not ignores_keys
         """Whether the key alone decides where there is one."""
+        self.is_sticky = rule == MURMUR2
+        """Whether records without a key stick to a partition for a batch's worth of bytes."""
         self._is_adaptive = is_adaptive
         self._sticky: dict[str, tuple[int, int]] = {}
         """Where records without a key go now, and how many bytes of them went there."""
@@ -99,6 +102,11 @@ class Partitioner:
             partition, produced = self._roll(topic, partition_count), BATCH_OVERHEAD_BYTES
         self._sticky[topic] = partition, produced + size
         return partition
+
+    def count(self, topic: str, size: int) -> None:
+        """So many bytes went where records without a key go now, without asking."""
+        partition, produced = self._sticky.get(topic, NOWHERE)
+        self._sticky[topic] = partition, produced + size
 
     def loads_changed(self) -> None:
         """Batches came or went: the next choice looks again."""

@@ -27,7 +27,7 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, Appended, Headers
+from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, Appended, Headers, OpenBatch
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, SendRequest, WakeCallers
@@ -102,6 +102,8 @@ class ProducerCore:
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
         self._places_version = -1
+        self._lanes: dict[str, OpenBatch] = {}
+        """Per topic the batch that its records without a key join."""
         self.plain_bytes_max: int = min(settings["max.request.size"], settings["buffer.memory"]) - BATCH_OVERHEAD_BYTES
         self.callers_waiting_for_memory = 0
         self._flushes: list[_Flush] = []
@@ -130,6 +132,7 @@ class ProducerCore:
 
     def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:
         """The partition of a record that names none."""
+        self._close_lane(topic)
         return self.partitioner.choose(topic, key, value, partition_count, size, self._begins_batch)
 
     def _begins_batch(self, topic: str, partition: int, size: int) -> bool:
@@ -163,20 +166,40 @@ class ProducerCore:
 
         The clock is looked at only for a record that begins a batch.
         """
+        size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+        growing = self._lanes.get(topic) if key is None else None
+        if growing is not None and self.accumulator.join(growing, key, value, timestamp_ms, receipt, size):
+            return False
         if self._places_version != self.wiring.cluster.version:
             self._places.clear()
             self._places_version = self.wiring.cluster.version
         places = self._places.get(topic) or self._places_of(topic)
-        size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
         if not places or size > self.plain_bytes_max or size > self.accumulator.memory_free:
             return None
         if key is not None and self.partitioner.hashes_keys:
             partition = partition_of_key(key, len(places))
         else:
             partition = self.choose_partition(topic, key, value, len(places), size)
-        if not self._wants_look and self.accumulator.join(places[partition], key, value, timestamp_ms, receipt, size):
+        place = places[partition]
+        growing = None if self._wants_look else self.accumulator.growing(place)
+        if growing is not None and self.accumulator.join(growing, key, value, timestamp_ms, receipt, size):
             return False
-        return self.append(places[partition], key, value, timestamp_ms, (), receipt, size, now_ms())
+        wants_look = self.append(place, key, value, timestamp_ms, (), receipt, size, now_ms())
+        self._open_lane(topic, key, place)
+        return wants_look
+
+    def _open_lane(self, topic: str, key: bytes | None, place: TopicPartition) -> None:
+        """Let the next records of a topic that have no key join the batch of this one, as long as it grows."""
+        growing = self.accumulator.growing(place)
+        if key is None and growing is not None and self.partitioner.is_sticky:
+            growing.counted = growing.size
+            self._lanes[topic] = growing
+
+    def _close_lane(self, topic: str) -> None:
+        """The partitioner is to choose: tell it what has joined since it did."""
+        growing = self._lanes.pop(topic, None)
+        if growing is not None:
+            self.partitioner.count(topic, growing.size - growing.counted)
 
     def _places_of(self, topic: str) -> list[TopicPartition]:
         places = [TopicPartition(topic, index) for index in range(self.wiring.cluster.partition_count(topic) or 0)]
