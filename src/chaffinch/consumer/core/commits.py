@@ -45,13 +45,15 @@ Outcome = Callable[[KafkaException | None], None]
 class Commit:
     """Offsets on their way. `done` hears how it went, once. Without `retries` the first failure is the last.
 
-    `is_automatic`: nobody asked for it by name, so a topic that is gone is no reason to wait for it.
+    `identity`: as whom it was asked for; the group takes it from no other. `is_automatic`: nobody asked for it by name, so a topic that is
+    gone is no reason to wait for it.
     """
 
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     deadline_ms: int
     retries: bool
     done: Outcome
+    identity: Identity = NO_IDENTITY
     is_automatic: bool = False
     failures: int = 0
     not_before_ms: int = 0
@@ -113,6 +115,11 @@ class Commits:
         """Whether the coordinator is needed."""
         return bool(self._commits or self._lookups)
 
+    @property
+    def is_committing(self) -> bool:
+        """Whether offsets are on their way to the coordinator."""
+        return bool(self._commits)
+
     # Writing.
 
     def commit_all(self, deadline_ms: int, done: Outcome, *, retries: bool) -> Commit | None:
@@ -134,7 +141,7 @@ class Commits:
         if refusal is not None or not offsets:
             done(refusal)
             return None
-        found = Commit(offsets, deadline_ms, retries, done, is_automatic)
+        found = Commit(offsets, deadline_ms, retries, done, self._identity, is_automatic)
         self._commits.append(found)
         return found
 
@@ -150,6 +157,10 @@ class Commits:
                 "offsets cannot be committed while the group rebalances: poll, then commit again", api="OffsetCommit"
             )
         return _expelled(self._membership.group_id)
+
+    @property
+    def _identity(self) -> Identity:
+        return self._membership.identity if self._subscriptions.is_automatic else NO_IDENTITY
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """What the caller has read up to."""
@@ -190,6 +201,7 @@ class Commits:
 
     def advance(self, now_ms: int) -> None:
         self._expire(now_ms)
+        self._give_up_earlier()
         self._want_positions(now_ms)
         address = self._finder.address(now_ms)
         if address is None:
@@ -197,18 +209,21 @@ class Commits:
         membership = self._membership
         for commit in self._commits:
             if not commit.is_under_way and now_ms >= commit.not_before_ms:
-                identity = membership.identity if self._subscriptions.is_automatic else NO_IDENTITY
                 commit.is_under_way = True
                 self._wiring.counts["commits_sent"] += 1
-                message = group_requests.commit(
-                    membership.group_id, identity, membership.instance_id if identity.has_generation else None, commit.offsets
-                )
-                self._wiring.send(address, message, CommitSent(commit, identity))
+                instance_id = membership.instance_id if commit.identity.has_generation else None
+                message = group_requests.commit(membership.group_id, commit.identity, instance_id, commit.offsets)
+                self._wiring.send(address, message, CommitSent(commit, commit.identity))
         for lookup in self._lookups:
             if not lookup.is_under_way and now_ms >= lookup.not_before_ms:
                 lookup.is_under_way = True
                 request = group_requests.offset_fetch(membership.group_id, lookup.places, require_stable=self._requires_stable)
                 self._wiring.send(address, request, lookup)
+
+    def _give_up_earlier(self) -> None:
+        """What waits to be sent and was read before the group went on: others may have read and committed further since."""
+        for commit in [found for found in self._commits if not found.is_under_way and found.identity != self._identity]:
+            self._end(commit, _expelled(self._membership.group_id))
 
     def _expire(self, now_ms: int) -> None:
         for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:

@@ -138,8 +138,7 @@ class ConsumerCore:
             self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
         match token:
             case FetchSent():
-                if self.fetcher.answered(event, now_ms):
-                    self.lookups.leaders_changed()
+                self.fetcher.answered(event, now_ms)
             case ListSent():
                 self.lookups.list_answered(event, now_ms)
             case EpochsSent():
@@ -186,7 +185,6 @@ class ConsumerCore:
             self.wiring.report(f"topic {topic!r} is another one than before: it was deleted and created anew")
             self.lookups.topic_renewed(topic)
         self._match_pattern()
-        self.lookups.leaders_changed()
         if self.group is not None:
             self.group.membership.metadata_changed()
         for topic, code in self.watch.refusals().items():
@@ -248,7 +246,7 @@ class ConsumerCore:
         if self._close is not None:
             call_of_close, deadline_ms = self._close
             group = self.group
-            is_done = group is None or not (group.commits.is_busy or group.membership.is_leaving)
+            is_done = group is None or not (group.commits.is_committing or group.membership.is_leaving)
             if is_done or now_ms >= deadline_ms:
                 self._close = None
                 self.wiring.out.append(CompleteCall(call=call_of_close))
@@ -408,7 +406,7 @@ class ConsumerCore:
     def group_metadata(self) -> GroupMetadata:
         assert self.group is not None, "the shell asks for a group.id"
         membership = self.group.membership
-        return GroupMetadata(membership.group_id, *membership.identity, membership.instance_id)
+        return GroupMetadata(membership.group_id, *membership.identity_of_caller, membership.instance_id)
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail everybody who waits: the shell cannot go on."""

@@ -156,8 +156,8 @@ class Fetcher:
 
     # Answers.
 
-    def answered(self, event: Answered, now_ms: int) -> bool:
-        """Keep what an answer brings. Whether it names leaders that were not known (KIP-951)."""
+    def answered(self, event: Answered, now_ms: int) -> None:
+        """Keep what an answer brings; leaders that it names are followed at once (KIP-951)."""
         token: FetchSent = event.token
         response: FetchResponse = event.message
         self._under_way.discard(token.node_id)
@@ -169,10 +169,9 @@ class Fetcher:
         if code is not codes.NONE:
             if code not in SESSION_ERRORS:
                 self._refetch_later(token, now_ms)
-            return False
+            return
         for node in response.node_endpoints:
             self._wiring.cluster.learn_node(node.node_id, Address(node.host, node.port))
-        has_news = False
         ahead = self._ahead()
         for topic in response.responses:
             for data in topic.partitions:
@@ -186,8 +185,7 @@ class Fetcher:
                     self._keep(state, start, data, code, now_ms)
                     leader = data.current_leader
                     if leader is not None and self._wiring.cluster.learn_leader(state.place, leader.leader_id, leader.leader_epoch):
-                        state.retry_at_ms, has_news = 0, True
-        return has_news
+                        state.retry_at_ms = 0
 
     def _keep(self, state: PartitionState, start: int, data: PartitionData, code: ErrorCode, now_ms: int) -> None:
         if code in TRANSIENT:

@@ -99,8 +99,8 @@ class OffsetLookups:
         else:
             self._wiring.out.append(CompleteCall(call=call.call, result={}))
 
-    def leaders_changed(self) -> None:
-        """Metadata has come: positions under an older leader are checked with the new one before anything more is read."""
+    def _check_leaders(self) -> None:
+        """Positions that were come by under an older leader are checked with the new one before anything more is read."""
         for state in self._subscriptions.assigned.values():
             epoch = self._wiring.leader_epoch(state.place)
             position = state.position
@@ -122,6 +122,7 @@ class OffsetLookups:
     # The round.
 
     def advance(self, now_ms: int) -> None:
+        self._check_leaders()
         self._expire(now_ms)
         resets: dict[int, dict[TopicPartition, PartitionState]] = {}
         for state in self._ready(Stage.RESETTING, now_ms):
@@ -333,7 +334,8 @@ class OffsetLookups:
             return
         for place in token.positions:
             state = self._subscriptions.assigned.get(place)
-            if state is not None and state.stage is Stage.VALIDATING:
+            if state is not None and state.stage is Stage.VALIDATING and state.position is not None:
+                state.position = state.position._replace(leader_epoch=token.epochs[place])
                 state.stage = Stage.READING
 
     def next_deadline_ms(self, now_ms: int) -> int | None:

@@ -54,6 +54,9 @@ class Membership:
         settings = wiring.settings
         self.state = State.OUT
         self.identity = NO_IDENTITY
+        self.identity_of_caller = NO_IDENTITY
+        """As whom the caller last took an assignment over. It stays when the group goes on without us: what was read as that member must
+        not be written in a transaction as if it were nobody's."""
         self.assignment: tuple[TopicPartition, ...] = ()
         """What the group has given us, for the caller's poll to take over."""
         self.protocol_name = ""
@@ -109,7 +112,7 @@ class Membership:
         """Leave the group for now or for good; static members are expected back within their session, and say nothing."""
         if self.identity.member_id and self.instance_id is None:
             self._send_leave(self.identity.member_id, reason)
-        self.identity = NO_IDENTITY
+        self.identity = self.identity_of_caller = NO_IDENTITY
         self._members = None
         self.group_topics = frozenset()
         self.move(Happening.LEFT)

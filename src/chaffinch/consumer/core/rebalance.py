@@ -110,6 +110,7 @@ class Rebalance:
             membership.move(Happening.ADOPTED)
             membership.rebalance("the assignment does not fit the subscription")
             return
+        membership.identity_of_caller = membership.identity
         gone = tuple(sorted(subscriptions.assigned.keys() - set(given)))
         added = tuple(sorted(set(given) - subscriptions.assigned.keys()))
         self._tell("revoke", gone, lambda: self._drop(gone))

@@ -1,0 +1,229 @@
+"""A consumer's core, a manual clock, and answers by hand: what was sent and not answered yet is in `waiting`."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, TypeVar
+from uuid import UUID
+
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered, Disconnected, Failed
+from chaffinch.consumer.core.consumer_core import ConsumerCore, TimePassed
+from chaffinch.consumer.core.effects import CompleteCall, FailCall, Report, SendRequest
+from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_assignment, encode_subscription
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.consumer.core.options import parse_options
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from chaffinch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
+from chaffinch.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from chaffinch.protocol.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from chaffinch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from chaffinch.protocol.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+
+TOPIC_ID = UUID(int=7)
+ME = "me"
+WALL_MS = 1_700_000_000_000
+
+T = TypeVar("T")
+
+
+class Rig:
+    """See the module. Topic `t` has three partitions, led by node 0 in epoch `epoch`."""
+
+    def __init__(self, **options: Any) -> None:
+        named = {"bootstrap.servers": "b:1", "group.id": "g", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        self.core = ConsumerCore(parse_options({**named, **options}), random.Random(7))
+        self.now_ms = 1_000
+        self.waiting: list[SendRequest] = []
+        self.done: list[CompleteCall | FailCall] = []
+        self.reports: list[str] = []
+        self.epoch = 0
+        self.partitions = 3
+        self.topic_id = TOPIC_ID
+        self.callbacks: list[tuple[str, int]] = []
+
+    # Time and what the caller does.
+
+    @property
+    def state(self) -> State:
+        assert self.core.group is not None
+        return self.core.group.membership.state
+
+    def step(self, *events: Any) -> None:
+        for effect in self.core.handle_all(events or (TimePassed(),), self.now_ms):
+            if isinstance(effect, SendRequest):
+                self.waiting.append(effect)
+            elif isinstance(effect, CompleteCall | FailCall):
+                self.done.append(effect)
+            elif isinstance(effect, Report):
+                self.reports.append(effect.text)
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass, stopping wherever the core wants to look."""
+        until_ms = self.now_ms + by_ms
+        while (deadline_ms := self.core.next_deadline_ms) is not None and deadline_ms <= until_ms:
+            self.now_ms = max(deadline_ms, self.now_ms)
+            self.step()
+        self.now_ms = until_ms
+        self.step()
+
+    def poll(self, records_max: int = 500) -> list[Any]:
+        """One look of the caller's poll; callbacks are noted as (kind, number of partitions)."""
+        self.core.poll_begins(self.now_ms, WALL_MS + self.now_ms)
+        try:
+            while (callback := self.core.next_callback(self.now_ms)) is not None:
+                self.callbacks.append((callback.kind, len(callback.partitions)))
+                self.core.callback_done()
+            self.core.raise_error()
+            portions = self.core.take(records_max)
+        finally:
+            self.core.poll_ends(self.now_ms)
+        self.step()
+        return [(portion.place.partition, portion.columns.value(row)) for portion in portions for row in range(len(portion.columns))]
+
+    # Answers.
+
+    def pending(self, kind: type) -> list[SendRequest]:
+        return [sent for sent in self.waiting if isinstance(sent.message, kind)]
+
+    def take(self, kind: type[T]) -> SendRequest:
+        """The request of this kind that waits; exactly one must."""
+        found = self.pending(kind)
+        assert len(found) == 1, f"{len(found)} of {kind.__name__} wait, besides {[type(sent.message).__name__ for sent in self.waiting]}"
+        self.waiting.remove(found[0])
+        return found[0]
+
+    def answer(self, sent: SendRequest | type, message: Any) -> None:
+        request = sent if isinstance(sent, SendRequest) else self.take(sent)
+        self.step(Answered(address=request.address, token=request.token, message=message))
+
+    def fail(self, kind: type, *, is_unsupported: bool = False) -> None:
+        """The connection breaks."""
+        sent = self.take(kind)
+        reason = "closed by the broker"
+        lost = [] if is_unsupported else [Disconnected(address=sent.address, reason=reason)]
+        self.step(Failed(address=sent.address, token=sent.token, reason=reason, was_sent=True, is_unsupported=is_unsupported), *lost)
+
+    def metadata(self, code: int = 0) -> MetadataResponse:
+        partitions = [
+            MetadataResponsePartition(partition_index=index, leader_id=0, leader_epoch=self.epoch, replica_nodes=[0], isr_nodes=[0])
+            for index in range(self.partitions)
+        ]
+        topic = MetadataResponseTopic(name="t", topic_id=self.topic_id, error_code=code, partitions=[] if code else partitions)
+        return MetadataResponse(brokers=[MetadataResponseBroker(node_id=0, host="b", port=1)], topics=[topic])
+
+    def tell_metadata(self, code: int = 0) -> None:
+        self.answer(MetadataRequest, self.metadata(code))
+
+    def find_coordinator(self) -> None:
+        self.answer(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="b", port=1)]))
+
+    def answer_join(self, *, generation: int = 1, leads: bool = True, code: int = 0, topics: tuple[str, ...] = ("t",)) -> None:
+        said = encode_subscription(MemberSubscription(topics=topics))
+        members = [JoinGroupResponseMember(member_id=ME, metadata=said)] if leads else []
+        leader = ME if leads else "other"
+        chosen = self.core.group.membership.assignors[0].name
+        answer = JoinGroupResponse(
+            error_code=code, generation_id=generation, protocol_name=chosen, leader=leader, member_id=ME, members=members
+        )
+        self.answer(JoinGroupRequest, answer)
+
+    def answer_sync(self, *numbers: int, code: int = 0) -> None:
+        share = encode_assignment(TopicPartition("t", number) for number in numbers)
+        self.answer(SyncGroupRequest, SyncGroupResponse(error_code=code, assignment=share))
+
+    def answer_offsets(self, offsets: dict[int, int], epoch: int = -1) -> None:
+        """What OffsetFetch is told; -1 for nothing."""
+        told = [
+            OffsetFetchResponsePartitions(partition_index=number, committed_offset=offset, committed_leader_epoch=epoch, metadata="")
+            for number, offset in offsets.items()
+        ]
+        topics = [OffsetFetchResponseTopics(name="t", partitions=told)]
+        self.answer(OffsetFetchRequest, OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", topics=topics)]))
+
+    def answer_list(self, offsets: dict[int, int], code: int = 0) -> None:
+        told = [ListOffsetsPartitionResponse(partition_index=number, offset=offset, error_code=code) for number, offset in offsets.items()]
+        self.answer(ListOffsetsRequest, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=told)]))
+
+    def answer_fetch(self, session: int = 0, error: int = 0, **parts: Any) -> None:
+        """`p0=data` and so on: bytes of records, a code, or a PartitionData."""
+        told = []
+        for name, given in parts.items():
+            number = int(name[1:])
+            if isinstance(given, PartitionData):
+                told.append(given.replace(partition_index=number))
+            elif isinstance(given, int):
+                told.append(PartitionData(partition_index=number, error_code=given, high_watermark=-1))
+            else:
+                told.append(PartitionData(partition_index=number, high_watermark=100, last_stable_offset=100, records=memoryview(given)))
+        topics = [FetchableTopicResponse(topic_id=self.topic_id, partitions=told)]
+        self.answer(FetchRequest, FetchResponse(session_id=session, error_code=error, responses=topics))
+
+    # Ways to a state.
+
+    def subscribe(self) -> None:
+        self.core.subscribe(["t"])
+        self.step()
+        self.tell_metadata()
+        self.find_coordinator()
+
+    def reach(self, state: State, **join: Any) -> Rig:
+        """Go on from nothing until the member is there."""
+        steps = [
+            (State.OUT, lambda: None),
+            (State.UNJOINED, self.subscribe),
+            (State.JOINING, self.poll),
+            (State.SYNCING, lambda: self.answer_join(**join)),
+            (State.ADOPTING, lambda: self.answer_sync(0, 1)),
+            (State.STABLE, self.poll),
+        ]
+        for reached, do in steps:
+            do()
+            assert self.state is reached
+            if reached is state:
+                return self
+        raise AssertionError(state)
+
+    def assign(self, *numbers: int, position: int = 0) -> Rig:
+        """Partitions by hand, with positions: ready to be fetched."""
+        places = [TopicPartition("t", number) for number in numbers]
+        self.core.assign(places, self.now_ms)
+        self.step()
+        self.tell_metadata()
+        if self.core.group is not None:
+            self.find_coordinator()
+            self.answer_offsets(dict.fromkeys(numbers, position))
+        else:
+            self.answer_list(dict.fromkeys(numbers, position))
+        return self
+
+
+def records(offset: int, *values: bytes, epoch: int = 0) -> bytearray:
+    """One batch."""
+    out = batches.encode(RecordColumns.from_lists(None, list(values), [0] * len(values)))
+    batches.patch_offset(out, 0, offset, epoch)
+    return out
+
+
+GROUP_ADDRESS = Address("b", 1, 2)

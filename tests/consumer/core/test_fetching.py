@@ -1,0 +1,355 @@
+"""What is fetched, kept, handed out and dropped; where positions come from; with a clock and answers by hand."""
+
+import pytest
+
+from chaffinch import errors
+from chaffinch.consumer.core.fetcher import end_offset
+from chaffinch.consumer.core.lookups import OffsetsCall
+from chaffinch.consumer.core.positions import Position, Stage
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData
+from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest
+from chaffinch.protocol.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from chaffinch.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint
+from tests.consumer.core.rig import WALL_MS, Rig, records
+
+P0 = TopicPartition("t", 0)
+
+
+def number_of(name):
+    return codes.by_name(name).number
+
+
+def asked(rig):
+    """(session epoch, {partition: offset}, forgotten partitions) of the fetch that waits."""
+    message = rig.pending(FetchRequest)[0].message
+    offsets = {part.partition: part.fetch_offset for topic in message.topics for part in topic.partitions}
+    return message.session_epoch, offsets, [number for topic in message.forgotten_topics_data for number in topic.partitions]
+
+
+class TestSessions:
+    def test_only_what_changes_is_named(self):
+        rig = Rig().assign(0, 1)
+        assert asked(rig) == (0, {0: 0, 1: 0}, [])
+        rig.answer_fetch(session=9, p0=records(0, b"a"))
+        assert asked(rig) == (1, {0: 1}, [])
+        assert rig.pending(FetchRequest)[0].message.session_id == 9
+        rig.core.subscriptions.of(P0).is_paused = True
+        rig.answer_fetch(session=9)
+        assert asked(rig) == (2, {}, [0])
+
+    @pytest.mark.parametrize(
+        ("error", "session"), [("FETCH_SESSION_ID_NOT_FOUND", 0), ("INVALID_FETCH_SESSION_EPOCH", 9), ("FETCH_SESSION_TOPIC_ID_ERROR", 9)]
+    )
+    def test_a_session_that_is_gone_begins_anew(self, error, session):
+        rig = Rig().assign(0, 1)
+        rig.answer_fetch(session=9)
+        rig.answer_fetch(error=number_of(error))
+        assert asked(rig) == (0, {0: 0, 1: 0}, [])
+        assert rig.pending(FetchRequest)[0].message.session_id == session
+
+    def test_without_a_session_everything_is_named(self):
+        rig = Rig().assign(0, 1)
+        rig.answer_fetch(session=0)
+        assert asked(rig) == (0, {0: 0, 1: 0}, [])
+
+    def test_after_a_lost_answer_the_session_is_begun_anew(self):
+        rig = Rig().assign(0)
+        rig.answer_fetch(session=9)
+        rig.fail(FetchRequest)
+        rig.advance(1_000)
+        rig.tell_metadata()
+        rig.advance(1_000)
+        assert asked(rig) == (0, {0: 0}, [])
+        assert rig.pending(FetchRequest)[0].message.session_id == 9
+
+    def test_ids_where_there_are_some_and_names_otherwise(self):
+        from chaffinch.protocol.primitives import ZERO_UUID
+
+        assert Rig().assign(0).pending(FetchRequest)[0].version_max == 18
+        rig = Rig()
+        rig.topic_id = ZERO_UUID
+        assert rig.assign(0).pending(FetchRequest)[0].version_max == 12
+
+
+class TestHandingOut:
+    def test_in_order_and_no_more_than_asked_for(self):
+        rig = Rig().assign(0)
+        rig.answer_fetch(p0=records(0, b"a", b"b") + records(2, b"c"))
+        assert rig.poll(2) == [(0, b"a"), (0, b"b")]
+        assert rig.core.subscriptions.of(P0).position.offset == 2
+        assert rig.poll(2) == [(0, b"c")]
+        assert rig.poll(2) == []
+
+    def test_the_next_records_are_fetched_meanwhile(self):
+        rig = Rig(**{"max.partition.fetch.bytes": 1000}).assign(0)
+        rig.answer_fetch(p0=records(0, b"x" * 600))
+        assert asked(rig)[1] == {0: 1}
+        rig.answer_fetch(p0=records(1, b"y" * 600))
+        assert not rig.pending(FetchRequest)
+        assert rig.poll(1) == [(0, b"x" * 600)]
+        rig.poll(0)
+        assert rig.poll(5) == [(0, b"y" * 600)]
+        rig.poll()
+        assert asked(rig)[1] == {0: 2}
+
+    def test_paused_records_are_kept(self):
+        rig = Rig().assign(0, 1)
+        rig.answer_fetch(p0=records(0, b"a"), p1=records(0, b"b"))
+        rig.core.subscriptions.of(P0).is_paused = True
+        assert rig.poll() == [(1, b"b")]
+        rig.core.subscriptions.of(P0).is_paused = False
+        assert rig.poll() == [(0, b"a")]
+
+    def test_a_seek_drops_what_was_fetched_and_what_is_on_its_way(self):
+        rig = Rig().assign(0)
+        rig.answer_fetch(p0=records(0, b"a", b"b"))
+        rig.core.seek(P0, Position(1))
+        rig.step()
+        assert rig.poll() == []
+        rig.answer_fetch(p0=records(2, b"c"))
+        assert rig.poll() == []
+        assert asked(rig)[1] == {0: 1}
+        rig.answer_fetch(p0=records(0, b"a", b"b"))
+        assert rig.poll() == [(0, b"b")]
+
+    def test_what_was_given_away_is_dropped(self):
+        rig = Rig().assign(0, 1)
+        rig.answer_fetch(p0=records(0, b"a"), p1=records(0, b"b"))
+        rig.core.assign([TopicPartition("t", 1)], rig.now_ms)
+        assert rig.poll() == [(1, b"b")]
+
+    def test_a_damaged_batch_is_named_until_it_is_passed(self):
+        rig = Rig().assign(0)
+        bad = records(1, b"b")
+        bad[-1] ^= 1
+        rig.answer_fetch(p0=records(0, b"a") + bad + records(2, b"c"))
+        assert rig.poll() == [(0, b"a")]
+        for _ in range(2):
+            with pytest.raises(errors.CorruptRecordException, match=r"checksum of the batch at offset 1 .* seek to 2 or beyond") as caught:
+                rig.poll()
+        assert caught.value.topic_partition == P0
+        rig.core.seek(P0, Position(2))
+        rig.step()
+        rig.answer_fetch(p0=b"")
+        rig.answer_fetch(p0=records(2, b"c"))
+        assert rig.poll() == [(0, b"c")]
+
+    def test_checksums_can_be_left_unchecked(self):
+        rig = Rig(**{"check.crcs": False}).assign(0)
+        bad = records(0, b"b")
+        bad[17] ^= 1
+        rig.answer_fetch(p0=bad)
+        assert rig.poll() == [(0, b"b")]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "name", ["NOT_LEADER_OR_FOLLOWER", "UNKNOWN_TOPIC_ID", "FENCED_LEADER_EPOCH", "OFFSET_NOT_AVAILABLE", "UNKNOWN_SERVER_ERROR"]
+    )
+    def test_what_passes_is_asked_again_with_fresh_metadata(self, name):
+        rig = Rig().assign(0)
+        rig.answer_fetch(p0=number_of(name))
+        assert not rig.pending(FetchRequest)
+        rig.advance(1_000)
+        assert len(rig.pending(MetadataRequest)) == 1
+        assert asked(rig)[1] == {0: 0}
+        assert rig.poll() == []
+
+    def test_a_leader_that_is_named_is_followed_at_once(self):
+        rig = Rig().assign(0)
+        told = PartitionData(error_code=number_of("NOT_LEADER_OR_FOLLOWER"), current_leader=LeaderIdAndEpoch(leader_id=5, leader_epoch=4))
+        sent = rig.take(FetchRequest)
+        from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse
+
+        topics = [FetchableTopicResponse(topic_id=rig.topic_id, partitions=[told])]
+        rig.answer(sent, FetchResponse(responses=topics, node_endpoints=[NodeEndpoint(node_id=5, host="c", port=2)]))
+        assert rig.pending(FetchRequest)[0].address[:2] == ("c", 2)
+
+    @pytest.mark.parametrize(("reset", "timestamp"), [("earliest", -2), ("latest", -1), ("by_duration:PT1S", WALL_MS)])
+    def test_an_offset_out_of_range_is_reset_after_what_came_before(self, reset, timestamp):
+        rig = Rig(**{"auto.offset.reset": reset}).assign(0)
+        rig.answer_fetch(p0=records(0, b"a"))
+        rig.answer_fetch(p0=number_of("OFFSET_OUT_OF_RANGE"))
+        assert not rig.pending(FetchRequest)
+        assert rig.poll(1) == [(0, b"a")]
+        assert rig.poll() == []
+        listed = rig.pending(ListOffsetsRequest)[0].message.topics[0].partitions[0].timestamp
+        assert listed == (timestamp + rig.now_ms - 1_000 if timestamp > 0 else timestamp)
+        rig.answer_list({0: 40})
+        assert asked(rig)[1] == {0: 40}
+
+    def test_nothing_as_young_as_that_is_the_end(self):
+        rig = Rig(**{"auto.offset.reset": "by_duration:PT1S", "group.id": None})
+        rig.assign(0, position=-1)
+        assert rig.pending(ListOffsetsRequest)[0].message.topics[0].partitions[0].timestamp == -1
+
+    def test_a_refusal_is_raised_once_and_tried_again(self):
+        rig = Rig().assign(0)
+        rig.answer_fetch(p0=number_of("TOPIC_AUTHORIZATION_FAILED"))
+        with pytest.raises(errors.TopicAuthorizationException):
+            rig.poll()
+        rig.poll()
+        assert asked(rig)[1] == {0: 0}
+
+    def test_a_topic_that_may_not_be_described(self):
+        rig = Rig()
+        rig.core.assign([P0], rig.now_ms)
+        rig.step()
+        rig.tell_metadata(number_of("TOPIC_AUTHORIZATION_FAILED"))
+        with pytest.raises(errors.TopicAuthorizationException):
+            rig.poll()
+
+
+class TestReplicasNearby:
+    def test_the_leader_says_where_to_read(self):
+        rig = Rig(**{"client.rack": "r1"}).assign(0)
+        assert rig.pending(FetchRequest)[0].message.rack_id == "r1"
+        metadata = rig.metadata()
+        metadata.brokers.append(type(metadata.brokers[0])(node_id=3, host="near", port=9))
+        rig.core.watch.refresh()
+        rig.advance(1_000)
+        rig.answer(MetadataRequest, metadata)
+        rig.answer_fetch(p0=PartitionData(preferred_read_replica=3, high_watermark=5))
+        assert rig.pending(FetchRequest)[0].address[:2] == ("near", 9)
+        rig.answer_fetch(p0=number_of("OFFSET_OUT_OF_RANGE"))
+        assert rig.pending(FetchRequest)[0].address[:2] == ("b", 1)
+
+
+class TestLeaderEpochs:
+    def moved(self, reset="earliest"):
+        """One record of epoch 0 was read, and the leader is another one now."""
+        rig = Rig(**{"auto.offset.reset": reset}).assign(0)
+        rig.answer_fetch(p0=records(0, b"a", b"b"))
+        assert len(rig.poll()) == 2
+        rig.poll()
+        rig.epoch = 1
+        rig.core.watch.refresh()
+        rig.advance(1_000)
+        rig.tell_metadata()
+        return rig
+
+    def told(self, rig, epoch, end, code=0):
+        result = EpochEndOffset(partition=0, error_code=code, leader_epoch=epoch, end_offset=end)
+        rig.answer(
+            OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[result])])
+        )
+
+    def test_it_is_asked_before_anything_more_is_read(self):
+        rig = self.moved()
+        state = rig.core.subscriptions.of(P0)
+        part = rig.pending(OffsetForLeaderEpochRequest)[0].message.topics[0].partitions[0]
+        assert (state.stage, part.leader_epoch, part.current_leader_epoch) == (Stage.VALIDATING, 0, 1)
+        self.told(rig, 0, 2)
+        assert (state.stage, state.position) == (Stage.READING, Position(2, 0, 1))
+
+    def test_what_was_cut_off_is_gone_back_for(self):
+        rig = self.moved()
+        self.told(rig, 0, 1)
+        assert rig.core.subscriptions.of(P0).position == Position(1, 0, 1)
+        assert "ends at 1 for the epoch that was read, before the position, 2" in rig.reports[-1]
+
+    def test_without_a_common_epoch_it_is_reset(self):
+        rig = self.moved()
+        self.told(rig, -1, -1)
+        assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
+
+    def test_without_reset_the_caller_decides(self):
+        rig = self.moved("none")
+        self.told(rig, 0, 1)
+        with pytest.raises(errors.OffsetOutOfRangeException, match="ends at 1"):
+            rig.poll()
+
+    @pytest.mark.parametrize("name", ["FENCED_LEADER_EPOCH", "UNKNOWN_LEADER_EPOCH", "NOT_LEADER_OR_FOLLOWER"])
+    def test_it_is_asked_again(self, name):
+        rig = self.moved()
+        self.told(rig, -1, -1, number_of(name))
+        rig.advance(1_000)
+        assert len(rig.pending(OffsetForLeaderEpochRequest)) == 1
+
+    def test_a_broker_that_cannot_say_is_trusted(self):
+        rig = self.moved()
+        rig.fail(OffsetForLeaderEpochRequest, is_unsupported=True)
+        assert rig.core.subscriptions.of(P0).stage is Stage.READING
+
+    def test_a_topic_made_anew_is_begun_anew(self):
+        from uuid import UUID
+
+        rig = Rig().assign(0)
+        rig.topic_id = UUID(int=8)
+        rig.core.watch.refresh()
+        rig.advance(1_000)
+        rig.tell_metadata()
+        assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
+        assert "deleted and created anew" in rig.reports[-1]
+
+
+class TestCommittedPositions:
+    @pytest.mark.parametrize(
+        ("name", "raised"),
+        [
+            ("NOT_COORDINATOR", None),
+            ("COORDINATOR_LOAD_IN_PROGRESS", None),
+            ("GROUP_AUTHORIZATION_FAILED", errors.GroupAuthorizationException),
+        ],
+    )
+    def test_what_a_lookup_is_told(self, name, raised):
+        from chaffinch.protocol.messages.offset_fetch import OffsetFetchResponse, OffsetFetchResponseGroup
+
+        rig = Rig()
+        rig.core.assign([P0], rig.now_ms)
+        rig.step()
+        rig.tell_metadata()
+        rig.find_coordinator()
+        rig.answer(OffsetFetchRequest, OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id="g", error_code=number_of(name))]))
+        if raised is not None:
+            with pytest.raises(raised):
+                rig.poll()
+        elif name == "NOT_COORDINATOR":
+            rig.find_coordinator()
+        rig.advance(1_000)
+        rig.answer_offsets({0: 12})
+        assert asked(rig)[1] == {0: 12}
+
+    def test_stable_offsets_are_wanted_where_brokers_know_them(self):
+        rig = Rig()
+        rig.core.assign([P0], rig.now_ms)
+        rig.step()
+        rig.tell_metadata()
+        rig.find_coordinator()
+        assert rig.pending(OffsetFetchRequest)[0].message.require_stable
+        rig.fail(OffsetFetchRequest, is_unsupported=True)
+        assert not rig.pending(OffsetFetchRequest)[0].message.require_stable
+
+
+def test_a_caller_that_asks_for_offsets_hears_when_time_is_over():
+    rig = Rig().assign(0)
+    rig.core.ask_offsets(OffsetsCall("call", {P0: -1, TopicPartition("u", 0): -1}, rig.now_ms + 500))
+    rig.step()
+    rig.answer_list({0: 7})
+    rig.advance(500)
+    assert [(done.call, type(done.error)) for done in rig.done] == [("call", errors.TimeoutException)]
+    assert "u-0" in str(rig.done[0].error)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", None),
+        (records(5, b"a", b"b"), 7),
+        (records(5, b"a") + records(9, b"b", b"c"), 11),
+        ((records(5, b"a") + records(9, b"b"))[:-1], 6),
+        (records(5, b"a")[:-1], None),
+        (records(5, b"a")[:20], None),
+    ],
+)
+def test_where_an_answer_ends(data, expected):
+    assert end_offset(bytes(data)) == expected

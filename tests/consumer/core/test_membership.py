@@ -1,0 +1,327 @@
+"""A member's states and moves, and what it does about every answer, with a clock and answers by hand."""
+
+import pytest
+
+from chaffinch import errors
+from chaffinch.consumer.core.group_protocol import decode_subscription
+from chaffinch.consumer.core.membership_moves import MOVES, Happening, State, diagram
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
+from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from chaffinch.protocol.messages.join_group import JoinGroupRequest
+from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from chaffinch.protocol.messages.sync_group import SyncGroupRequest
+from tests.consumer.core.rig import ME, Rig
+
+REACHABLE = [State.UNJOINED, State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE]
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+def number_of(name):
+    return codes.by_name(name).number
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("happening", Happening)
+def test_each_state_and_happening(state, happening):
+    """What is in the table is done; what is not is a mistake of ours, never passed over."""
+    rig = Rig()
+    membership = rig.core.group.membership
+    membership.state = state
+    if (state, happening) in MOVES:
+        membership.move(happening)
+        assert membership.state is MOVES[state, happening]
+    else:
+        with pytest.raises(AssertionError, match=f"{happening.value} while {state.value}"):
+            membership.move(happening)
+
+
+def test_every_state_can_be_reached_and_left():
+    reached = {State.OUT}
+    while (more := reached | {after for (before, _), after in MOVES.items() if before in reached}) != reached:
+        reached = more
+    assert reached == set(State)
+    assert all((state, Happening.LEFT) in MOVES for state in State)
+    assert "unjoined --> preparing: polled" in diagram()
+
+
+def test_the_way_in():
+    rig = Rig().reach(State.STABLE)
+    assert rig.callbacks == [("assign", 2)]
+    assert set(rig.core.subscriptions.assigned) == {TopicPartition("t", 0), TopicPartition("t", 1)}
+    assert rig.core.group_metadata() == ("g", 1, ME, None)
+
+
+def test_a_newcomer_comes_again_with_its_id():
+    rig = Rig().reach(State.JOINING)
+    assert rig.pending(JoinGroupRequest)[0].message.member_id == ""
+    rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
+    assert rig.pending(JoinGroupRequest)[0].message.member_id == ME
+
+
+def test_requests_that_wait_have_connections_of_their_own():
+    rig = Rig().reach(State.JOINING)
+    join = rig.pending(JoinGroupRequest)[0]
+    assert join.address.lane == 2
+    assert join.timeout_ms == 305_000
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "keeps_id", "raised"),
+    [
+        ("COORDINATOR_LOAD_IN_PROGRESS", State.JOINING, True, None),
+        ("NOT_COORDINATOR", State.JOINING, True, None),
+        ("COORDINATOR_NOT_AVAILABLE", State.JOINING, True, None),
+        ("REBALANCE_IN_PROGRESS", State.JOINING, True, None),
+        ("UNKNOWN_MEMBER_ID", State.UNJOINED, False, None),
+        ("INCONSISTENT_GROUP_PROTOCOL", State.UNJOINED, True, errors.InconsistentGroupProtocolException),
+        ("INVALID_SESSION_TIMEOUT", State.UNJOINED, True, errors.InvalidSessionTimeoutException),
+        ("INVALID_GROUP_ID", State.UNJOINED, True, errors.InvalidGroupIdException),
+        ("GROUP_AUTHORIZATION_FAILED", State.UNJOINED, True, errors.GroupAuthorizationException),
+        ("GROUP_MAX_SIZE_REACHED", State.UNJOINED, True, errors.GroupMaxSizeReachedException),
+        ("FENCED_INSTANCE_ID", State.UNJOINED, False, errors.FencedInstanceIdException),
+    ],
+)
+def test_what_join_is_told(name, state, keeps_id, raised):
+    rig = Rig().reach(State.JOINING)
+    rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
+    rig.answer_join(code=number_of(name))
+    assert rig.state is state
+    assert rig.core.group.membership.identity.member_id == (ME if keeps_id else "")
+    if raised is None:
+        rig.poll()
+        assert rig.state is State.JOINING
+    else:
+        with pytest.raises(raised):
+            rig.poll()
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "identity"),
+    [
+        ("REBALANCE_IN_PROGRESS", State.JOINING, (1, ME)),
+        ("NOT_COORDINATOR", State.JOINING, (1, ME)),
+        ("UNKNOWN_MEMBER_ID", State.UNJOINED, (-1, "")),
+        ("ILLEGAL_GENERATION", State.UNJOINED, (-1, ME)),
+        ("GROUP_AUTHORIZATION_FAILED", State.UNJOINED, (1, ME)),
+    ],
+)
+def test_what_sync_is_told(name, state, identity):
+    rig = Rig().reach(State.SYNCING)
+    rig.answer_sync(code=number_of(name))
+    assert (rig.state, rig.core.group.membership.identity) == (state, identity)
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "told"),
+    [
+        ("NONE", State.STABLE, []),
+        ("REBALANCE_IN_PROGRESS", State.UNJOINED, [("revoke", 2)]),
+        ("NOT_COORDINATOR", State.STABLE, []),
+        ("COORDINATOR_NOT_AVAILABLE", State.STABLE, []),
+        ("UNKNOWN_MEMBER_ID", State.UNJOINED, [("lost", 2)]),
+        ("ILLEGAL_GENERATION", State.UNJOINED, [("lost", 2)]),
+    ],
+)
+def test_what_a_heartbeat_is_told(name, state, told):
+    rig = Rig().reach(State.STABLE)
+    rig.callbacks.clear()
+    rig.advance(3_000)
+    rig.answer(HeartbeatRequest, HeartbeatResponse(error_code=number_of(name)))
+    assert rig.state is state
+    assert bool(rig.pending(FindCoordinatorRequest)) == ("COORDINATOR" in name)
+    rig.poll()
+    assert rig.callbacks == told
+
+
+def test_an_old_heartbeat_says_nothing_of_a_new_generation():
+    rig = Rig().reach(State.STABLE)
+    rig.advance(3_000)
+    beat = rig.take(HeartbeatRequest)
+    rig.core.group.membership.rebalance("a test")
+    rig.poll()
+    rig.answer_join(generation=2)
+    rig.answer_sync(0)
+    rig.poll()
+    rig.answer(beat, HeartbeatResponse(error_code=number_of("UNKNOWN_MEMBER_ID")))
+    assert rig.state is State.STABLE
+
+
+class TestTime:
+    @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE])
+    @pytest.mark.parametrize("is_static", [False, True])
+    def test_who_does_not_poll_leaves(self, state, is_static):
+        rig = Rig(**({"group.instance.id": "i"} if is_static else {})).reach(State.JOINING)
+        rig.answer_join(code=number_of("MEMBER_ID_REQUIRED"))
+        if state is not State.JOINING:
+            rig.answer_join()
+        if state in (State.ADOPTING, State.STABLE):
+            rig.answer_sync(0, 1)
+        if state is State.STABLE:
+            rig.poll()
+        rig.core.group.membership._heard_ms = 10**9  # Whether the coordinator answers is another question.
+        rig.advance(300_000)
+        assert rig.state is State.UNJOINED
+        assert len(rig.pending(LeaveGroupRequest)) == (0 if is_static else 1)
+        assert rig.core.group.membership.identity == (-1, "")
+
+    def test_who_waits_in_poll_stays(self):
+        rig = Rig().reach(State.STABLE)
+        rig.core.poll_begins(rig.now_ms, 0)
+        rig.advance(3_000)
+        for _ in range(110):
+            rig.answer(HeartbeatRequest, HeartbeatResponse())
+            rig.advance(3_000)
+        assert rig.state is State.STABLE
+
+    def test_heartbeats_have_their_interval(self):
+        rig = Rig(**{"heartbeat.interval.ms": 100}).reach(State.STABLE)
+        rig.advance(99)
+        assert not rig.pending(HeartbeatRequest)
+        rig.advance(1)
+        assert len(rig.pending(HeartbeatRequest)) == 1
+        rig.advance(500)
+        assert len(rig.pending(HeartbeatRequest)) == 1
+
+    def test_a_silent_coordinator_is_looked_for_anew(self):
+        rig = Rig(**{"session.timeout.ms": 6_000}).reach(State.STABLE)
+        rig.advance(6_000)
+        assert len(rig.pending(FindCoordinatorRequest)) == 1
+        assert "answered no heartbeat for 6000 ms" in rig.reports[-1]
+
+
+class TestLeaving:
+    @pytest.mark.parametrize("state", REACHABLE)
+    def test_unsubscribing_in_every_state(self, state):
+        rig = Rig().reach(state)
+        had_id = rig.core.group.membership.identity.member_id
+        rig.core.leave("a test")
+        rig.step()
+        assert rig.state is State.OUT
+        assert len(rig.pending(LeaveGroupRequest)) == bool(had_id)
+        assert not rig.core.subscriptions.assigned
+
+    def test_who_unsubscribed_while_joining_is_taken_out(self):
+        rig = Rig().reach(State.JOINING)
+        rig.core.leave("a test")
+        rig.step()
+        rig.answer_join()
+        assert rig.take(LeaveGroupRequest).message.members[0].member_id == ME
+        assert rig.state is State.OUT
+
+    def test_closing_waits_for_the_answer_or_the_deadline(self):
+        rig = Rig().reach(State.STABLE)
+        rig.core.close("call", rig.now_ms + 1_000)
+        rig.step()
+        assert not rig.done
+        rig.answer(LeaveGroupRequest, LeaveGroupResponse())
+        assert [done.call for done in rig.done] == ["call"]
+        rig = Rig().reach(State.STABLE)
+        rig.core.close("call", rig.now_ms + 1_000)
+        rig.step()
+        rig.advance(1_000)
+        assert [done.call for done in rig.done] == ["call"]
+
+
+class TestLeading:
+    def test_the_leader_waits_until_it_knows_all_topics(self):
+        rig = Rig().reach(State.SYNCING, topics=("t", "unknown"))
+        assert not rig.pending(SyncGroupRequest)
+        rig.answer(MetadataRequest, rig.metadata())
+        assert not rig.pending(SyncGroupRequest)
+
+    def test_it_brings_everybody_s_share(self):
+        rig = Rig().reach(State.SYNCING)
+        assert [share.member_id for share in rig.pending(SyncGroupRequest)[0].message.assignments] == [ME]
+        rig = Rig().reach(State.SYNCING, leads=False)
+        assert rig.pending(SyncGroupRequest)[0].message.assignments == []
+
+    @pytest.mark.parametrize(("leads", "state"), [(True, State.UNJOINED), (False, State.STABLE)])
+    def test_the_leader_looks_after_the_topics(self, leads, state):
+        rig = Rig(**{"metadata.max.age.ms": 1_000}).reach(State.STABLE, leads=leads)
+        rig.partitions = 5
+        rig.advance(1_000)
+        rig.tell_metadata()
+        assert rig.state is state
+
+
+class TestSubscriptions:
+    def test_eager_members_own_nothing_when_they_join(self):
+        rig = Rig().reach(State.STABLE)
+        rig.core.group.membership.rebalance("a test")
+        rig.poll()
+        said = decode_subscription(rig.pending(JoinGroupRequest)[0].message.protocols[0].metadata)
+        assert (said.topics, said.owned, said.generation) == (("t",), (), 1)
+        assert rig.callbacks == [("assign", 2), ("revoke", 2)]
+
+    def test_cooperative_members_keep_what_they_have(self):
+        rig = Rig(**COOPERATIVE).reach(State.STABLE)
+        rig.core.group.membership.rebalance("a test")
+        rig.poll()
+        said = decode_subscription(rig.pending(JoinGroupRequest)[0].message.protocols[0].metadata)
+        assert (len(said.owned), said.generation, len(rig.callbacks)) == (2, 1, 1)
+        rig.answer_join(generation=2)
+        rig.answer_sync(0)
+        rig.poll()
+        # What was given up is told of, and asks for another round.
+        assert rig.callbacks == [("assign", 2), ("revoke", 1), ("assign", 0)]
+        assert rig.state is State.JOINING or rig.state is State.UNJOINED
+
+    def test_what_is_left_of_a_subscription_is_kept(self):
+        rig = Rig(**COOPERATIVE).reach(State.STABLE)
+        rig.core.subscribe(["other"])
+        rig.poll()
+        assert rig.callbacks == [("assign", 2), ("revoke", 2)]
+
+    def test_an_assignment_of_something_else_is_not_taken(self):
+        rig = Rig().reach(State.STABLE)
+        rig.core.group.membership.rebalance("a test")
+        rig.poll()
+        rig.core.subscribe(["t", "u"])
+        rig.answer_join(generation=2)
+        rig.answer_sync(2)
+        rig.poll()
+        assert rig.callbacks == [("assign", 2), ("revoke", 2), ("assign", 1), ("revoke", 1)]
+        assert rig.state is State.JOINING
+
+
+class TestCommitsAroundRebalances:
+    def rig(self):
+        rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 100_000}).reach(State.STABLE)
+        rig.answer_offsets({0: 5, 1: 7})
+        rig.core.group.commits._auto_due_ms = 10**9
+        rig.core.group.membership.rebalance("a test")
+        rig.poll()
+        return rig
+
+    def committed(self, rig, code="NONE"):
+        told = [OffsetCommitResponsePartition(partition_index=number, error_code=number_of(code)) for number in (0, 1)]
+        rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=told)]))
+
+    def test_positions_are_committed_before_they_are_given_up(self):
+        rig = self.rig()
+        assert (rig.state, rig.callbacks) == (State.PREPARING, [("assign", 2)])
+        sent = rig.pending(OffsetCommitRequest)[0].message
+        assert [(found.partition_index, found.committed_offset) for found in sent.topics[0].partitions] == [(0, 5), (1, 7)]
+        assert (sent.generation_id_or_member_epoch, sent.member_id) == (1, ME)
+        self.committed(rig)
+        rig.poll()
+        assert (rig.state, rig.callbacks) == (State.JOINING, [("assign", 2), ("revoke", 2)])
+
+    @pytest.mark.parametrize(
+        ("code", "told"), [("UNKNOWN_MEMBER_ID", "lost"), ("REBALANCE_IN_PROGRESS", "revoke"), ("OFFSET_METADATA_TOO_LARGE", "revoke")]
+    )
+    def test_a_commit_that_fails_does_not_stop_the_rebalance(self, code, told):
+        rig = self.rig()
+        self.committed(rig, code)
+        rig.poll()
+        assert (rig.state, rig.callbacks[-1]) == (State.JOINING, (told, 2))
+        assert any("not committed before the rebalance" in text for text in rig.reports)

@@ -1,0 +1,168 @@
+"""The records of a fetch answer, piece by piece: every format, any number at a time, damage named where it lies."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.compression import Compression
+from chaffinch.records.control_batch import encode_control_batch
+from chaffinch.records.faults import CorruptBatch, RecordsError
+from chaffinch.records.fetched import FetchedRecords
+from tests.support.raw_batches import NOW_MS
+from tests.support.raw_messages import message, wrapper
+
+FOREVER = 2**31
+
+
+def batch(offset, values, *, producer=None, compression=Compression.NONE, epoch=0, appended_ms=None):
+    columns = RecordColumns.from_lists([b"k"] * len(values), values, list(range(len(values))), [[("h", b"1")]] * len(values))
+    identity = NO_PRODUCER if producer is None else ProducerIdentity(producer, 0)
+    out = batches.encode(
+        columns,
+        compression=compression,
+        identity=identity,
+        base_sequence=-1 if producer is None else 0,
+        is_transactional=producer is not None,
+    )
+    if appended_ms is not None:
+        batches.patch_log_append_time(out, 0, appended_ms)
+    batches.patch_offset(out, 0, offset, epoch)
+    return out
+
+
+def ends(offset, producer, *, is_commit):
+    return encode_control_batch(is_commit, ProducerIdentity(producer, 0), 0, 0, base_offset=offset)
+
+
+def numbered(start, stop):
+    return [b"%d" % number for number in range(start, stop)]
+
+
+def pieces(records, records_max=FOREVER):
+    """(offsets, values, timestamp type, epoch, position afterwards) of every piece."""
+    found = []
+    while (piece := records.read(records_max)) is not None:
+        values = [piece.columns.value(row) for row in range(len(piece.columns))]
+        found.append((piece.columns.offsets.tolist(), values, int(piece.timestamp_type), piece.leader_epoch, records.position))
+    return found
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.sampled_from(Compression)), max_size=6), st.integers(1, 12), st.integers(0, 20))
+def test_any_number_at_a_time_from_anywhere(shapes, records_max, start):
+    log, offset = b"", 0
+    for count, compression in shapes:
+        log += batch(offset, numbered(offset, offset + count), compression=compression)
+        offset += count
+    found = pieces(FetchedRecords(log, start), records_max)
+    assert [value for _, values, *_ in found for value in values] == numbered(start, offset)
+    assert all(0 < len(values) <= records_max for _, values, *_ in found)
+    assert [position for *_, position in found] == [offsets[-1] + 1 for offsets, *_ in found]
+
+
+def test_neighbours_are_read_together_unless_times_or_leaders_differ():
+    log = (
+        batch(0, numbered(0, 2))
+        + batch(2, numbered(2, 3))
+        + batch(3, numbered(3, 4), epoch=5)
+        + batch(4, [b"4", b"5"], epoch=5, appended_ms=99)
+    )
+    found = FetchedRecords(log, 0)
+    assert pieces(found) == [
+        ([0, 1, 2], numbered(0, 3), 0, 0, 3),
+        ([3], [b"3"], 0, 5, 4),
+        ([4, 5], [b"4", b"5"], 1, 5, 6),
+    ]
+    assert found.leader_epoch == 5
+
+
+def test_times_of_arrival_are_each_batch_s_own():
+    piece = FetchedRecords(batch(0, [b"a", b"b"], appended_ms=7) + batch(2, [b"c"], appended_ms=9), 0).read(FOREVER)
+    assert piece.columns.timestamps.tolist() == [7, 7, 9]
+    assert piece.columns.headers(2) == [("h", b"1")]
+
+
+def test_what_is_not_to_be_seen_is_passed_over():
+    log = batch(0, [b"a"], producer=1) + batch(1, [b"b"], producer=2) + ends(2, 1, is_commit=False) + ends(3, 2, is_commit=True)
+    assert pieces(FetchedRecords(log, 0, aborted=[(1, 0)])) == [([1], [b"b"], 0, 0, 4)]
+    assert pieces(FetchedRecords(log, 0)) == [([0, 1], [b"a", b"b"], 0, 0, 4)]
+    nothing = FetchedRecords(ends(2, 1, is_commit=False), 2)
+    assert (nothing.read(FOREVER), nothing.position) == (None, 3)
+
+
+def test_the_last_batch_may_be_cut_short():
+    log = bytes(batch(0, [b"a"]) + batch(1, [b"b"]))
+    for cut in range(1, len(batch(1, [b"b"])) + 1):
+        assert pieces(FetchedRecords(log[:-cut], 0)) == [([0], [b"a"], 0, 0, 1)]
+
+
+@pytest.mark.parametrize("records_max", [1, FOREVER])
+@pytest.mark.parametrize(("at", "checks_crc", "says"), [(80, True, "checksum of the batch at offset 2"), (61, False, "record")])
+def test_damage_is_told_after_what_comes_before_it(records_max, at, checks_crc, says):
+    bad = batch(2, [b"c", b"d"])
+    bad[at] ^= 0x7F
+    records = FetchedRecords(batch(0, [b"a"]) + batch(1, [b"b"]) + bad + batch(4, [b"e"]), 0, checks_crc=checks_crc)
+    seen = []
+
+    def read_all():
+        while (piece := records.read(records_max)) is not None:
+            seen.extend(piece.columns.value(row) for row in range(len(piece.columns)))
+
+    with pytest.raises(RecordsError, match=says):
+        read_all()
+    assert (seen, records.position) == ([b"a", b"b"], 2)
+    with pytest.raises(RecordsError, match=says):
+        records.read(records_max)
+
+
+class TestOldFormats:
+    @pytest.mark.parametrize("magic", [0, 1])
+    @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4])
+    def test_messages_keep_their_places(self, magic, codec):
+        """Inside a compressed message of format 0 offsets are absolute, in one of format 1 relative to the first; both may have gaps."""
+        absolute = [5, 6, 9]
+        inner = absolute if magic == 0 or codec is Compression.NONE else [0, 1, 4]
+        messages = [
+            message(b"k", b"%d" % place, magic=magic, offset=offset, timestamp=100 + place)
+            for offset, place in zip(inner, absolute, strict=True)
+        ]
+        data = b"".join(messages) if codec is Compression.NONE else wrapper(messages, codec, magic=magic, offset=9)
+        log = data + batch(10, [b"10"])
+        found = pieces(FetchedRecords(log, 6))
+        assert [offset for offsets, *_ in found for offset in offsets] == [6, 9, 10]
+        assert [value for _, values, *_ in found for value in values] == [b"6", b"9", b"10"]
+        piece = FetchedRecords(log, 0).read(1)
+        assert (piece.columns.key(0), piece.columns.timestamps.tolist(), piece.leader_epoch) == (b"k", [105 if magic else -1], -1)
+
+    def test_the_time_of_arrival_is_that_of_the_whole(self):
+        data = wrapper([message(offset=0, timestamp=1), message(offset=1, timestamp=2)], Compression.GZIP, attributes=8, timestamp=77)
+        piece = FetchedRecords(data, 0).read(FOREVER)
+        assert (piece.columns.timestamps.tolist(), int(piece.timestamp_type)) == ([77, 77], 1)
+
+    def test_nulls(self):
+        piece = FetchedRecords(message(None, None), 0).read(1)
+        assert (piece.columns.key(0), piece.columns.value(0)) == (None, None)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            message(crc=1),
+            message(key_length=1000),
+            message(value_length=1000),
+            wrapper(b"no gzip", Compression.GZIP),
+            wrapper([], Compression.GZIP),
+            message(attributes=4),
+        ],
+    )
+    def test_damage(self, data):
+        with pytest.raises(RecordsError):
+            FetchedRecords(batch(0, [b"a"]) + data, 1).read(1)
+        with pytest.raises((CorruptBatch, RecordsError)):
+            FetchedRecords(data, 0).read(1)
+
+    def test_a_message_that_is_cut_short_ends_the_answer(self):
+        data = message(offset=0, timestamp=NOW_MS) + message(offset=1)
+        for cut in range(1, len(message())):
+            assert [offsets for offsets, *_ in pieces(FetchedRecords(data[:-cut], 0))] == [[0]]
