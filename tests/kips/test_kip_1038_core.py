@@ -10,9 +10,10 @@ import pytest
 from chaffinch.errors import TimeoutException, TransactionAbortableException, UnknownTopicOrPartitionException, codes
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import NonRetriableResponse, RetriableResponse
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponseTopic
 from tests.client.scripted_server import metadata
-from tests.producer.core.rig import LOST, OK, PORT, Answer, Rig
+from tests.producer.core.rig import LOST, OK, PORT, Answer, Rig, added
 
 UNKNOWN = Answer(codes.UNKNOWN_TOPIC_OR_PARTITION)
 TOO_LARGE = Answer(codes.MESSAGE_TOO_LARGE)
@@ -179,10 +180,13 @@ class TestWaitingBatches:
         assert rig.fate("a") == ["TimeoutException no"]
 
     def test_a_dropped_partition_need_not_join_the_transaction(self) -> None:
-        rig = Rig(options={"transactional.id": "t", "linger.ms": 60_000}, says={"a": RetriableResponse.SWALLOW})
+        """It was to be added, and the coordinator knows the topic as little: it would be asked for ever."""
+        rig = Rig(options={"transactional.id": "t"}, says={"a": RetriableResponse.SWALLOW})
+        joining = AddPartitionsToTxnRequest(v3_and_below_topics=[AddPartitionsToTxnTopic(name="orders", partitions=[0])])
+        rig.scripted[AddPartitionsToTxnRequest] = [added(joining, codes.UNKNOWN_TOPIC_OR_PARTITION)] * 10_000
         rig.call(events.InitTransactionsCalled, "init")
         rig.call(events.BeginTransactionCalled, "begin")
-        rig.append("a")
+        rig.send("a")
         topic_gone(rig)
         assert rig.fate("a") == ["dropped"]
         rig.call(events.CommitCalled, "commit")
@@ -246,6 +250,17 @@ class TestWhileTheHandlerThinks:
         rig.answer(UNKNOWN)
         rig.sleep(2_000)
         assert rig.fate("a") == ["TimeoutException possibly"]
+        rig.say()
+        assert rig.core.is_idle
+
+    def test_time_runs_out_for_one_that_waits(self) -> None:
+        options = {"linger.ms": 1_000, "delivery.timeout.ms": 3_000, "request.timeout.ms": 1_000}
+        rig = Rig(options=options, says={"a": RetriableResponse.SWALLOW})
+        rig.thinks = True
+        rig.append("a")
+        topic_gone(rig)
+        rig.sleep(5_000)
+        assert rig.fate("a") == ["TimeoutException no"]
         rig.say()
         assert rig.core.is_idle
 
