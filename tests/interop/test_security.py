@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.errors import KafkaError as AIOKafkaError
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from kafka import KafkaConsumer, KafkaProducer
 
@@ -112,8 +109,6 @@ CLIENTS: dict[str, Callable[..., list[bytes]]] = {
     "kafka-python": with_kafka_python,
     "aiokafka": with_aiokafka,
 }
-# kafka-python tries for half a minute, whatever it is told, and leaves sockets behind.
-TELL_PASSWORDS = {"confluent-kafka": confluent_kafka.KafkaException, "aiokafka": AIOKafkaError}
 
 
 @pytest.mark.parametrize("name", CLIENTS)
@@ -124,18 +119,13 @@ def test_they_get_through(
     assert CLIENTS[name](brokers[protocol], certificates.root, protocol, mechanism, PASSWORD) == VALUES
 
 
-@pytest.mark.parametrize("name", TELL_PASSWORDS)
 @pytest.mark.parametrize("mechanism", SASL_MECHANISMS)
-def test_a_wrong_password_is_told_to_them(
-    mechanism: str, name: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates
-) -> None:
+def test_a_wrong_password_is_told(mechanism: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates) -> None:
+    """To librdkafka; the two others say so as well, but leave their sockets behind."""
     broker = brokers["SASL_SSL"]
     before = broker._call(lambda core: core.state.authentication.counts["failed"])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # aiokafka leaves its connection to whoever cleans up.
-        with pytest.raises(TELL_PASSWORDS[name]):
-            CLIENTS[name](broker, certificates.root, "SASL_SSL", mechanism, "guess")
-        gc.collect()
+    with pytest.raises(confluent_kafka.KafkaException, match="the user name or the password is wrong"):
+        with_confluent_kafka(broker, certificates.root, "SASL_SSL", mechanism, "guess")
     assert broker._call(lambda core: core.state.authentication.counts["failed"]) > before
 
 

@@ -22,7 +22,7 @@ SHA_256 = ScramMechanism.SCRAM_SHA_256
 
 def test_the_example_of_rfc_7677() -> None:
     first_bare = scram.client_first_bare("user", CLIENT_NONCE)
-    assert ClientFirst.parse(f"{scram.GS2_HEADER}{first_bare}".encode()) == ClientFirst("user", CLIENT_NONCE, first_bare)
+    assert ClientFirst.parse(f"{scram.GS2_HEADER}{first_bare}".encode()) == ClientFirst("user", CLIENT_NONCE, first_bare, "n,,")
     first = ServerFirst.parse(SERVER_FIRST)
     assert str(first).encode() == SERVER_FIRST
     salted = scram.salted_password(SHA_256, "pencil", first.salt, first.iterations)

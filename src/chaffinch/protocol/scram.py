@@ -109,11 +109,12 @@ def client_first_bare(user: str, nonce: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientFirst:
-    """`bare` is the part that is signed."""
+    """`bare` is the part that is signed; `header` comes back in the final message, so that nobody changes it on the way."""
 
     user: str
     nonce: str
     bare: str
+    header: str
 
     @classmethod
     def parse(cls, token: bytes) -> Self:
@@ -123,7 +124,7 @@ class ClientFirst:
         if not header:
             raise ScramError("the first message asks for channel binding or another identity, or is no SCRAM message")
         fields = _fields(bare, "nr")
-        return cls(unescaped(fields["n"]), _nonce(fields["r"]), bare)
+        return cls(unescaped(fields["n"]), _nonce(fields["r"]), bare, f"{header},,")
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class TestLogins:
         assert cluster.core.state.authentication.counts == {"succeeded": 1}
         assert cluster.lines == []
 
-    @pytest.mark.parametrize(("user", "password"), [("alice", "S3cret"), ("nobody", "s3cret"), ("alice", "")])
+    @pytest.mark.parametrize(("user", "password"), [("alice", "S3cret"), ("nobody", "s3cret"), ("alice", ""), ("nobody", "")])
     def test_with_another(self, cluster: Cluster, mechanism: str, user: str, password: str) -> None:
         """What is said does not tell whether there is such a user."""
         client = cluster.client()
@@ -156,6 +156,22 @@ def test_tokens_that_make_no_sense(mechanism: str, token: bytes, text: str, clus
     (answer,) = client.answers
     assert answer.error_code == codes.SASL_AUTHENTICATION_FAILED.number
     assert text in answer.error_message
+
+
+@pytest.mark.parametrize(
+    ("binding", "nonce_end", "text"),
+    [("biws", "x", "nonce"), ("eSws", "", "channel binding"), ("biws", "", "the user name or the password is wrong")],
+)
+def test_messages_that_do_not_belong_together(binding: str, nonce_end: str, text: str, cluster: Cluster) -> None:
+    """Somebody repeats what another has sent, or changes what two agree on."""
+    client = cluster.client()
+    client.ask(SaslHandshakeRequest(mechanism="SCRAM-SHA-256"))
+    first = client.ask(SaslAuthenticateRequest(auth_bytes=b"n,,n=alice,r=abc"))
+    nonce = scram.ServerFirst.parse(bytes(first.auth_bytes)).nonce
+    final = scram.with_proof(f"c={binding},r={nonce}{nonce_end}", bytes(32))
+    client.send(SaslAuthenticateRequest(auth_bytes=final))
+    cluster.advance(DELAY_MS)
+    assert text in client.answers[0].error_message
 
 
 def test_who_guesses_is_not_written_down_each_time(cluster: Cluster) -> None:

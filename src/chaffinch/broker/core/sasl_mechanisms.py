@@ -63,6 +63,7 @@ class Scram:
         self._nonce = f"{dice.getrandbits(NONCE_BITS):048x}"
         self._credential: Credential | None = None
         self._first_bare = ""
+        self._header = b""
         self._server_first = ""
 
     def respond(self, token: bytes) -> bytes:
@@ -76,13 +77,13 @@ class Scram:
         known = self._credentials.find(first.user, self._mechanism)
         self._credential = credential = known or self._credentials.made_up(first.user, self._mechanism)
         self._nonce = first.nonce + self._nonce
-        self._first_bare = first.bare
+        self._first_bare, self._header = first.bare, first.header.encode()
         self._server_first = str(ServerFirst(self._nonce, credential.salt, credential.iterations))
         return self._server_first.encode()
 
     def _verify(self, final: ClientFinal) -> bytes:
         assert self._credential is not None
-        if final.channel_binding != scram.GS2_HEADER.encode() and final.channel_binding != b"y,,":
+        if final.channel_binding != self._header:
             raise LoginRefused("the client's two messages do not belong together: channel binding")
         if final.nonce != self._nonce:
             raise LoginRefused("the client's two messages do not belong together: nonce")
