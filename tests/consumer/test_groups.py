@@ -146,6 +146,25 @@ class TestRebalances:
         other = consumer_of(broker)
         assert other.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 1
 
+    def test_a_callback_may_not_poll(self, broker, topic, consumer_of):
+        consumer = consumer_of(broker)
+        consumer.subscribe([topic], on_assign=lambda _: consumer.poll(0))
+        with pytest.raises(errors.IllegalStateException, match="poll within a rebalance callback"):
+            poll_until(lambda: False, consumer)
+
+    @pytest.mark.parametrize("end", ["unsubscribe", "close"])
+    def test_a_callback_may_make_an_end(self, broker, topic, consumer_of, end):
+        consumer = consumer_of(broker)
+        ended = []
+
+        def make_an_end(_places):
+            ended.append(getattr(consumer, end)())
+
+        consumer.subscribe([topic], on_assign=make_an_end)
+        with pytest.raises(errors.IllegalStateException):
+            poll_until(lambda: False, consumer)
+        assert ended
+
 
 class TestStaticMembers:
     def test_a_restart_moves_nothing(self, broker, name, consumer_of):

@@ -61,6 +61,7 @@ class Consumer:
         self._door = Door()
         self._entered = self._door.entered
         self._is_woken = False
+        self._is_telling = False
         self._listeners: dict[str, OnPartitions | None] = {}
         self._committed: deque[tuple[OnCommit, Mapping[TopicPartition, OffsetAndMetadata], KafkaException | None]] = deque()
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
@@ -192,6 +193,8 @@ class Consumer:
     def _portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         if self._core.subscriptions.kind is Kind.NONE:
             raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
+        if self._is_telling:
+            raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
         started_ms = self._clock.now_ms()
         with self._changed:
             self._core.poll_begins(started_ms, self._clock.wall_ms())
@@ -215,7 +218,7 @@ class Consumer:
         self._tell_commits()
         while (callback := self._core.next_callback(self._clock.now_ms())) is not None:
             error = self._tell(callback)
-            self._core.callback_done()
+            self._core.callback_done(callback)
             self._thread.push()
             if error is not None:
                 raise error
@@ -225,6 +228,7 @@ class Consumer:
         listener = None if callback is None else self._listeners.get(callback.kind)
         if callback is None or listener is None:
             return None
+        self._is_telling = True
         with self._unlocked():
             try:
                 listener(list(callback.partitions))
@@ -234,6 +238,8 @@ class Consumer:
                 failure = KafkaException(f"the callback on_{callback.kind} raised {error!r}")
                 failure.__cause__ = error
                 return failure
+            finally:
+                self._is_telling = False
         return None
 
     @contextmanager

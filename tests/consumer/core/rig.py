@@ -94,7 +94,7 @@ class Rig:
         try:
             while (callback := self.core.next_callback(self.now_ms)) is not None:
                 self.callbacks.append((callback.kind, len(callback.partitions)))
-                self.core.callback_done()
+                self.core.callback_done(callback)
             self.core.raise_error()
             portions = self.core.take(records_max)
         finally:

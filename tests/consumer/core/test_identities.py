@@ -10,9 +10,7 @@ OFFSETS = {TopicPartition("t", 0): OffsetAndMetadata(5)}
 
 
 def stable() -> Rig:
-    rig = Rig(max_poll_interval_ms=1_000).join()
-    assert rig.state is State.STABLE
-    return rig
+    return Rig(**{"max.poll.interval.ms": 1_000}).reach(State.STABLE)
 
 
 def test_a_transaction_is_written_as_the_member_that_read_even_when_the_group_has_gone_on() -> None:

@@ -238,7 +238,7 @@ class Commits:
         for commit in list(self._commits):
             self._end(commit, error)
         self._wiring.out += [FailCall(call=lookup.call, error=error) for lookup in self._lookups if lookup.call is not None]
-        self._lookups.clear()
+        self._lookups = [lookup for lookup in self._lookups if lookup.call is None]
 
     def _end(self, commit: Commit, error: KafkaException | None) -> None:
         if commit in self._commits:

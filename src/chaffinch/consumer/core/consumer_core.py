@@ -127,6 +127,9 @@ class ConsumerCore:
                     self.watch.refresh()
                     if self.group is not None:
                         self.group.finder.lost(event.address)
+                    if event.error is not None:  # Waiting is no use: whoever calls is told.
+                        self._fail(event.error)
+                        self._fail_callers(event.error)
                 case TimePassed() | Written():
                     pass
         return self.drain(now_ms)
@@ -316,9 +319,9 @@ class ConsumerCore:
         knows_topics = self.subscriptions.kind is not Kind.PATTERN or self.watch.has_heard_all
         return self.group.rebalance.next_callback(now_ms, knows_topics=knows_topics)
 
-    def callback_done(self) -> None:
+    def callback_done(self, callback: Callback) -> None:
         assert self.group is not None, "callbacks come from the group"
-        self.group.rebalance.callback_done()
+        self.group.rebalance.callback_done(callback)
 
     def take(self, records_max: int) -> list[Portion]:
         """Records for the caller; none while what it has read is being committed before a rebalance."""
@@ -410,16 +413,19 @@ class ConsumerCore:
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail everybody who waits: the shell cannot go on."""
-        self.lookups.give_up(error)
-        if self.group is not None:
-            self.group.commits.give_up(error)
-        self.wiring.out += [FailCall(call=call.call, error=error) for call in self._topic_calls]
-        self._topic_calls.clear()
+        self._fail_callers(error)
         if self._close is not None:
             self.wiring.out.append(CompleteCall(call=self._close[0]))
             self._close = None
         effects, self.wiring.out = self.wiring.out, []
         return effects
+
+    def _fail_callers(self, error: KafkaException) -> None:
+        self.lookups.give_up(error)
+        if self.group is not None:
+            self.group.commits.give_up(error)
+        self.wiring.out += [FailCall(call=call.call, error=error) for call in self._topic_calls]
+        self._topic_calls.clear()
 
 
 def _network_error(event: Failed) -> KafkaException:

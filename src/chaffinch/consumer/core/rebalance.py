@@ -62,9 +62,10 @@ class Rebalance:
                 return None
         return self._callbacks[0]
 
-    def callback_done(self) -> None:
-        """The callback that was next has run."""
-        self._callbacks.popleft().after()
+    def callback_done(self, callback: Callback) -> None:
+        """The callback that was next has run; unless it has made an end of all this itself."""
+        if self._callbacks and self._callbacks[0] is callback:
+            self._callbacks.popleft().after()
 
     def leaving(self) -> Callback | None:
         """What to tell the caller before it leaves the group."""

@@ -97,8 +97,10 @@ class TopicWatch:
         self.internal |= {topic.name for topic in response.topics if topic.is_internal and topic.name is not None}
         self._repeats = self._repeats if self._is_lacking else 1
         self._not_before_ms = now_ms + self._wiring.wait_ms(self._repeats)
-        if response.error_code and codes.by_number(response.error_code).is_retriable:
-            self._is_wanted = True
+        code = codes.by_number(response.error_code)
+        if code is codes.REBOOTSTRAP_REQUIRED:
+            cluster.forget_nodes()
+        self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
         return [name for name, was in before.items() if _is_another(was, cluster.topic_id(name))]
 
     def unanswered(self, error: KafkaException) -> None:

@@ -1,0 +1,73 @@
+"""The bytes that members of a group tell each other: those of other clients are read, and they read ours."""
+
+import pytest
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.consumer.core import group_protocol as protocol
+from chaffinch.consumer.core.group_protocol import MemberSubscription
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.violations import MalformedMessage
+
+A0, A1, B7 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 7)
+places = st.lists(st.builds(TopicPartition, st.sampled_from("abc"), st.integers(0, 9)), unique=True).map(lambda found: tuple(sorted(found)))
+
+# As Java's ConsumerProtocol writes them: version, topics, user data, owned partitions, generation, rack.
+SUBSCRIPTION_0 = "0000 00000001 0001 61 00000002 dead"
+SUBSCRIPTION_1 = "0001 00000001 0001 61 ffffffff 00000001 0001 61 00000002 00000000 00000001"
+SUBSCRIPTION_3 = "0003 00000001 0001 61 ffffffff 00000001 0001 61 00000002 00000000 00000001 00000005 0002 7231"
+ASSIGNMENT_1 = "0001 00000002 0001 61 00000002 00000000 00000001 0001 62 00000001 00000007 ffffffff"
+
+
+def bytes_of(text):
+    return bytes.fromhex(text.replace(" ", ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (SUBSCRIPTION_0, MemberSubscription(topics=("a",), user_data=b"\xde\xad")),
+        (SUBSCRIPTION_1, MemberSubscription(topics=("a",), owned=(A0, A1))),
+        (SUBSCRIPTION_3, MemberSubscription(topics=("a",), owned=(A0, A1), generation=5, rack="r1")),
+        (SUBSCRIPTION_3.replace("0003", "0009", 1) + "1234", MemberSubscription(topics=("a",), owned=(A0, A1), generation=5, rack="r1")),
+    ],
+)
+def test_every_version_is_read(text, said):
+    assert protocol.decode_subscription(bytes_of(text)) == said
+
+
+def test_the_latest_is_written():
+    said = MemberSubscription(topics=("a",), owned=(A1, A0), generation=5, rack="r1")
+    assert protocol.encode_subscription(said) == bytes_of(SUBSCRIPTION_3)
+    assert protocol.encode_assignment([B7, A1, A0])[2:] == bytes_of(ASSIGNMENT_1)[2:]
+    assert protocol.decode_assignment(bytes_of(ASSIGNMENT_1)) == (A0, A1, B7)
+    assert protocol.decode_assignment(b"") == ()
+
+
+def test_aiokafka_reads_and_writes_the_same():
+    theirs = ConsumerProtocolMemberMetadata.decode(protocol.encode_subscription(MemberSubscription(topics=("b", "a"), user_data=b"x")))
+    assert (theirs.subscription, theirs.user_data) == (["a", "b"], b"x")
+    given_to_us = ConsumerProtocolMemberAssignment(0, [("a", [0, 1]), ("b", [7])], b"").encode()
+    assert protocol.decode_assignment(given_to_us) == (A0, A1, B7)
+    assert ConsumerProtocolMemberAssignment.decode(protocol.encode_assignment([A0, B7])).assignment == [("a", [0]), ("b", [7])]
+
+
+@given(places, st.integers(-1, 99))
+def test_what_sticky_members_remember(partitions, generation):
+    assert protocol.decode_sticky(protocol.encode_sticky(partitions, generation)) == (partitions, generation)
+    # Without the generation, as members of before KIP-341 wrote it.
+    assert protocol.decode_sticky(protocol.encode_sticky(partitions, generation)[:-4]) == (partitions, -1)
+    assert protocol.decode_cooperative(protocol.encode_cooperative(generation)) == generation
+
+
+@pytest.mark.parametrize("data", [None, b"", b"x", b"\x00\x00\x00\x09"])
+def test_a_memory_that_cannot_be_read_is_none(data):
+    assert protocol.decode_sticky(data) == ((), -1)
+    assert protocol.decode_cooperative(data[:3] if data else data) == -1
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"\xff\xff", bytes_of(SUBSCRIPTION_3)[:-1], b"\x00\x00\x7f\xff\xff\xff"])
+def test_what_is_no_subscription(data):
+    with pytest.raises(MalformedMessage):
+        protocol.decode_subscription(data)
