@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from chaffinch.producer.futures import RecordFuture, complete_all
+from chaffinch.producer.core.batches import Receipts
+from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
 
 
 def test_is_a_standard_future_without_a_lock_of_its_own() -> None:
@@ -77,6 +78,63 @@ def test_complete_all_mixes_touched_and_untouched() -> None:
     complete_all(futures, lambda index: index)
     assert [future.result(0) for future in futures] == [0, 1, 2, 3]
     assert heard == [2]
+
+
+def batch_of(count: int) -> tuple[list[RecordFuture[int]], Receipts]:
+    """Futures that share one outcome."""
+    futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(count)]
+    receipts = Receipts()
+    receipts.extend(futures)
+    for index, future in enumerate(futures):
+        future.batch, future.index = receipts, index
+    return futures, receipts
+
+
+def test_a_batch_is_done_at_once_whoever_watches_it() -> None:
+    futures, receipts = batch_of(5)
+    heard: list[int] = []
+    futures[3].add_done_callback(lambda done: heard.append(done.result()))
+    futures[1].add_done_callback(lambda done: heard.append(done.result()))
+    futures[4].batch = None  # Told apart, as one with a callback of `send` is.
+    futures[4].on_delivery = lambda done: heard.append(done.result())
+    receipts.apart.append(4)
+    assert not any(future.done() for future in futures)
+    complete_batch(receipts, lambda index: 10 + index)
+    assert heard == [11, 13, 14], "in the order of the batch"
+    assert [future.result(0) for future in futures] == [10, 11, 12, 13, 14]
+    assert [future.exception() for future in futures] == [None] * 5
+    futures[0].add_done_callback(lambda done: heard.append(done.result()))
+    assert heard[-1] == 10, "a watcher that comes late hears at once"
+    assert not concurrent.futures.wait(futures, 0).not_done
+    assert not receipts, "one future that is kept does not keep the others"
+
+
+def test_a_record_may_fail_before_its_batch_is_done() -> None:
+    futures, _receipts = batch_of(3)
+    futures[1].fail(ZeroDivisionError())
+    assert isinstance(futures[1].exception(0), ZeroDivisionError)
+    assert not futures[0].done()
+    complete_all([futures[0], futures[2]], lambda index: index)
+    assert [futures[0].result(0), futures[2].result(0)] == [0, 1]
+    assert isinstance(futures[1].exception(0), ZeroDivisionError)
+
+
+def test_a_waiter_misses_nothing_when_its_batch_is_done_at_the_same_moment() -> None:
+    for _ in range(200):
+        futures, receipts = batch_of(2)
+        barrier = threading.Barrier(2)
+        seen: list[int] = []
+
+        def wait(future: RecordFuture[int] = futures[1], barrier: threading.Barrier = barrier, seen: list[int] = seen) -> None:
+            barrier.wait()
+            seen.append(future.result(10))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        barrier.wait()
+        complete_batch(receipts, lambda index: index)
+        thread.join(10)
+        assert seen == [1]
 
 
 def test_a_waiter_that_comes_at_the_same_moment_misses_nothing() -> None:

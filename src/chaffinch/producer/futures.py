@@ -2,7 +2,8 @@
 
 Making the standard future costs more than the rest of `send`, because it makes a condition. Most futures are never waited for, or only
 after they are done. So the parts of the standard class that need a lock are made on demand, and completing a future that nobody has
-touched is a few assignments under one lock shared by all (held for a moment only).
+touched is a few assignments under one lock shared by all (held for a moment only). Mostly not even that: the futures of a batch share
+their outcome (`Receipts.outcome`), and are done when that is there; only those that somebody watches are completed one by one.
 
 The callback of `send` is an attribute rather than one of the standard class's callbacks, for the same reason.
 
@@ -19,6 +20,8 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import _base
 from typing import Any, Final, Generic, TypeVar
 
+from chaffinch.producer.core.batches import Receipts
+
 T = TypeVar("T")
 
 log = logging.getLogger("chaffinch.producer")
@@ -32,12 +35,14 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     # What the standard constructor sets per instance, as defaults of the class; `_condition`, `_waiters` and `_done_callbacks` are
     # missing until __getattr__ makes them.
-    _state: str = _base.PENDING
+    _own_state: str = _base.PENDING
     _result: T | None = None
     _exception: BaseException | None = None
+    batch: Receipts | None = None
+    """What it shares its outcome with, unless it has one of its own, or is watched; it is the one at `index`."""
+    index = 0
     _result_of: Callable[[int], T] | None = None
-    _index = 0
-    """What makes the result once somebody asks for it: see `complete_all`."""
+    """Makes the result, of `index`, once somebody asks for it: see `complete_all`."""
     _is_watched = False
     """Somebody has asked for a part that needs a lock."""
     record: Any = None
@@ -49,12 +54,26 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     # Deliberately not the standard constructor: see above. That of `object` is no call of Python's.
     __init__ = object.__init__
 
+    @property
+    def _state(self) -> str:
+        batch = self.batch
+        return self._own_state if batch is None or batch.outcome is None or self._is_watched else _base.FINISHED
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self._own_state = state
+
     def __getattr__(self, name: str) -> Any:
         if name not in _PARTS:
             raise AttributeError(name)
         with _LOCK:
             for part, make in _PARTS.items():
                 self.__dict__.setdefault(part, make())
+            if self.batch is not None and not self._is_watched:
+                if self.batch.outcome is None:
+                    self.batch.apart.append(self.index)
+                else:
+                    self._result_of, self._own_state = self.batch.outcome, _base.FINISHED
             self._is_watched = True
         return self.__dict__[name]
 
@@ -75,12 +94,13 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """The metadata, or the error raised; waits up to `timeout` seconds. Asking a future that is done takes no lock."""
         if self._state == _base.FINISHED and self._exception is None:
-            result_of = self._result_of
+            result_of = self._result_of if self._own_state == _base.FINISHED or self.batch is None else self.batch.outcome
             if result_of is None:
                 return self._result  # type: ignore[return-value]
             # Two threads may both make it; it is the same.
-            self._result = result = result_of(self._index)
-            self._result_of = None
+            result = result_of(self.index)
+            if result_of is self._result_of:
+                self._result, self._result_of = result, None
             return result
         return super().result(timeout)
 
@@ -93,7 +113,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         """Done, with a result. Only once, and only by the producer."""
         with _LOCK:
             if not self._is_watched:
-                self._result = result
+                self._result, self.batch = result, None
                 self._state = _base.FINISHED
         self._settled(result, None)
 
@@ -101,7 +121,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         """Done, with an error. Only once, and only by the producer."""
         with _LOCK:
             if not self._is_watched:
-                self._exception = error
+                self._exception, self.batch = error, None
                 self._state = _base.FINISHED
         self._settled(None, error)
 
@@ -137,11 +157,22 @@ def complete_all(futures: Sequence[RecordFuture[T]], result_of: Callable[[int], 
     with _LOCK:
         for index, future in enumerate(futures):
             if not future._is_watched:
-                future._result_of = result_of
-                future._index = index
+                future._result_of, future.index, future.batch = result_of, index, None
                 future._state = _base.FINISHED
                 if future.on_delivery is None:
                     continue
             told.append(index)
     for index in told:
         futures[index]._settled(result_of(index), None)
+
+
+def complete_batch(receipts: Receipts, result_of: Callable[[int], T]) -> None:
+    """Complete all futures of a batch at once: one assignment for those that nobody watches, in order for the others."""
+    with _LOCK:
+        receipts.outcome = result_of
+        apart = sorted(set(receipts.apart))
+    told = [receipts[index] for index in apart]
+    # Who keeps one future does not keep the others.
+    receipts.clear()
+    for index, future in zip(apart, told, strict=True):
+        future.complete(result_of(index))

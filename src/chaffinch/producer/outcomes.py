@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches import ProducerBatch, Receipts
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
-from chaffinch.producer.futures import RecordFuture, complete_all
+from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
 from chaffinch.producer.records import ProducerRecord, RecordMetadata
 
 log = logging.getLogger("chaffinch.producer")
@@ -38,8 +38,10 @@ def tell(effect: CompleteBatch | FailRecords) -> None:
         else:
             receipt.failed(batch.rows, place, effect.error, effect.errors, effect.dropped)
     elif isinstance(effect, CompleteBatch):
-        futures = receipt if batch.count == len(receipt) else [receipt[row] for row in batch.rows.tolist()]
-        complete_all(futures, _metadata_of(effect))
+        if isinstance(receipt, Receipts) and batch.count == len(receipt):
+            complete_batch(receipt, _metadata_of(effect))
+        else:
+            complete_all([receipt[row] for row in batch.rows.tolist()], _metadata_of(effect))
     else:
         for index, row in enumerate(batch.rows):
             if index in effect.dropped:

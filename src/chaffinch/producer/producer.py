@@ -110,14 +110,15 @@ class Producer:
             and self._is_plain
         ):
             # What follows does the same, and asks more questions.
-            clock = self._clock
             with self._lock:
-                is_open = self._door.may_pass
-                wakes = self._core.append_plain(topic, key, value, clock.wall_ms(), future, clock.now_ms) if is_open else None
-            if wakes:
-                self._sender.wakeup()
-            if wakes is not None:
-                return future
+                if self._door.may_pass:
+                    receipts = self._core.join(topic, key, value, self._clock.wall_ms(), future)
+                    if receipts is not None:
+                        if on_delivery is None:
+                            future.batch, future.index = receipts, len(receipts) - 1
+                        else:
+                            receipts.apart.append(len(receipts) - 1)
+                        return future
         record = arguments.record_of(
             topic, {"value": value, "key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": headers}
         )
@@ -170,6 +171,8 @@ class Producer:
                     chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
                     place = TopicPartition(topic, chosen)
                     wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
+                    if partition is None:
+                        core.open_lane(place)
                     break
             if stop is None:
                 stop = door.too_large(size, record_of) if size > self._size_max else door.wait_for_topic(topic, partition, record_of)

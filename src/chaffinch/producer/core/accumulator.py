@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches import ProducerBatch, Receipts
 from chaffinch.records.batch import encode
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
@@ -62,7 +62,7 @@ class OpenBatch:
         self.size = BATCH_OVERHEAD_BYTES
         self.counted = 0
         """How much of its size the partitioner knows of."""
-        self.receipts: list[Any] = []
+        self.receipts = Receipts()
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
@@ -75,6 +75,7 @@ class OpenBatch:
         self.keys.append(key)
         self.values.append(value)
         self.timestamps.append(timestamp_ms)
+        self.receipts.apart.append(len(self.receipts))
         self.receipts.append(receipt)
         self.size += size
 
@@ -185,17 +186,22 @@ class Accumulator:
         queue = self._queues.get(topic_partition)
         return None if queue is None else queue.growing
 
-    def join(self, growing: OpenBatch, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any, size: int) -> bool:
-        """`append` where nothing is to be decided: the batch still grows and has room, there is memory, the record has no headers."""
+    def join(
+        self, growing: OpenBatch, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any, size: int
+    ) -> Receipts | None:
+        """`append` where nothing is to be decided: the batch still grows and has room, there is memory, the record has no headers.
+
+        Where the receipt is now, the last of all; its owner says whether it is told apart. None: not appended.
+        """
         if growing.size + size >= growing.bytes_max or size > self.memory_free:
-            return False
+            return None
         growing.keys.append(key)
         growing.values.append(value)
         growing.timestamps.append(timestamp_ms)
         growing.receipts.append(receipt)
         growing.size += size
         self.memory_free -= size
-        return True
+        return growing.receipts
 
     def begins_batch(self, topic_partition: TopicPartition, size: int) -> bool:
         """Whether a record of `size` bytes would begin a batch: none is growing, or it does not fit; then that one is closed."""

@@ -22,6 +22,18 @@ from chaffinch.records.columns import RecordColumns
 Rows = npt.NDArray[np.int64]
 
 
+class Receipts(list[Any]):
+    """Of the records of one batch, in their order. `outcome` and `apart` are the shell's: what it has said of all of them at once, and
+    the indices of those that it tells one by one."""
+
+    __slots__ = ("apart", "outcome")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcome: Any = None
+        self.apart: list[int] = []
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class ProducerBatch:
     """One record batch for one partition. Times are on the core's clock, in ms."""

@@ -8,7 +8,7 @@ step, send what is ready, settle who waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from chaffinch.errors import (
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, Appended, Headers, OpenBatch
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches import ProducerBatch, Receipts
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, SendRequest, WakeCallers
 from chaffinch.producer.core.errors_again import again, as_abortable
@@ -102,9 +102,9 @@ class ProducerCore:
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
         self._places_version = -1
+        self._record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
         self._lanes: dict[str, OpenBatch] = {}
         """Per topic the batch that its records without a key join."""
-        self.plain_bytes_max: int = min(settings["max.request.size"], settings["buffer.memory"]) - BATCH_OVERHEAD_BYTES
         self.callers_waiting_for_memory = 0
         self._flushes: list[_Flush] = []
         self._close: _Close | None = None
@@ -159,41 +159,33 @@ class ProducerCore:
         self.wiring.metadata.use(topic_partition.topic, now_ms)
         return True
 
-    def append_plain(
-        self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any, now_ms: Callable[[], int]
-    ) -> bool | None:
-        """`append` for what is common: no partition, no headers. None when it must be done step by step: something is in the way.
+    def join(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any) -> Receipts | None:
+        """`append` for what is common: a record without partition and headers joins a batch that is growing already.
 
-        The clock is looked at only for a record that begins a batch.
+        The batch's receipts, this one the last of them; None when it must be done step by step: something is to be decided.
         """
         size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
-        growing = self._lanes.get(topic) if key is None else None
-        if growing is not None and self.accumulator.join(growing, key, value, timestamp_ms, receipt, size):
-            return False
+        growing = self._lanes.get(topic) if key is None or not self.partitioner.hashes_keys else self._growing_of_key(topic, key)
+        if growing is None or size > self._record_bytes_max:
+            return None
+        return self.accumulator.join(growing, key, value, timestamp_ms, receipt, size)
+
+    def _growing_of_key(self, topic: str, key: bytes) -> OpenBatch | None:
         if self._places_version != self.wiring.cluster.version:
             self._places.clear()
             self._places_version = self.wiring.cluster.version
-        places = self._places.get(topic) or self._places_of(topic)
-        if not places or size > self.plain_bytes_max or size > self.accumulator.memory_free:
-            return None
-        if key is not None and self.partitioner.hashes_keys:
-            partition = partition_of_key(key, len(places))
-        else:
-            partition = self.choose_partition(topic, key, value, len(places), size)
-        place = places[partition]
-        growing = None if self._wants_look else self.accumulator.growing(place)
-        if growing is not None and self.accumulator.join(growing, key, value, timestamp_ms, receipt, size):
-            return False
-        wants_look = self.append(place, key, value, timestamp_ms, (), receipt, size, now_ms())
-        self._open_lane(topic, key, place)
-        return wants_look
+        places = self._places.get(topic)
+        if places is None:
+            places = [TopicPartition(topic, index) for index in range(self.wiring.cluster.partition_count(topic) or 0)]
+            self._places[topic] = places
+        return self.accumulator.growing(places[partition_of_key(key, len(places))]) if places else None
 
-    def _open_lane(self, topic: str, key: bytes | None, place: TopicPartition) -> None:
-        """Let the next records of a topic that have no key join the batch of this one, as long as it grows."""
-        growing = self.accumulator.growing(place)
-        if key is None and growing is not None and self.partitioner.is_sticky:
+    def open_lane(self, topic_partition: TopicPartition) -> None:
+        """The partitioner chose this partition: the next records of the topic join its batch, if they stick to it, while it grows."""
+        growing = self.accumulator.growing(topic_partition)
+        if growing is not None and self.partitioner.is_sticky:
             growing.counted = growing.size
-            self._lanes[topic] = growing
+            self._lanes[topic_partition.topic] = growing
 
     def _close_lane(self, topic: str) -> None:
         """The partitioner is to choose: tell it what has joined since it did."""
