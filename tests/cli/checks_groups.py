@@ -123,6 +123,8 @@ def a_reset_that_says_too_little_or_too_much_is_refused(shell: Shell) -> None:
     shell.refused(*command, "--topic", f"{topic}:x", "--to-latest", says="NAME:0,1,2", status=2)
     shell.refused(*command, "--topic", f"{topic}:7", "--to-latest", says="partitions 0 to 1, and no 7", status=2)
     shell.refused(*command, "--topic", topic, "--by-duration", "7 days", says="P7D", status=2)
+    shell.refused(*command, "--topic", topic, "--by-duration", "P99999D", says="before 1970", status=2)
+    shell.refused(*command, "--topic", topic, "--to-datetime", "1969-07-20T20:17:00Z", says="before 1970", status=2)
 
 
 def offsets_of_a_topic_are_deleted(shell: Shell) -> None:

@@ -91,6 +91,10 @@ def formats_that_contradict_each_other(shell: Shell) -> None:
         (("--json", "--output", output), f"--json contradicts --output {output}"),
         (("--json", "--key-separator", ":"), "--key-separator is for lines; the format is json"),
         (("--output", output, "--key-separator", ":"), "--key-separator is for lines; the format is csv"),
+        (("--json", "--null-marker", "-"), "--null-marker is for lines; the format is json"),
+        (("--output", output, "--null-marker", "null"), "--null-marker is for lines; the format is csv"),
+        (("--key-separator", ""), "--key-separator is empty"),
+        (("--group", ""), "--group is empty"),
     ]:
         shell.refused("consume", "--topic", topic, *arguments, says=says, status=2)
     assert not (shell.folder / "x.csv").exists()

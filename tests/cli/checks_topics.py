@@ -12,7 +12,9 @@ def topics_live_from_create_to_delete(shell: Shell) -> None:
     assert name in shell.ok("topics", "list").lines
     assert name in [topic["topic"] for topic in shell.ok("topics", "list", "--json", "--exclude-internal").json]
     shell.refused("topics", "create", "--topic", name, says="TOPIC_ALREADY_EXISTS")
-    shell.ok("topics", "create", "--topic", name, "--if-not-exists")
+    again = ("topics", "create", "--topic", name, "--partitions", "5", "--if-not-exists")
+    assert shell.ok(*again).out == ""
+    assert shell.ok(*again, "--json").json["partition_count"] == 3
     assert shell.ok("topics", "delete", "--topic", name).out == f"deleted {name}\n"
     shell.refused("topics", "delete", "--topic", name, says=f"topic '{name}' does not exist")
     assert shell.ok("topics", "delete", "--topic", name, "--if-exists").out == ""

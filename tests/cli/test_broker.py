@@ -85,6 +85,12 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert "in use" in line
 
 
+def test_a_stdout_that_takes_no_more_is_named() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, "--listen", "127.0.0.1:0"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (1, "chaffinch: stdout: No space left on device\n")
+
+
 def test_a_data_directory_in_use(tmp_path: Path) -> None:
     with running("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path)) as (process, _):
         status, line = refused("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path))

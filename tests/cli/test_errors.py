@@ -91,3 +91,10 @@ def test_the_page_is_fresh(capsys):
     """When this fails: `chaffinch errors --markdown > docs/errors.md`."""
     _, out, _ = run(capsys, "--markdown")
     assert PAGE.read_text() == out
+
+
+def test_the_page_is_whole_and_no_json(capsys):
+    for other in ("--json", "87"):
+        status, out, err = run(capsys, "--markdown", other)
+        assert (status, out) == (2, "")
+        assert err == "chaffinch: --markdown prints the whole page: it goes neither with --json nor with a code\n"

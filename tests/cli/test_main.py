@@ -47,13 +47,15 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
         (["transactions", "list", "--producer-id", "1", "--producer-id", "y"], "option --producer-id: 'y' is no integer"),
         (["produce", "--topic", "t", "--message-format", "7"], "option --message-format: '7' is more than 1"),
         (["consume"], "option --topic is missing"),
+        (["nodes", "list"], "option --control is missing (or the variable CHAFFINCH_CONTROL)"),
         (["consume", "--topic"], "option '--topic' requires an argument"),
         (["consume", "--nowhere"], "no such option: --nowhere"),
         (["topics", "nowhere"], "no such command 'nowhere'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_is_one_line(capsys, arguments, says):
+def test_a_wrong_command_line_is_one_line(capsys, monkeypatch, arguments, says):
+    monkeypatch.delenv("CHAFFINCH_CONTROL", raising=False)
     assert run(capsys, *arguments) == (2, "", f"chaffinch: {says}\n")
 
 

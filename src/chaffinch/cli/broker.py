@@ -132,7 +132,7 @@ async def _main(
             for topic in topics:
                 _create_missing(server, topic)
             gc.freeze()  # What is here now stays: the collector need not look at it again.
-            print(ready, flush=True)
+            _say(ready)
             await stopped.wait()
     finally:
         await server.close()
@@ -238,6 +238,14 @@ def parse_config(texts: list[str]) -> dict[str, str]:
 def bootstrap_servers(nodes: list[Node]) -> str:
     """What clients put into their `bootstrap.servers`."""
     return ",".join(str(Address(host=node.host, port=node.port)) for node in nodes)
+
+
+def _say(line: str) -> None:
+    """OSError with stdout's name in its text, where stdout takes no more."""
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        raise OSError(error.errno, f"stdout: {error.strerror}") from None
 
 
 def _refuse(message: str) -> None:

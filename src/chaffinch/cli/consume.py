@@ -30,10 +30,13 @@ from chaffinch.cli.row_sinks import (
     open_sink,
     read_batch,
 )
-from chaffinch.cli.times import parse_time
+from chaffinch.cli.times import parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException, OffsetOutOfRangeException, Stored
 from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
+
+NULL_TEXT: Final = "null"
+"""What stands for null in lines, unless `--null-marker` says otherwise."""
 
 _WORDS: Final = {"earliest": OFFSET_EARLIEST, "latest": OFFSET_LATEST}
 
@@ -48,7 +51,7 @@ def consume(
         str | None, typer.Option("--fields", metavar="NAME,...", help=f"Of {','.join(SCHEMA.names)}; else all of them.")
     ] = None,
     key_separator: Annotated[str | None, typer.Option("--key-separator", help="Lines: print the key, and this after it.")] = None,
-    null_marker: Annotated[str, typer.Option("--null-marker", help="Lines: what stands for null.")] = "null",
+    null_marker: Annotated[str | None, typer.Option("--null-marker", help="Lines: what stands for null, by default null.")] = None,
     partition: Annotated[
         list[int] | None, typer.Option("--partition", min=0, help="A partition; may be repeated. Without it: all.")
     ] = None,
@@ -76,8 +79,7 @@ def consume(
     given = {"isolation.level": isolation_level}
     settings = settings_of(options.READING_TABLE, bootstrap_server, command_config, given)
     name = _format(file_format, output, as_json=as_json)
-    if key_separator is not None and name != "lines":
-        raise ConfigException(f"--key-separator is for lines; the format is {name}")
+    _check_texts(name, key_separator, null_marker, group)
     columns = _columns(fields, name)
     starting = _starting(from_beginning, offset, from_timestamp)
     with ExitStack() as stack:
@@ -86,7 +88,8 @@ def consume(
         starts = _starts(client, places, starting, group, follow=follow)
         ends = None if follow else offsets.latest(client, places, isolation=settings["isolation.level"])
         out = stack.enter_context(open_output(output))
-        sink = open_sink(name, out, columns, key_separator=key_separator, null_marker=null_marker, is_file=output is not None)
+        null_text = NULL_TEXT if null_marker is None else null_marker
+        sink = open_sink(name, out, columns, key_separator=key_separator, null_marker=null_text, is_file=output is not None)
         reader = RecordReader(client, starts, ends=ends, settings=settings, records_max=max_messages)
         try:
             with progress("reading", _expected(starts, ends, max_messages), is_wanted=output is not None) as show:
@@ -134,6 +137,16 @@ def _format(name: str | None, output: str | None, *, as_json: bool) -> str:
     return chosen
 
 
+def _check_texts(name: str, key_separator: str | None, null_marker: str | None, group: str | None) -> None:
+    """Nothing that is given may be without effect: ConfigException for what the format has no use for, and for empty names."""
+    for option, text in (("--key-separator", key_separator), ("--null-marker", null_marker)):
+        if text is not None and name != "lines":
+            raise ConfigException(f"{option} is for lines; the format is {name}")
+    for option, text in (("--key-separator", key_separator), ("--group", group)):
+        if text == "":
+            raise ConfigException(f"{option} is empty")
+
+
 def _columns(fields: str | None, name: str) -> list[str]:
     if fields is None or name == "lines":
         if fields is not None:
@@ -153,7 +166,7 @@ def _starting(from_beginning: bool, offset: str | None, from_timestamp: str | No
     if len(given) > 1:
         raise ConfigException(f"{given[0]} and {given[1]} contradict each other: give one")
     if from_timestamp is not None:
-        return None, parse_time("--from-timestamp", from_timestamp)
+        return None, parse_place_in_time("--from-timestamp", from_timestamp)
     if offset is None:
         return (OFFSET_EARLIEST if from_beginning else None), None
     if offset in _WORDS:

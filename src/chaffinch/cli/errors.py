@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from chaffinch.cli.main import EXIT_USAGE
-from chaffinch.errors import codes
+from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import ADVICE
 
@@ -29,6 +29,8 @@ def errors(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="The documentation's page.")] = False,
 ) -> None:
     """Explain error codes: all of them, or those that a number, a name or a class stands for."""
+    if as_markdown and (as_json or code is not None):
+        raise ConfigException("--markdown prints the whole page: it goes neither with --json nor with a code")
     rows = list(codes.ALL) if code is None else find(code)
     if not rows:
         print(f"chaffinch: {_unknown_text(str(code))}", file=sys.stderr)

@@ -12,7 +12,7 @@ from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.admin.group_resets import Reset, Target
 from chaffinch.admin.groups import GroupDescription, GroupListing, GroupOffset, Member
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, connect, new_app, print_apart, print_json, print_table, warn
-from chaffinch.cli.times import parse_span, parse_time
+from chaffinch.cli.times import parse_ago, parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
@@ -104,8 +104,8 @@ def reset_offsets(
 ) -> None:
     """Let a group without members go on reading elsewhere. Only says what it would do, unless --execute is given."""
     now_ms = SystemClock().wall_ms()
-    time_ms = None if to_datetime is None else parse_time("--to-datetime", to_datetime)
-    ago_ms = None if by_duration is None else now_ms - parse_span("--by-duration", by_duration)
+    time_ms = None if to_datetime is None else parse_place_in_time("--to-datetime", to_datetime)
+    ago_ms = None if by_duration is None else parse_ago("--by-duration", by_duration, now_ms)
     target = _target(
         {
             "--to-earliest": Target("earliest") if to_earliest else None,

@@ -23,12 +23,25 @@ def parse_time(option: str, text: str) -> int:
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def parse_span(option: str, text: str) -> int:
-    """Milliseconds of a span as in ISO 8601: P7D, PT1H30M."""
+def parse_place_in_time(option: str, text: str) -> int:
+    """As `parse_time`, where records are looked up by it: not before 1970, because negative times mean other things to brokers."""
+    return _not_before_1970(option, text, parse_time(option, text))
+
+
+def parse_ago(option: str, text: str, now_ms: int) -> int:
+    """As `parse_place_in_time`, from a span before now as in ISO 8601: P7D, PT1H30M."""
     found = _SPAN.fullmatch(text)
     if found is None or not any(found.groups()):
         raise ConfigException(f"{option} {text!r}: expected a span such as P7D or PT1H30M")
-    return sum(int(number) * _SPAN_MS[unit] for unit, number in found.groupdict().items() if number)
+    return _not_before_1970(
+        option, text, now_ms - sum(int(number) * _SPAN_MS[unit] for unit, number in found.groupdict().items() if number)
+    )
+
+
+def _not_before_1970(option: str, text: str, ms: int) -> int:
+    if ms < 0:
+        raise ConfigException(f"{option} {text!r} lies before 1970, where no record is: expected something later")
+    return ms
 
 
 def time_text(ms: int) -> str:

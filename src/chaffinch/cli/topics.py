@@ -87,6 +87,8 @@ def create(
         except TopicExistsException:
             if not if_not_exists:
                 raise
+            if not as_json:
+                return
         (description,) = topics.wait_for_topic(client, topic)
     _report_changed(description, as_json, "created")
 

@@ -28,7 +28,7 @@ def usage_line(error: Any) -> str:
     name = max(parameter.opts, key=len) if parameter.param_type_name == "option" else (parameter.metavar or parameter.name)
     kind = f"{parameter.param_type_name} {name}"
     if type(error).__name__ == "MissingParameter":
-        return f"{kind} is missing"
+        return f"{kind} is missing" + (f" (or the variable {parameter.envvar})" if parameter.envvar else "")
     return f"{kind}: {_reason(error)}"
 
 
