@@ -173,3 +173,20 @@ def test_names_without_effect_are_said(broker, caplog):
     with Consumer(bootstrap_servers=broker.bootstrap_servers, interceptor_classes="x"):
         pass
     assert "interceptor.classes is known to Apache Kafka and without effect" in caplog.text
+
+
+def test_one_that_nobody_holds_ends_its_thread(broker):
+    consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, client_id="forgotten")
+    (runs,) = [thread for thread in threading.enumerate() if thread.name == "forgotten-network"]
+    del consumer
+    gc.collect()
+    runs.join(30)
+    assert not runs.is_alive()
+
+
+def test_calls_have_a_time_of_their_own_or_the_usual(broker, consumer_of):
+    consumer = consumer_of(broker, default_api_timeout_ms=100)
+    with pytest.raises(errors.TimeoutException):
+        consumer.end_offsets([TopicPartition("nowhere", 0)])
+    with pytest.raises(errors.TimeoutException):
+        consumer.end_offsets([TopicPartition("nowhere", 0)], timeout=0)

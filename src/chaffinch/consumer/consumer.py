@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ class Consumer:
         self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
         self._changed = self._thread.changed
         self._thread.start()
+        weakref.finalize(self, self._thread.abandon)
 
     def __enter__(self) -> Self:
         return self

@@ -67,9 +67,13 @@ class ConsumerThread:
 
     def stop(self) -> None:
         """End the thread; what is under way is forgotten."""
+        self.abandon()
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """Nobody can call the consumer any more, and nobody has closed it: end without waiting. The group misses it after its session."""
         self._is_stopping = True
         self._network.wakeup()
-        self._thread.join()
 
     def _run(self) -> None:
         try:

@@ -1,0 +1,133 @@
+"""What each option changes in the requests, or in what is done when."""
+
+import re
+
+import pytest
+
+from chaffinch import errors
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.fetch import FetchRequest
+from chaffinch.protocol.messages.heartbeat import HeartbeatRequest
+from chaffinch.protocol.messages.join_group import JoinGroupRequest
+from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponseTopic
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest
+from tests.consumer.core.rig import Rig
+
+P0 = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field", "expected"),
+    [
+        ("fetch.min.bytes", 9, "min_bytes", 9),
+        ("fetch.max.wait.ms", 77, "max_wait_ms", 77),
+        ("fetch.max.bytes", 5000, "max_bytes", 5000),
+        ("isolation.level", "read_committed", "isolation_level", 1),
+        ("client.rack", "r1", "rack_id", "r1"),
+    ],
+)
+def test_of_fetches(option, value, field, expected):
+    usual, changed = (rig.pending(FetchRequest)[0] for rig in (Rig().assign(0), Rig(**{option: value}).assign(0)))
+    assert getattr(changed.message, field) == expected
+    assert getattr(usual.message, field) != expected
+    assert changed.timeout_ms == 30_000 + changed.message.max_wait_ms
+
+
+def test_bytes_of_a_partition():
+    rig = Rig(**{"max.partition.fetch.bytes": 1234}).assign(0)
+    assert rig.pending(FetchRequest)[0].message.topics[0].partitions[0].partition_max_bytes == 1234
+
+
+def test_the_end_of_what_is_committed():
+    rig = Rig(**{"isolation.level": "read_committed", "group.id": None})
+    rig.core.assign([P0], 0)
+    rig.step()
+    rig.tell_metadata()
+    assert rig.pending(ListOffsetsRequest)[0].message.isolation_level == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field", "expected"),
+    [
+        ("session.timeout.ms", 7_000, "session_timeout_ms", 7_000),
+        ("max.poll.interval.ms", 9_000, "rebalance_timeout_ms", 9_000),
+        ("group.instance.id", "i", "group_instance_id", "i"),
+        ("group.id", "h", "group_id", "h"),
+    ],
+)
+def test_of_joining(option, value, field, expected):
+    rig = Rig(**{option: value}).reach(State.JOINING)
+    assert getattr(rig.pending(JoinGroupRequest)[0].message, field) == expected
+
+
+def test_strategies_in_order_of_preference():
+    rig = Rig(**{"partition.assignment.strategy": "sticky,range"}).reach(State.JOINING)
+    assert [found.name for found in rig.pending(JoinGroupRequest)[0].message.protocols] == ["sticky", "range"]
+
+
+@pytest.mark.parametrize("may_create", [True, False])
+def test_topics_that_are_created(may_create):
+    rig = Rig(**{"allow.auto.create.topics": may_create})
+    rig.core.assign([P0], rig.now_ms)
+    rig.step()
+    assert rig.pending(MetadataRequest)[0].message.allow_auto_topic_creation is may_create
+
+
+@pytest.mark.parametrize("excludes", [True, False])
+def test_topics_of_the_brokers_own(excludes):
+    rig = Rig(**{"exclude.internal.topics": excludes})
+    rig.core.subscribe_pattern(re.compile(".*"))
+    rig.step()
+    metadata = rig.metadata()
+    metadata.topics.append(MetadataResponseTopic(name="__consumer_offsets", is_internal=True, partitions=metadata.topics[0].partitions))
+    rig.answer(MetadataRequest, metadata)
+    assert rig.core.subscriptions.topics == ({"t"} if excludes else {"t", "__consumer_offsets"})
+
+
+def test_metadata_grows_old():
+    rig = Rig(**{"metadata.max.age.ms": 2_000}).assign(0)
+    rig.advance(1_999)
+    assert not rig.pending(MetadataRequest)
+    rig.advance(1)
+    assert len(rig.pending(MetadataRequest)) == 1
+
+
+@pytest.mark.parametrize(("commits", "interval_ms", "expected"), [(True, 500, 1), (True, 100_000, 0), (False, 500, 0)])
+def test_commits_of_polls(commits, interval_ms, expected):
+    rig = Rig(**{"enable.auto.commit": commits, "auto.commit.interval.ms": interval_ms}).assign(0)
+    rig.core.group.commits._auto_due_ms = rig.now_ms + interval_ms
+    rig.advance(1_000)
+    rig.poll()
+    assert len(rig.pending(OffsetCommitRequest)) == expected
+
+
+def test_a_request_has_its_time():
+    rig = Rig(**{"request.timeout.ms": 4_000}).reach(State.STABLE)
+    rig.advance(3_000)
+    assert rig.pending(HeartbeatRequest)[0].timeout_ms == 4_000
+
+
+def test_a_brokers_wish_for_a_rest_is_granted():
+    from chaffinch.protocol.messages.fetch import FetchResponse
+
+    rig = Rig().assign(0)
+    rig.answer(FetchRequest, FetchResponse(throttle_time_ms=300))
+    assert not rig.pending(FetchRequest)
+    rig.advance(299)
+    assert not rig.pending(FetchRequest)
+    rig.advance(1)
+    assert len(rig.pending(FetchRequest)) == 1
+
+
+def test_a_committed_offset_that_nobody_knows_is_an_error_with_none():
+    rig = Rig(**{"auto.offset.reset": "none"})
+    rig.core.assign([P0], rig.now_ms)
+    rig.step()
+    rig.tell_metadata()
+    rig.find_coordinator()
+    rig.answer_offsets({0: -1})
+    for _ in range(2):
+        with pytest.raises(errors.NoOffsetForPartitionException, match=r"no committed offset for t-0"):
+            rig.poll()

@@ -1,0 +1,56 @@
+"""A consumer over TLS with a login, and one whose login is refused: whoever waits is told, nobody waits in vain."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer, TopicPartition, errors
+from tests.consumer.conftest import CONFIG
+from tests.consumer.polling import LIMIT_S, read, values_of
+from tests.support.certificates import Certificates
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory):
+    """A broker, and the options of a client that it lets in."""
+    certificates = Certificates(tmp_path_factory.mktemp("certificates"))
+    config = {**CONFIG, "security.protocol": "SASL_SSL", "ssl.keystore.location": certificates.server}
+    with EmbeddedBroker(topics=["orders"], config=config, users={"alice": "secret"}) as broker:
+        yield (
+            broker,
+            {
+                "security_protocol": "SASL_SSL",
+                "ssl_truststore_location": certificates.root,
+                "sasl_mechanism": "SCRAM-SHA-256",
+                "sasl_username": "alice",
+                "sasl_password": "secret",
+            },
+        )
+
+
+def test_who_is_let_in_reads(secured, consumer_of):
+    broker, options = secured
+    with Producer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+        producer.send("orders", b"v").result(LIMIT_S)
+    consumer = consumer_of(broker, **options)
+    consumer.subscribe(["orders"])
+    assert values_of(read(consumer, 1)) == [b"v"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda consumer: consumer.poll(LIMIT_S),
+        lambda consumer: consumer.position(TopicPartition("orders", 0)),
+        lambda consumer: consumer.end_offsets([TopicPartition("orders", 0)]),
+        lambda consumer: consumer.partitions_for("orders"),
+        lambda consumer: consumer.commit({TopicPartition("orders", 0): 1}),
+        lambda consumer: consumer.committed([TopicPartition("orders", 0)]),
+    ],
+)
+def test_who_is_not_is_told(secured, consumer_of, call):
+    broker, options = secured
+    consumer = consumer_of(broker, **{**options, "sasl_password": "wrong"})
+    consumer.assign([TopicPartition("orders", 0)])
+    with pytest.raises(errors.SaslAuthenticationException):
+        call(consumer)
