@@ -27,6 +27,7 @@ from chaffinch.errors import (
     KafkaException,
     SaslAuthenticationException,
     SslAuthenticationException,
+    Stored,
     UnsupportedSaslMechanismException,
 )
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -233,6 +234,20 @@ def test_a_producer_works_once_the_broker_lets_it_in(certificates: Certificates)
         broker._users["alice"] = "new"
         broker.restart()
         assert producer.send("orders", b"v").result(TIMEOUT_SECONDS).offset == 0
+
+
+def test_a_record_on_its_way_is_told_when_its_leader_lets_nobody_in_any_more(certificates: Certificates) -> None:
+    options = {"delivery.timeout.ms": 2**31 - 1}
+    with (
+        broker_of(certificates, "SASL_PLAINTEXT") as broker,
+        Producer(options_for(broker, certificates, "SASL_PLAINTEXT", **options)) as producer,
+    ):
+        assert producer.send("orders", b"v", partition=0).result(TIMEOUT_SECONDS).offset == 0
+        broker._users["alice"] = "new"
+        broker.restart()
+        error = producer.send("orders", b"v", partition=0).exception(TIMEOUT_SECONDS)
+        assert isinstance(error, SaslAuthenticationException)
+        assert error.stored is Stored.NO
 
 
 # Certificates of clients -----------------------------------------------------------------------------------------------------------
