@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from chaffinch.protocol.decoder import NUMBERS_PER_STRUCTURE, STRUCTURES_MAX, skip_tagged
+from chaffinch.protocol.decoder import NUMBERS_PER_STRUCTURE, REQUEST_STRUCTURES_MAX, STRUCTURES_MAX, skip_tagged
 from chaffinch.protocol.headers import read_client_id, read_response_tags
 from chaffinch.protocol.messages.api_versions import ApiVersionsResponse
 from chaffinch.protocol.messages.create_topics import CreateTopicsRequest
 from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse
-from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.primitives import Array, Bytes, Float64, Int32, String, Struct, Uuid, uvarint
@@ -141,19 +141,38 @@ def test_a_large_claim_costs_no_memory() -> None:
 def test_structures_of_one_message_are_limited() -> None:
     count = STRUCTURES_MAX + 1
     data = b"\0\0" + count.to_bytes(4, "big") + b"\0" * (6 * count)
-    with pytest.raises(MalformedMessage, match=f"more than {STRUCTURES_MAX} structures"):
+    with pytest.raises(MalformedMessage, match="too many structures"):
         ApiVersionsResponse.decode(data, 0)
 
 
-def test_numbers_of_one_message_are_limited() -> None:
+@pytest.mark.parametrize("count", [REQUEST_STRUCTURES_MAX, REQUEST_STRUCTURES_MAX + 1])
+def test_a_request_may_have_fewer_of_them_than_an_answer(count: int) -> None:
+    """They cost a broker's one thread some ten microseconds each."""
+    data = count.to_bytes(4, "big") + b"\0\1t" * count
+    if count <= REQUEST_STRUCTURES_MAX:
+        assert len(MetadataRequest.decode(data, 1).topics or ()) == count
+    else:
+        with pytest.raises(MalformedMessage, match="too many structures"):
+            MetadataRequest.decode(data, 1)
+
+
+@pytest.mark.parametrize(
+    ("cls", "version", "before", "count_max"),
+    [
+        (OffsetFetchRequest, 1, "0001 67 00000001 0001 74", REQUEST_STRUCTURES_MAX),
+        (MetadataResponse, 0, "00000000 00000001 0000 0001 74 00000001 0000 00000000 00000000", NUMBERS_PER_STRUCTURE * STRUCTURES_MAX),
+    ],
+    ids=["request", "answer"],
+)
+def test_numbers_of_one_message_are_limited(cls: type[Message], version: int, before: str, count_max: int) -> None:
     """A list of numbers takes ten times its bytes in memory."""
-    count = NUMBERS_PER_STRUCTURE * (STRUCTURES_MAX + 1)
+    count = count_max + NUMBERS_PER_STRUCTURE
     with pytest.raises(MalformedMessage):
-        OffsetFetchRequest.decode(b"", 1)  # Compiled before memory is measured.
-    data = b"\0\1g" + b"\0\0\0\1" + b"\0\1t" + count.to_bytes(4, "big") + b"\0" * (4 * count)
+        cls.decode(b"", version)  # Compiled before memory is measured.
+    data = bytes.fromhex(before) + count.to_bytes(4, "big") + b"\0" * (4 * count)
     tracemalloc.start()
-    with pytest.raises(MalformedMessage, match=f"more than {STRUCTURES_MAX} structures"):
-        OffsetFetchRequest.decode(data, 1)
+    with pytest.raises(MalformedMessage, match="too many structures"):
+        cls.decode(data, version)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
@@ -167,14 +186,14 @@ def test_numbers_of_one_message_are_limited() -> None:
 def test_tagged_fields_of_one_message_are_limited(cls: type[Message], version: int, before: str) -> None:
     """Each takes two bytes on the wire and a microsecond: a frame of them alone would stop a broker for minutes."""
     count = STRUCTURES_MAX + 1
-    with pytest.raises(MalformedMessage, match=f"more than {STRUCTURES_MAX} structures"):
+    with pytest.raises(MalformedMessage, match="too many structures"):
         cls.decode(bytes.fromhex(before) + uvarint(count) + b"\x09\0" * count, version)
 
 
 def test_tagged_fields_of_all_structures_are_counted_together() -> None:
-    count = STRUCTURES_MAX * 2 // 3
+    count = REQUEST_STRUCTURES_MAX * 2 // 3
     topic = bytes.fromhex("02 74 01") + uvarint(count) + b"\x09\0" * count
-    with pytest.raises(MalformedMessage, match=f"topics.1..tagged fields at byte .* more than {STRUCTURES_MAX} structures"):
+    with pytest.raises(MalformedMessage, match=r"topics.1..tagged fields at byte .* too many structures"):
         ProduceRequest.decode(bytes.fromhex("00 ffff 00001000 03") + 2 * topic + b"\0", 9)
 
 
@@ -185,7 +204,7 @@ def test_tagged_fields_of_all_structures_are_counted_together() -> None:
 )
 def test_tagged_fields_of_a_header_are_limited(read: Callable[[memoryview], object], before: bytes) -> None:
     count = STRUCTURES_MAX + 1
-    with pytest.raises(MalformedMessage, match=f"more than {STRUCTURES_MAX} structures"):
+    with pytest.raises(MalformedMessage, match="too many structures"):
         read(memoryview(before + uvarint(count) + b"\x09\0" * count))
 
 

@@ -5,7 +5,7 @@ a Fetch answer of a thousand partitions costs no Python call per structure; noth
 
 Every length is checked against the bytes left: constant widths by `struct` itself (struct.error), single bytes by indexing
 (IndexError), runs and arrays by a comparison, arrays as count <= bytes left / least size of an element. Besides, all structures of
-one message count against `STRUCTURES_MAX`, because an empty structure takes a few bytes on the wire and some hundred in memory; so do
+one message count against a limit, because an empty structure takes a few bytes on the wire and some hundred in memory; so do
 tagged fields, which cost time, and numbers in arrays, `NUMBERS_PER_STRUCTURE` of them as one structure.
 """
 
@@ -25,10 +25,13 @@ from chaffinch.protocol.violations import MalformedMessage
 STRUCTURES_MAX: Final = 1_000_000
 """Nested structures in one message; a Metadata answer for 200,000 partitions has a quarter of that."""
 
-NUMBERS_PER_STRUCTURE: Final = 8
-"""A number in a list takes some forty bytes in memory."""
+REQUEST_STRUCTURES_MAX: Final = 200_000
+"""The same in a request, whose sender a broker does not know: each costs its only thread some ten microseconds until it is answered."""
 
-_TOO_MANY: Final = f"more than {STRUCTURES_MAX} structures in one message"
+NUMBERS_PER_STRUCTURE: Final = 8
+"""A number in a list takes some forty bytes in memory. In a request it counts as a structure: most are partitions, each to be answered."""
+
+_TOO_MANY: Final = f"too many structures: a request may have {REQUEST_STRUCTURES_MAX}, an answer {STRUCTURES_MAX}"
 
 _FAILURES: Final = (LayoutError, IndexError, ValueError)
 """What compiled code can raise on bad bytes; UnicodeDecodeError is a ValueError."""
@@ -82,6 +85,7 @@ class _DecoderCompiler:
         self.cls = cls
         self.version = version
         self.is_flexible = version >= cls.FLEXIBLE_SINCE
+        self.is_request = cls.__name__.endswith("Request")
         self.source = Source(
             scope={
                 "read_uvarint": read_uvarint,
@@ -99,7 +103,7 @@ class _DecoderCompiler:
         source.add(0, "def decode(data, position):", start)
         source.add(1, "try:", start)
         source.add(2, "end = len(data)", start)
-        source.add(2, f"room = {STRUCTURES_MAX}", start)
+        source.add(2, f"room = {REQUEST_STRUCTURES_MAX if self.is_request else STRUCTURES_MAX}", start)
         self.structure(2, cls, "message", "")
         source.add(2, "return message, position", start)
         source.add(1, "except FAILURES as failure:", start)
@@ -263,7 +267,7 @@ class _DecoderCompiler:
         reason = f"f'{{{size}}} elements of at least {least} bytes announced, {{end - position}} bytes left'"
         source.add(depth, f"if {size} * {least} > end - position: raise ValueError({reason})", leaf)
         if isinstance(element, Fixed) and element is not Uuid:
-            source.add(depth, f"room -= {size} // {NUMBERS_PER_STRUCTURE}", leaf)
+            source.add(depth, f"room -= {size} // {1 if self.is_request else NUMBERS_PER_STRUCTURE}", leaf)
             source.add(depth, f"if room < 0: raise ValueError({_TOO_MANY!r})", leaf)
             source.add(depth, f"{target} = list(unpack_from(f'>{{{size}}}{element.code}', data, position))", leaf)
             source.add(depth, f"position += {size} * {element.width}", leaf)

@@ -1,7 +1,7 @@
 """How much one answer may hold whose parts are larger than what asks for them: a few bytes name a group of ten thousand members.
 
 No answer beyond `queued.max.response.bytes` could ever leave, so none is built: the connection is closed instead, with one line in the
-log. (A request itself is bounded by `protocol.decoder.STRUCTURES_MAX`, and with it every answer whose parts are as small.)
+log. (A request itself is bounded by `protocol.decoder.REQUEST_STRUCTURES_MAX`, and with it every answer whose parts are as small.)
 """
 
 from __future__ import annotations
