@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 
 import pyarrow as pa
@@ -59,6 +60,36 @@ class TestRecords:
             if record.offset == 1:
                 break
         assert consumer.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
+
+    def test_what_a_loop_leaves_is_read_again(self, broker, topic, consumer_of):
+        write(broker, topic, numbered(6))
+        place = TopicPartition(topic, 0)
+        consumer = consumer_of(broker, group_id=None)
+        consumer.assign([place])
+        for record in consumer:
+            assert consumer.position(place) == record.offset + 1
+            if record.offset == 1:
+                break
+        assert values_of(read(consumer, 4)) == numbered(4, 2)
+
+    def test_a_loop_follows_seeks_pauses_and_polls(self, broker, topic, consumer_of):
+        write(broker, topic, numbered(6))
+        place = TopicPartition(topic, 0)
+        consumer = consumer_of(broker, group_id=None)
+        consumer.assign([place])
+        records = iter(consumer)
+        assert next(records).offset == 0
+        consumer.seek(place, 3)
+        assert next(records).offset == 3
+        assert [record.offset for record in read(consumer, 2)] == [4, 5]
+        consumer.seek(place, 1)
+        assert [next(records).offset for _ in range(2)] == [1, 2]
+        consumer.pause([place])
+        threading.Timer(0.1, consumer.wakeup).start()
+        with pytest.raises(errors.WakeupException):
+            next(records)
+        consumer.resume([place])
+        assert [record.offset for record in read(consumer, 3)] == [3, 4, 5]
 
     def test_deserializers_make_objects(self, broker, topic, consumer_of, producer_of):
         producer_of(broker).send(topic, b"7", key=b"k").result(10)

@@ -26,8 +26,9 @@ from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, par
 from chaffinch.consumer.core.positions import Kind, Position
 from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.consumer.door import Door
-from chaffinch.consumer.records import ConsumerRecord, deserialized, records_of
-from chaffinch.errors import IllegalStateException, KafkaException, RecordDeserializationException, WakeupException
+from chaffinch.consumer.iteration import one_by_one
+from chaffinch.consumer.records import ConsumerRecord, records_of_all
+from chaffinch.errors import IllegalStateException, KafkaException, WakeupException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.runtime.clock import SystemClock
 
@@ -80,7 +81,7 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end; `position` and commits follow each one."""
         while not self._door.is_closed:
-            yield from self._polled(None, 1)
+            yield from one_by_one(self._core, self._changed, lambda: self._polled(None, self._records_max))
 
     # What is read.
 
@@ -169,28 +170,12 @@ class Consumer:
     def _polled(self, timeout_ms: int | None, records_max: int) -> list[ConsumerRecord]:
         with self._entered("poll"):
             portions = self._portions(timeout_ms, records_max)
-            if self.settings["key.deserializer"] is None and self.settings["value.deserializer"] is None:
-                return [record for portion in portions for record in records_of(portion)] if len(portions) != 1 else records_of(portions[0])
-            return self._deserialized(portions)
+            return records_of_all(portions, self.settings["key.deserializer"], self.settings["value.deserializer"], self._go_back)
 
-    def _deserialized(self, portions: list[Portion]) -> list[ConsumerRecord]:
-        """Records up to the first of each partition that its deserializer refuses: the position is there then, and the next poll raises."""
-        found: list[ConsumerRecord] = []
-        refused: dict[TopicPartition, RecordDeserializationException] = {}
-        for portion in portions:
-            if portion.place in refused:
-                continue
-            records = records_of(portion)
-            done, error = deserialized(records, self.settings["key.deserializer"], self.settings["value.deserializer"])
-            found += done
-            if error is not None:
-                refused[portion.place] = error
-                with self._changed:
-                    self._core.seek(portion.place, Position(records[len(done)].offset))
-                    self._thread.push()
-        if refused and not found:
-            raise next(iter(refused.values()))
-        return found
+    def _go_back(self, place: TopicPartition, offset: int) -> None:
+        with self._changed:
+            self._core.seek(place, Position(offset))
+            self._thread.push()
 
     def _portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         if self._core.subscriptions.kind is Kind.NONE:
@@ -270,7 +255,7 @@ class Consumer:
         deadline_ms = self._deadline_ms(timeout)
         with self._entered("position"), self._changed:
             self._thread.push()
-            while (position := self._core.subscriptions.of(place).position) is None:
+            while (position := self._core.subscriptions.of(place).consumed) is None:
                 self._core.raise_error()
                 self._wait_until(deadline_ms, f"the position of {place}")
             return position.offset

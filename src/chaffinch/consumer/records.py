@@ -70,7 +70,33 @@ def _values(column: ByteColumn) -> list[bytes | None]:
     return [value if is_valid else None for value, is_valid in zip(found, column.valid.tolist(), strict=True)]
 
 
-def deserialized(
+def records_of_all(
+    portions: list[Portion], key: Deserializer | None, value: Deserializer | None, go_back: Callable[[TopicPartition, int], None]
+) -> list[ConsumerRecord]:
+    """The records of all portions, their keys and values made into objects.
+
+    Of each partition up to the first record that a deserializer refuses: `go_back` sets the position to that one, and when it is the first
+    there is, RecordDeserializationException says why.
+    """
+    if key is None and value is None:
+        return records_of(portions[0]) if len(portions) == 1 else [record for portion in portions for record in records_of(portion)]
+    found: list[ConsumerRecord] = []
+    refused: dict[TopicPartition, RecordDeserializationException] = {}
+    for portion in portions:
+        if portion.place in refused:
+            continue
+        records = records_of(portion)
+        done, error = _deserialized(records, key, value)
+        found += done
+        if error is not None:
+            refused[portion.place] = error
+            go_back(portion.place, records[len(done)].offset)
+    if refused and not found:
+        raise next(iter(refused.values()))
+    return found
+
+
+def _deserialized(
     records: list[ConsumerRecord], key: Deserializer | None, value: Deserializer | None
 ) -> tuple[list[ConsumerRecord], RecordDeserializationException | None]:
     """The records with their keys and values made into objects, up to the first that cannot be, and why."""

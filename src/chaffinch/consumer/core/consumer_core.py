@@ -302,6 +302,7 @@ class ConsumerCore:
     def poll_begins(self, now_ms: int, wall_ms: int) -> None:
         """The caller polls: it is alive, and done with what earlier polls gave."""
         self.lookups.wall_offset_ms = wall_ms - now_ms
+        self.give_back()
         if self.group is not None:
             self.group.membership.is_polling = True
             self.group.membership.last_poll_ms = now_ms
@@ -367,6 +368,13 @@ class ConsumerCore:
         """`call` completes when the group has heard of it, or at the deadline."""
         self.leave("the consumer is being closed")
         self._close = call, deadline_ms
+
+    def give_back(self) -> None:
+        """What was polled to be given one by one, and was not, is read again."""
+        for place, state in self.subscriptions.assigned.items():
+            if state.position is not None and 0 <= state.given < state.position.offset:
+                self.seek(place, Position(state.given))
+            state.given = -1
 
     def seek(self, place: TopicPartition, position: Position) -> None:
         state = self.subscriptions.of(place)

@@ -59,6 +59,8 @@ class PartitionState:
     retry_at_ms: int = 0
     preferred_replica: int = -1
     preferred_until_ms: int = 0
+    given: int = -1
+    """While records are given one by one: the offset after the last one given, before `position`. -1 otherwise."""
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
@@ -67,9 +69,14 @@ class PartitionState:
     def is_reading(self) -> bool:
         return self.stage is Stage.READING and self.is_usable
 
+    @property
+    def consumed(self) -> Position | None:
+        """Up to where the caller has got records."""
+        return self.position if self.given < 0 or self.position is None else self.position._replace(offset=self.given)
+
     def seek(self, position: Position) -> None:
         """Go on from here. With an epoch the leader is asked first whether it still has it."""
-        self.position = position
+        self.position, self.given = position, -1
         self.reset_to = None
         self.stage = Stage.VALIDATING if position.offset_epoch >= 0 and position.leader_epoch < 0 else Stage.READING
         self.retry_at_ms = 0
@@ -77,6 +84,7 @@ class PartitionState:
     def reset(self, strategy: ResetStrategy) -> None:
         """Look for the position anew; without a strategy that is the caller's business."""
         self.stage, self.reset_to, self.position = Stage.MISSING if strategy is NONE else Stage.RESETTING, strategy, None
+        self.given = -1
         self.retry_at_ms = 0
         self.preferred_replica = -1
 
@@ -145,4 +153,5 @@ class Subscriptions:
 
     def consumed(self) -> dict[TopicPartition, Position]:
         """Positions that can be committed."""
-        return {place: state.position for place, state in self.assigned.items() if state.position is not None}
+        found = ((place, state.consumed) for place, state in self.assigned.items())
+        return {place: position for place, position in found if position is not None}
