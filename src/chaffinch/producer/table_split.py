@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from chaffinch.producer.core.partitioner import cuts
 from chaffinch.records.arrow_columns import COLUMNS
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
@@ -128,30 +130,28 @@ def runs(columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], parti
     `rows` are the records' rows in the table, `partitions` theirs, each from 0 to partition_count-1.
     """
     sizes = columns.sizes()
-    mean = max(1, int(sizes.sum()) // max(1, columns.count))
+    size, changes = int(sizes.sum()), np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
+    if len(changes) < size // batch_bytes + partition_count:
+        # Batch after batch stands together as it is, as rows without keys do.
+        yield from _ordered_runs(columns, rows, partitions, sizes, [0, *changes.tolist(), columns.count], batch_bytes)
+        return
+    mean = max(1, size // columns.count)
     chunk = max(1, min(CHUNK_BATCHES_PER_PARTITION * partition_count * batch_bytes, CHUNK_BYTES_MAX) // mean)
     for start in range(0, columns.count, chunk):
-        stop = min(start + chunk, columns.count)
-        yield from _chunk_runs(
-            columns.slice(start, stop), rows[start:stop], partitions[start:stop], sizes[start:stop], partition_count, batch_bytes
-        )
-
-
-def _chunk_runs(
-    columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], sizes: Rows, partition_count: int, batch_bytes: int
-) -> Iterator[Run]:
-    if partition_count > 1:
+        part = slice(start, min(start + chunk, columns.count))
         # A stable sort keeps the order within a partition; on 16 bits numpy sorts by counting.
-        order = np.argsort(partitions.astype(np.int16 if partition_count < 2**15 else np.int32), kind="stable")
-        columns, rows, sizes = columns.take(order), rows[order], sizes[order]
-    counts = np.bincount(partitions, minlength=partition_count)
+        order = np.argsort(partitions[part].astype(np.int16 if partition_count < 2**15 else np.int32), kind="stable")
+        counts = np.bincount(partitions[part], minlength=partition_count)
+        bounds = [0, *np.cumsum(counts[counts > 0]).tolist()]
+        taken = columns.slice(part.start, part.stop).take(order)
+        yield from _ordered_runs(taken, rows[part][order], partitions[part][order], sizes[part][order], bounds, batch_bytes)
+
+
+def _ordered_runs(
+    columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], sizes: Rows, bounds: list[int], batch_bytes: int
+) -> Iterator[Run]:
+    """`bounds`: where the records of one partition begin, and of the last one end."""
     ends = np.cumsum(sizes)
-    stop = 0
-    for partition in np.flatnonzero(counts):
-        start, stop = stop, stop + int(counts[partition])
-        while start < stop:
-            before = int(ends[start - 1]) if start else 0
-            cut = int(np.searchsorted(ends[start:stop], before + batch_bytes, side="right")) + start
-            cut = max(cut, start + 1)
-            yield Run(int(partition), columns.slice(start, cut), rows[start:cut])
-            start = cut
+    for first, end in pairwise(bounds):
+        for start, stop in pairwise(cuts(ends, first, end, batch_bytes)):
+            yield Run(int(partitions[start]), columns.slice(start, stop), rows[start:stop])

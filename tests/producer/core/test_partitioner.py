@@ -60,7 +60,7 @@ class TestKeys:
         made = partitioner(ignores_keys=True)
         assert len({choose(made, b"%d" % i, size=10) for i in range(50)}) == 1
         table = columns([b"%d" % i for i in range(50)])
-        assert len(set(made.choose_for_columns("orders", table, 10, [], 1000).tolist())) == 1
+        assert len(set(made.choose_for_columns("orders", table, 10, [], 10_000).tolist())) == 1
 
 
 class TestSticky:
@@ -99,8 +99,10 @@ class TestSticky:
         assert {choose(nowhere, None) for _ in range(200)} == set(range(10))
 
     def test_a_table_is_spread_evenly(self) -> None:
-        chosen = partitioner().choose_for_columns("orders", columns([None] * 1_000), 10, [], 100)
+        table = columns([None] * 1_000)
+        chosen = partitioner().choose_for_columns("orders", table, 10, [], 10 * int(table.sizes()[0]))
         assert set(Counter(chosen.tolist()).values()) == {100}
+        assert (chosen.reshape(100, 10) == chosen[::10, None]).all(), "a batch at a time"
 
 
 class TestAdaptive:

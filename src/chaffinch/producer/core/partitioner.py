@@ -115,7 +115,7 @@ class Partitioner:
     def choose_for_columns(
         self, topic: str, columns: RecordColumns, partition_count: int, with_leader: Sequence[int], batch_bytes: int
     ) -> Partitions:
-        """The partition of each record. Those without a key go, in order, `batch_bytes` at a time to one partition after the other.
+        """The partition of each record. Those without a key go, in order, up to `batch_bytes` at a time to one partition after the other.
 
         `with_leader`: which can be written now; when there are none, any will do.
         """
@@ -124,16 +124,21 @@ class Partitioner:
             turn = self._turns.get(topic, 0)
             self._turns[topic] = turn + columns.count
             return candidates[(turn + np.arange(columns.count)) % len(candidates)]
+        if self._rule == MURMUR2 and (self._ignores_keys or (columns.key_valid is not None and not columns.key_valid.any())):
+            return self._spread(candidates, columns.sizes(), batch_bytes)
         partitions = _of_rule(self._rule, topic, columns, partition_count) if callable(self._rule) else _undecided(columns.count)
         if not self._ignores_keys and (partitions < 0).any():
             partitions = np.where(partitions < 0, columns.murmur2_partitions(partition_count), partitions)
         keyless = np.flatnonzero(partitions < 0)
         if len(keyless):
-            sizes = (columns.value_offsets[1:] - columns.value_offsets[:-1])[keyless]
-            turns = np.cumsum(sizes) // max(1, batch_bytes)
-            first = int(self._dice.random() * len(candidates))
-            partitions[keyless] = candidates[(first + turns) % len(candidates)]
+            partitions[keyless] = self._spread(candidates, columns.sizes()[keyless], batch_bytes)
         return partitions
+
+    def _spread(self, candidates: Partitions, sizes: npt.NDArray[np.int64], batch_bytes: int) -> Partitions:
+        """Batch by batch to one candidate after the other, the first by chance."""
+        counts = np.diff(cuts(np.cumsum(sizes), 0, len(sizes), batch_bytes))
+        turns = int(self._dice.random() * len(candidates)) + np.arange(len(counts))
+        return np.repeat(candidates[turns % len(candidates)], counts)
 
     def _roll(self, topic: str, partition_count: int) -> int:
         known = self._weights.get(topic)
@@ -146,6 +151,19 @@ class Partitioner:
         if not partitions:
             return int(self._dice.random() * partition_count)
         return partitions[bisect_right(sums, int(self._dice.random() * sums[-1]))]
+
+
+def cuts(ends: npt.NDArray[np.int64], start: int, stop: int, batch_bytes: int) -> list[int]:
+    """Where batches of up to `batch_bytes` begin in records `start` to `stop`-1, and `stop`; a larger record has one for itself.
+
+    `ends`: the sum of the records' sizes up to and with each.
+    """
+    found = [start]
+    while found[-1] < stop:
+        before = int(ends[found[-1] - 1]) if found[-1] else 0
+        cut = int(np.searchsorted(ends[found[-1] : stop], before + batch_bytes, side="right")) + found[-1]
+        found.append(max(cut, found[-1] + 1))
+    return found
 
 
 def _undecided(count: int) -> Partitions:
