@@ -54,14 +54,14 @@ __all__ = [
 ]
 
 
-def without(batch: BatchView | Buffer, indices: Iterable[int]) -> bytearray | None:
-    """The batch without the records at `indices` (0-based within it); None when no record is left.
+def without(batch: BatchView | Buffer, indices: Iterable[int], columns: RecordColumns | None = None) -> bytearray | None:
+    """The batch without the records at `indices` (0-based within it); None when no record is left. `columns`: if it is decoded already.
 
     Codec, producer identity, base sequence, base offset and transactional bit stay; the records that stay are numbered anew
     from 0, so whoever sends the batch patches the sequence. IndexError for an index outside the batch.
     """
     view = batch if isinstance(batch, BatchView) else first_view(batch)
-    columns = decode(view)
+    columns = decode(view) if columns is None else columns
     stays = np.ones(columns.count, bool)
     for index in indices:
         if not 0 <= index < columns.count:

@@ -68,6 +68,7 @@ class ProducerBatch:
     """Where it went last: when another broker leads now, it need not wait."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
+    _decoded: RecordColumns | None = None
 
     @property
     def count(self) -> int:
@@ -93,13 +94,15 @@ class ProducerBatch:
         record_batch.patch_producer(self.data, 0, identity, base_sequence, is_transactional=is_transactional)
 
     def decode(self) -> RecordColumns:
-        """Its records, for error texts."""
-        return record_batch.decode(self.data)
+        """Its records; kept, because where one is asked for, for its error, the others are soon sent without it."""
+        if self._decoded is None:
+            self._decoded = record_batch.decode(self.data)
+        return self._decoded
 
     def without(self, indices: Iterable[int]) -> ProducerBatch | None:
         """A new batch of the records that are not at `indices`, not numbered yet; None when none is left."""
         gone = sorted(set(indices))
-        data = record_batch.without(self.data, gone)
+        data = record_batch.without(self.data, gone, self.decode())
         if data is None:
             return None
         return self._child(np.delete(self.rows, gone), np.delete(self.timestamps, gone), data, self.position)
@@ -121,7 +124,7 @@ class ProducerBatch:
 
     def _child(self, rows: Rows, timestamps: npt.NDArray[np.int64], data: bytearray, position: int) -> ProducerBatch:
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
-        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes)
+        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _decoded=None)
         child.lose_number()
         child.retry_at_ms = 0
         return child
