@@ -24,6 +24,8 @@ Rows = npt.NDArray[np.int64]
 CHUNK_BATCHES_PER_PARTITION: Final = 2
 # With many partitions a chunk holds less than a batch for each: better small batches than a copy of the whole table.
 CHUNK_BYTES_MAX: Final = 32 << 20
+# Keys share rows out unevenly: with room for that, a partition with a few rows too many has no small batch left over in each chunk.
+CHUNK_FILL: Final = 0.96
 
 
 class TableParts(NamedTuple):
@@ -136,7 +138,8 @@ def runs(columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], parti
         yield from _ordered_runs(columns, rows, partitions, sizes, [0, *changes.tolist(), columns.count], batch_bytes)
         return
     mean = max(1, size // columns.count)
-    chunk = max(1, min(CHUNK_BATCHES_PER_PARTITION * partition_count * batch_bytes, CHUNK_BYTES_MAX) // mean)
+    chunk_bytes = min(CHUNK_BATCHES_PER_PARTITION * partition_count * batch_bytes, CHUNK_BYTES_MAX)
+    chunk = max(1, int(CHUNK_FILL * chunk_bytes) // mean)
     for start in range(0, columns.count, chunk):
         part = slice(start, min(start + chunk, columns.count))
         # A stable sort keeps the order within a partition; on 16 bits numpy sorts by counting.
