@@ -44,8 +44,9 @@ log = logging.getLogger("chaffinch.producer")
 TABLE_BATCH_BYTES: Final = 1_000_000
 # close() without a limit still ends: every record has its outcome within delivery.timeout.ms.
 CLOSE_MS_MAX: Final = 2**53
-# close() says what it waits for when it takes longer than this.
+# close() says what it waits for when it takes longer than this; sooner after Ctrl-C, for somebody is waiting.
 SILENT_S: Final = 5.0
+INTERRUPTED_SILENT_S: Final = 1.0
 
 
 class Producer:
@@ -219,7 +220,7 @@ class Producer:
             self._door.is_closed = True
             self._changed.notify_all()
         deadline_ms = self._clock.now_ms() + (CLOSE_MS_MAX if timeout_ms is None else timeout_ms)
-        silent_s = 0 if is_interrupted else SILENT_S
+        silent_s = INTERRUPTED_SILENT_S if is_interrupted else SILENT_S
         try:
             self._abort_open_transaction(deadline_ms, silent_s)
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
