@@ -102,14 +102,18 @@ class Network:
 
     def poll(self, timeout_ms: int | None) -> list[ConnectionEvent]:
         """Move bytes and wait up to `timeout_ms` (None: for ever) until something has happened; what did."""
-        wait_ms = 0 if self._events else self._wait_ms(timeout_ms)
+        now_ms, look_at_ms = self._clock.now_ms(), self._look_at_ms()
+        waits = [max(0, at_ms - now_ms) for at_ms in (look_at_ms, None if timeout_ms is None else now_ms + timeout_ms) if at_ms is not None]
+        wait_ms = 0 if self._events else min(waits, default=None)
         for key, mask in self._selector.select(None if wait_ms is None else wait_ms / 1000):
             transport: _Transport | None = key.data
             if transport is None:
                 self._waker.drain()
                 continue
             self._guarded(transport, transport.advance, mask)
-        self._look_around()
+        # What the events above brought has deadlines of its own, later than those.
+        if look_at_ms is not None and self._clock.now_ms() >= look_at_ms:
+            self._look_around()
         events, self._events = self._events, []
         return events
 
@@ -144,15 +148,15 @@ class Network:
         self._selector.close()
         self._waker.close()
 
-    def _wait_ms(self, timeout_ms: int | None) -> int | None:
-        now_ms = self._clock.now_ms()
-        deadlines = [deadline for t in self._transports.values() if (deadline := t.connection.deadline_ms) is not None]
-        deadlines += [t.setup_deadline_ms for t in self._transports.values() if not t.is_open]
-        deadlines += [deadline for t in self._transports.values() if (deadline := self._idle_deadline_ms(t)) is not None]
-        waits = [max(0, deadline - now_ms) for deadline in deadlines]
-        if timeout_ms is not None:
-            waits.append(max(0, timeout_ms))
-        return min(waits, default=None)
+    def _look_at_ms(self) -> int | None:
+        """When the first connection has to be looked at: its set-up or an answer takes too long, or nobody has used it."""
+        found = None
+        for transport in self._transports.values():
+            times = (transport.connection.deadline_ms, self._idle_deadline_ms(transport), transport.setup_deadline_ms)
+            for at_ms in times if not transport.is_open else times[:2]:
+                if at_ms is not None and (found is None or at_ms < found):
+                    found = at_ms
+        return found
 
     def _idle_deadline_ms(self, transport: _Transport) -> int | None:
         """When the connection has had no traffic for too long; None while there is some, or no limit."""
