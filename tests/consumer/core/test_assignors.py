@@ -168,6 +168,12 @@ def test_the_later_generation_has_what_two_claim(claims, owner):
     assert assigned[owner] == [TopicPartition("a", 0)]
 
 
+def test_nobody_has_what_two_claim_in_one_generation():
+    had = {"m0": Claim((TopicPartition("a", 0), TopicPartition("a", 1)), 2), "m1": Claim((TopicPartition("a", 0),), 2)}
+    assigned = share({"m0": frozenset("a"), "m1": frozenset("a")}, {"a": 2}, had)
+    assert assigned == {"m0": [TopicPartition("a", 1)], "m1": [TopicPartition("a", 0)]}
+
+
 def test_a_cooperative_member_gives_up_before_another_gets():
     owned = tuple(TopicPartition("a", number) for number in range(4))
     said = {"m0": MemberSubscription(topics=("a",), owned=owned, generation=1), "m1": MemberSubscription(topics=("a",))}

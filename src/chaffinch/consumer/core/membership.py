@@ -241,12 +241,11 @@ class Membership:
             self._heartbeat_answered(code, now_ms)
 
     def failed(self, token: GroupAsked, event: Failed, now_ms: int) -> None:
-        """No answer: the coordinator is looked for, and asked again."""
+        """No answer: asked again. That the connection is gone, and the coordinator perhaps with it, the finder hears for itself."""
         self._under_way.discard(token.kind)
         if event.is_unsupported:
             self._refused(UnsupportedVersionException(f"{event.address}: {event.reason}"))
             return
-        self._finder.forget()
         if token.kind == "sync" and self.state is State.SYNCING:
             self.move(Happening.REBALANCING, "the answer to SyncGroup was lost")
         self._wait(now_ms)
