@@ -20,6 +20,7 @@ from chaffinch.producer.core.batches import ProducerBatch, Receipts
 from chaffinch.records.batch import encode
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
+from chaffinch.records.few_records import FEW_RECORDS, encode_few
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -52,7 +53,7 @@ class OpenBatch:
     Five lists rather than one of tuples: each tuple would be one more object for Python's collector to go round.
     """
 
-    __slots__ = ("_headers", "bytes_max", "counted", "created_ms", "keys", "position", "receipts", "size", "timestamps", "values")
+    __slots__ = ("bytes_max", "counted", "created_ms", "headers", "keys", "position", "receipts", "size", "timestamps", "values")
 
     def __init__(self, created_ms: int, position: int, bytes_max: int) -> None:
         self.created_ms = created_ms
@@ -66,12 +67,12 @@ class OpenBatch:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
-        self._headers: dict[int, Headers] = {}
+        self.headers: dict[int, Headers] = {}
 
     def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int) -> None:
         """Add a record that takes at most `size` bytes."""
         if headers:
-            self._headers[len(self.keys)] = headers
+            self.headers[len(self.keys)] = headers
         self.keys.append(key)
         self.values.append(value)
         self.timestamps.append(timestamp_ms)
@@ -85,7 +86,7 @@ class OpenBatch:
 
     def columns(self) -> RecordColumns:
         """The records, copied."""
-        headers = [self._headers.get(index, ()) for index in range(len(self.keys))] if self._headers else None
+        headers = [self.headers.get(index, ()) for index in range(len(self.keys))] if self.headers else None
         return RecordColumns.from_lists(self.keys, self.values, self.timestamps, headers)
 
 
@@ -301,14 +302,20 @@ class Accumulator:
         return queue
 
     def _encoded(self, topic_partition: TopicPartition, open_batch: OpenBatch) -> ProducerBatch:
-        columns = open_batch.columns()
-        timestamps: npt.NDArray[np.int64] = columns.timestamps
+        timestamps: npt.NDArray[np.int64]
+        count = len(open_batch.receipts)
+        if count <= FEW_RECORDS and self._compression is Compression.NONE and not open_batch.headers:
+            timestamps = np.array(open_batch.timestamps, np.int64)
+            data = encode_few(open_batch.keys, open_batch.values, open_batch.timestamps)
+        else:
+            columns = open_batch.columns()
+            timestamps, data = columns.timestamps, self.encode_rows(columns)
         return ProducerBatch(
             topic_partition=topic_partition,
             receipt=open_batch.receipts,
-            rows=np.arange(columns.count, dtype=np.int64),
+            rows=np.arange(count, dtype=np.int64),
             timestamps=timestamps,
-            data=self.encode_rows(columns),
+            data=data,
             created_ms=open_batch.created_ms,
             position=open_batch.position,
             memory_bytes=open_batch.memory_bytes,

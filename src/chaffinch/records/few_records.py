@@ -1,0 +1,32 @@
+"""A batch of a few records, from lists straight to bytes: for these, making columns would take longer than encoding them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from chaffinch.records.batch_codec import write_header
+from chaffinch.records.batch_header import HEADER_BYTES
+from chaffinch.records.kernels_reference.varints import write_varint
+
+FEW_RECORDS: Final = 8
+"""Up to so many this is quicker, measured; it is right for any number."""
+
+
+def encode_few(keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]) -> bytearray:
+    """As `batch.encode` of the same records, which have no headers; not compressed, without a producer. At least one record."""
+    out = bytearray(HEADER_BYTES)
+    base = timestamps[0]
+    for index, (key, value, timestamp) in enumerate(zip(keys, values, timestamps, strict=True)):
+        record = bytearray(1)
+        write_varint(record, timestamp - base)
+        write_varint(record, index)
+        for content in (key, value):
+            write_varint(record, -1 if content is None else len(content))
+            if content:
+                record += content
+        record.append(0)
+        write_varint(out, len(record))
+        out += record
+    write_header(out, 0, len(keys), (base, max(timestamps)))
+    return out
