@@ -19,6 +19,9 @@ from chaffinch.errors import ConfigException
 
 Kind = Literal["int", "float", "bool", "string", "list", "any"]
 
+LONG_MIN: Final = -(2**63)
+LONG_MAX: Final = 2**63 - 1
+
 # How like the name given a known one must be to be offered, from 0 to 1: below it the offer misleads.
 LIKENESS_MIN: Final = 0.58
 
@@ -28,7 +31,10 @@ SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `minimum` and `maximum` are inclusive; `choices` hold for each element of a list; a default of None means unset."""
+    """One option. `minimum` and `maximum` are inclusive; `choices` hold for each element of a list; a default of None means unset.
+
+    Whole numbers have 64 bits at most.
+    """
 
     name: str
     kind: Kind
@@ -62,6 +68,8 @@ class Option:
             raise self._refusal(value, self.allowed)
         if (self.minimum is not None and parsed < self.minimum) or (self.maximum is not None and parsed > self.maximum):
             raise self._refusal(value, self.allowed)
+        if self.kind == "int" and not LONG_MIN <= parsed <= LONG_MAX:
+            raise self._refusal(value, "a whole number of at most 64 bits")
         return parsed
 
     def _refusal(self, value: object, allowed: str) -> ConfigException:
@@ -106,8 +114,12 @@ class Settings(Mapping[str, Any]):
 class OptionTable:
     """The options of one part, in the order of its documentation."""
 
-    def __init__(self, options: Iterable[Option], without_effect: Iterable[str] = ()) -> None:
+    def __init__(
+        self, options: Iterable[Option], without_effect: Iterable[str] = (), names_elsewhere: Mapping[str, str] | None = None
+    ) -> None:
+        """`names_elsewhere`: other parts' names of options of this one, which people may try here -> their names here."""
         self.options: Final = tuple(options)
+        self._names_elsewhere: Final = {_key(name): known for name, known in (names_elsewhere or {}).items()}
         self.without_effect: Final = frozenset(without_effect)
         self._by_key: Final = {_key(option.name): option for option in self.options}
         self._ignored_by_key: Final = {_key(name): name for name in self.without_effect}
@@ -140,7 +152,7 @@ class OptionTable:
 
     def unknown(self, name: str) -> str:
         """What to say of a name that is not known: the known one most like it, unless none is."""
-        known = {**{key: option.name for key, option in self._by_key.items()}, **self._ignored_by_key}
+        known = self._names_elsewhere | {key: option.name for key, option in self._by_key.items()} | self._ignored_by_key
         found = difflib.get_close_matches(_key(name), known, n=1, cutoff=LIKENESS_MIN)
         return f"unknown option {name!r}: " + (f"the nearest known one is {known[found[0]]!r}" if found else "no known one is like it")
 
@@ -171,7 +183,9 @@ def _shown(default: Any) -> str:
 
 
 def _parse_int(value: object) -> int:
-    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str) and value.isascii() and "_" not in value:  # Python takes more for a number than Kafka.
         return int(value)
     raise ValueError
 

@@ -72,7 +72,7 @@ _KAFKA = (
         "Whether leaderships go back to the preferred replica some time after its node came back.",
     ),
     Option("connections.max.idle.ms", "int", 600_000, "Idle connections are closed after this time; -1 for never.", minimum=-1),
-    Option("default.replication.factor", "int", 1, "Replication factor of topics created without one.", minimum=1),
+    Option("default.replication.factor", "int", 1, "Replication factor of topics created without one.", minimum=1, maximum=INT_MAX),
     Option("delete.topic.enable", "bool", True, "Whether topics can be deleted."),
     Option("fetch.max.bytes", "int", 55 << 20, "Largest fetch answer, whatever the client asks for.", minimum=1024, maximum=INT_MAX),
     Option("log.cleaner.backoff.ms", "int", 15_000, "How often logs are looked at that may have to be compacted.", minimum=1),
@@ -86,10 +86,22 @@ _KAFKA = (
     Option("log.cleaner.enable", "bool", True, "Whether logs are compacted at all."),
     Option("log.cleaner.io.max.bytes.per.second", "float", 1.7976931348623157e308, "Compaction reads no faster than this.", minimum=1),
     Option("log.retention.check.interval.ms", "int", 300_000, "How often logs are looked at that may have old segments.", minimum=1),
-    Option("log.retention.hours", "int", None, "Hours for retention.ms, where neither minutes nor milliseconds are set."),
-    Option("log.retention.minutes", "int", None, "Minutes for retention.ms, where no milliseconds are set."),
-    Option("log.roll.hours", "int", None, "Hours for segment.ms, where no milliseconds are set.", minimum=1),
-    Option("log.roll.jitter.hours", "int", None, "Hours for segment.jitter.ms, where no milliseconds are set.", minimum=0),
+    Option(
+        "log.retention.hours",
+        "int",
+        None,
+        "Hours for retention.ms, where neither minutes nor milliseconds are set; below 0 for no limit.",
+        maximum=INT_MAX,
+    ),
+    Option(
+        "log.retention.minutes",
+        "int",
+        None,
+        "Minutes for retention.ms, where no milliseconds are set; below 0 for no limit.",
+        maximum=INT_MAX,
+    ),
+    Option("log.roll.hours", "int", None, "Hours for segment.ms, where no milliseconds are set.", minimum=1, maximum=INT_MAX),
+    Option("log.roll.jitter.hours", "int", None, "Hours for segment.jitter.ms, where no milliseconds are set.", minimum=0, maximum=INT_MAX),
     Option(
         "leader.imbalance.check.interval.seconds",
         "int",
@@ -97,15 +109,16 @@ _KAFKA = (
         "How long after a node came back it leads again what it should lead.",
         minimum=1,
     ),
-    Option("max.connections", "int", INT_MAX, "Connections beyond this are closed at once.", minimum=1),
+    Option("max.connections", "int", INT_MAX, "Connections beyond this are closed at once.", minimum=1, maximum=INT_MAX),
     Option(
         "max.incremental.fetch.session.cache.slots",
         "int",
         1000,
         "Fetch sessions kept; clients beyond them name all partitions in each fetch.",
         minimum=0,
+        maximum=INT_MAX,
     ),
-    Option("num.partitions", "int", 1, "Partitions of topics created without a number.", minimum=1),
+    Option("num.partitions", "int", 1, "Partitions of topics created without a number.", minimum=1, maximum=INT_MAX),
     Option(
         "queued.max.request.bytes",
         "int",
@@ -129,7 +142,14 @@ _KAFKA = (
         minimum=1,
     ),
     Option("socket.request.max.bytes", "int", 100 << 20, "Largest request.", minimum=1, maximum=INT_MAX),
-    Option("producer.id.expiration.check.interval.ms", "int", 600_000, "How often partitions are searched for idle producers.", minimum=1),
+    Option(
+        "producer.id.expiration.check.interval.ms",
+        "int",
+        600_000,
+        "How often partitions are searched for idle producers.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option(
         "producer.id.expiration.ms",
         "int",
@@ -139,7 +159,9 @@ _KAFKA = (
         minimum=1,
         maximum=INT_MAX,
     ),
-    Option("transaction.max.timeout.ms", "int", 900_000, "Longest transaction.timeout.ms a producer may ask for.", minimum=1),
+    Option(
+        "transaction.max.timeout.ms", "int", 900_000, "Longest transaction.timeout.ms a producer may ask for.", minimum=1, maximum=INT_MAX
+    ),
     Option(
         "transaction.partition.verification.enable", "bool", True, "Whether a transactional batch needs its partition in the transaction."
     ),
@@ -152,7 +174,14 @@ _KAFKA = (
         minimum=0,
         maximum=2,
     ),
-    Option("transactional.id.expiration.ms", "int", 604_800_000, "Transactional ids unused for so long are forgotten.", minimum=1),
+    Option(
+        "transactional.id.expiration.ms",
+        "int",
+        604_800_000,
+        "Transactional ids unused for so long are forgotten.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
 )
 
 WITHOUT_EFFECT = frozenset(
@@ -263,7 +292,7 @@ def _topic_default(topic_option: str, broker_option: str) -> Option:
 _TOPIC_DEFAULTS = tuple(_topic_default(topic, broker) for topic, broker in BROKER_SYNONYMS.items())
 _OPTIONS = (*_OWN, *_KAFKA, *SECURITY_OPTIONS, *GROUP_OPTIONS, *_TOPIC_DEFAULTS)
 
-BROKER_OPTIONS = OptionTable(_OPTIONS, without_effect=WITHOUT_EFFECT)
+BROKER_OPTIONS = OptionTable(_OPTIONS, without_effect=WITHOUT_EFFECT, names_elsewhere=BROKER_SYNONYMS)
 BROKER_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
 
 WITHOUT_EFFECT_ON_TOPICS = frozenset(broker for topic, broker in BROKER_SYNONYMS.items() if topic not in WITH_EFFECT)

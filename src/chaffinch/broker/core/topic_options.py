@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaffinch.errors import ConfigException
-from chaffinch.settings import Option, OptionTable
+from chaffinch.settings import LONG_MAX, Option, OptionTable
 
-LONG_MAX = 2**63 - 1
 INT_MAX = 2**31 - 1
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
@@ -32,7 +31,9 @@ _OPTIONS = (
     Option(
         "cleanup.policy", "list", ("delete",), "Old records: delete by age and size, compact by key, both, none.", choices=CLEANUP_POLICIES
     ),
-    Option("compression.gzip.level", "int", -1, "Level when the broker compresses with gzip; -1 is the codec's own.", maximum=9),
+    Option(
+        "compression.gzip.level", "int", -1, "Level when the broker compresses with gzip; -1 is the codec's own.", minimum=-1, maximum=9
+    ),
     Option("compression.lz4.level", "int", 9, "Level when the broker compresses with lz4.", minimum=1, maximum=17),
     Option("compression.zstd.level", "int", 3, "Level when the broker compresses with zstd.", minimum=-131_072, maximum=22),
     Option("compression.type", "string", "producer", "Codec of stored batches; producer keeps what came.", choices=COMPRESSION_TYPES),
@@ -90,8 +91,6 @@ _OPTIONS = (
     Option("segment.ms", "int", 7 * DAY_MS, "Age at which a new segment begins.", minimum=1),
     Option("unclean.leader.election.enable", "bool", False, "Whether a replica out of sync may lead when no other is left."),
 )
-
-TOPIC_OPTIONS = OptionTable(_OPTIONS)
 
 WITH_EFFECT = frozenset(
     [
@@ -152,6 +151,8 @@ BROKER_SYNONYMS: Mapping[str, str] = {
     "unclean.leader.election.enable": "unclean.leader.election.enable",
 }
 """Topic option -> the broker option that gives its default, as in Kafka."""
+
+TOPIC_OPTIONS = OptionTable(_OPTIONS, names_elsewhere={broker: topic for topic, broker in BROKER_SYNONYMS.items()})
 
 COARSER_SYNONYMS: Mapping[str, Sequence[tuple[str, int]]] = {
     "log.retention.ms": (("log.retention.minutes", 60_000), ("log.retention.hours", HOUR_MS)),
