@@ -305,7 +305,7 @@ class TestTransaction:
         play(rig, "ab cd ef", [Answer(codes.PRODUCER_FENCED), GAP, LOST])
         assert rig.fate("abef") == ["ProducerFencedException no"] * 2 + ["ProducerFencedException possibly"] * 2
         assert not [value for value in "abcdef" if rig._fate(value) == "open"]
-        assert rig.core.delivery.is_idle
+        assert rig.core.is_idle
 
     @staticmethod
     def goes_on_after_the_abort(rig: Rig, sent: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from chaffinch.errors import codes
 from chaffinch.producer.core import culprits, delivery, in_flight
 from chaffinch.producer.core.delivery import Delivery
+from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.transaction import TransactionManager
@@ -50,13 +51,13 @@ def forgets_lost_attempts(patch: Patch) -> None:
 
 
 def completes_twice(patch: Patch) -> None:
-    complete = Delivery._complete
+    complete = Endings.complete
 
-    def twice(self: Delivery, batch: Any, verdict: Any) -> None:
+    def twice(self: Endings, batch: Any, verdict: Any) -> None:
         complete(self, batch, verdict)
         self.out.append(self.out[-1])
 
-    patch.setattr(Delivery, "_complete", twice)
+    patch.setattr(Endings, "complete", twice)
 
 
 def forgets_rows(patch: Patch) -> None:
@@ -67,8 +68,8 @@ def forgets_rows(patch: Patch) -> None:
     def drops(self: Delivery, batch: Any, verdict: Any, now_ms: int) -> None:
         if isinstance(verdict, separate) and not batch.is_done:
             self.queue(batch.topic_partition).failed(batch)
-            self._release(batch.memory_bytes)
-            self.out.append(delivery.FailRecords(batch=batch, error=None, errors=verdict.errors))
+            self._endings.release(batch.memory_bytes)
+            self._endings.tell_culprits(batch, verdict.errors, verdict.dropped)
         else:
             carry_out(self, batch, verdict, now_ms)
 

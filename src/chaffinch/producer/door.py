@@ -121,14 +121,14 @@ class Door:
             if count is not None and (partition is None or partition < count):
                 return None
             waited_ms = self.clock.now_ms() - started_ms
-            error = self.core.topic_error(topic, started_ms)
+            error = self.core.reasons.topic_error(topic, started_ms)
             if error is not None:
                 return error
-            unknown = self.core.unknown_topic(topic, partition, started_ms)
+            unknown = self.core.reasons.unknown_topic(topic, partition, started_ms)
             if unknown is not None and (cluster.version > answered or waited_ms >= self._retry_unknown_ms):
                 return unknown
             if waited_ms >= self._block_ms or self._sender.is_own_thread:
-                return self.core.waited_in_vain(topic, partition, waited_ms)
+                return self.core.reasons.waited_in_vain(topic, partition, waited_ms)
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
             self.lock.wait((limit_ms - waited_ms) / 1000)
             refusal = self.refusal()
@@ -139,17 +139,17 @@ class Door:
     def wait_for_memory(self, size: int) -> KafkaException | None:
         """Wait until `size` bytes are free. The one method that is called with the lock held, once: it lets it go while it waits."""
         started_ms = self.clock.now_ms()
-        self.core.callers_waiting_for_memory += 1
+        self.core.callers.for_memory += 1
         self._sender.wakeup()
         try:
             while not self.core.accumulator.has_room_for(size):
                 waited_ms = self.clock.now_ms() - started_ms
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
-                    return self.core.no_memory(size, waited_ms)
+                    return self.core.reasons.no_memory(size, waited_ms)
                 self.lock.wait((self._block_ms - waited_ms) / 1000)
                 refusal = self.refusal()
                 if refusal is not None:
                     return refusal
         finally:
-            self.core.callers_waiting_for_memory -= 1
+            self.core.callers.for_memory -= 1
         return None

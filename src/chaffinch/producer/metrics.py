@@ -38,11 +38,11 @@ METRICS: Final = {
     "batch-separated-total": Metric("batches that lost culprits and went on without them", _count("batches_separated")),
     "request-total": Metric("Produce requests sent", _count("requests_sent")),
     "outgoing-byte-total": Metric("bytes of batches sent", _count("bytes_sent")),
-    "requests-in-flight": Metric("Produce requests without an answer, now", lambda core, now_ms: core.delivery.requests_in_flight),
+    "requests-in-flight": Metric("Produce requests without an answer, now", lambda core, now_ms: core.sending.requests_in_flight),
     "epoch-bump-total": Metric("epochs begun because a sequence was used up", _count("epoch_bumps")),
     "buffer-total-bytes": Metric("`buffer.memory`", lambda core, now_ms: core.accumulator.memory_bytes),
     "buffer-available-bytes": Metric("how much of it is free, now", lambda core, now_ms: core.accumulator.memory_free),
-    "waiting-threads": Metric("callers of `send` that wait for memory, now", lambda core, now_ms: core.callers_waiting_for_memory),
+    "waiting-threads": Metric("callers of `send` that wait for memory, now", lambda core, now_ms: core.callers.for_memory),
     "metadata-age": Metric("seconds since the last answer about the cluster; -1 before the first", _metadata_age_s),
 }
 

@@ -87,7 +87,7 @@ class _Sending:
             beyond = door.wait_for_topic(topic, int(asked.max()), _record_of(topic, columns, asked, int(asked.argmax())))
         with door.lock:
             partition_count = cluster.partition_count(topic) or 0
-            with_leader = door.core.partitions_with_leader(topic)
+            with_leader = door.core.availability.partitions(topic)
         partitions = door.core.partitioner.choose_for_columns(topic, columns, partition_count, with_leader, self.batch_bytes)
         if asked is not None:
             partitions = np.where(asked >= 0, asked, partitions)
@@ -113,7 +113,7 @@ class _Sending:
         for index in np.flatnonzero(bad):
             place = TopicPartition(topic, int(partitions[index]))
             if too_far[index]:
-                stop = beyond or self._door.core.waited_in_vain(topic, place.partition, 0)
+                stop = beyond or self._door.core.reasons.waited_in_vain(topic, place.partition, 0)
             elif too_large[index]:
                 found = self._door.too_large(int(sizes[index]), _record_of(topic, columns, partitions, int(index)))
                 assert found is not None, "a record above the limit is stopped"

@@ -197,7 +197,7 @@ class ProducerProcess(ProgramProcess):
                 count = self._try_table(left) if burst.as_table else self._try_send(left[0])
                 if not count and self._world.now_ms - began_ms >= MAX_BLOCK_MS:
                     topic, partition = left[0].topic_partition
-                    error = self._core.records_refused(1, self._core.waited_in_vain(topic, partition, MAX_BLOCK_MS))
+                    error = self._core.records_refused(1, self._core.reasons.waited_in_vain(topic, partition, MAX_BLOCK_MS))
                     self._note(left[0]).errors.append(error)
                     count = 1
                 if not count:
@@ -270,8 +270,8 @@ class ProducerProcess(ProgramProcess):
         return False
 
     def _has_memory(self, size: int) -> bool:
-        self._core.callers_waiting_for_memory = int(not self._core.accumulator.has_room_for(size))
-        return not self._core.callers_waiting_for_memory
+        self._core.callers.for_memory = int(not self._core.accumulator.has_room_for(size))
+        return not self._core.callers.for_memory
 
     # Calls -----------------------------------------------------------------------------------------------------------------------------
 

@@ -233,7 +233,7 @@ class TestCore:
         rig.send("a")
         rig.send("b")
         rig.sleep(51)
-        assert set(rig.core.partitions_with_leader("orders")) == expected
+        assert set(rig.core.availability.partitions("orders")) == expected
 
     def test_a_rule_is_asked(self) -> None:
         settings = parse_options({"bootstrap.servers": "a:1"})

@@ -208,7 +208,7 @@ def test_an_unknown_topic_is_asked_about_again_and_again_with_growing_waits() ->
     rig.sleep(5_000)
     asked = [request for request in rig.requests if isinstance(request, MetadataRequest)]
     assert 5 <= len(asked) <= 12
-    error = rig.core.waited_in_vain("ordres", None, 5_000)
+    error = rig.core.reasons.waited_in_vain("ordres", None, 5_000)
     assert isinstance(error, TimeoutException)
     assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
 

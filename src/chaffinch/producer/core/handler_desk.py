@@ -1,45 +1,36 @@
-"""Batches about which the exception handler is asked (KIP-1038), and those whose topic nobody knows any more while they wait.
+"""What an exception handler said about batches (KIP-1038), and those whose topic nobody knows any more while they wait.
 
-`culprits.judge` says when to ask and what the answer means; the shell asks, outside its lock, and the answer comes as an event. A batch
-stays where it is meanwhile: what became of it in between (it expired, the producer was closed) counts.
+`culprits.judge` says when to ask and what the answer means; the shell asks, outside its lock, and the answer comes as an event. What
+became of a batch in between (it expired, the producer was closed) counts.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import culprits, events
+from chaffinch.producer.core.accumulator import Accumulator
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.culprits import BatchAnswer
-from chaffinch.producer.core.effects import AskHandler
+from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question
-
-if TYPE_CHECKING:
-    from chaffinch.client.cluster import ClusterState
-    from chaffinch.producer.core.accumulator import Accumulator
-    from chaffinch.producer.core.delivery import Delivery
-    from chaffinch.producer.core.wiring import Wiring
+from chaffinch.producer.core.outstanding import Outstanding
+from chaffinch.producer.core.wiring import Wiring
 
 
 class HandlerDesk:
-    """What the handler is asked at the moment. Verdicts are carried out by the delivery whose desk this is."""
+    """Has verdicts carried out by the delivery."""
 
-    def __init__(self, delivery: Delivery, wiring: Wiring, accumulator: Accumulator) -> None:
+    def __init__(self, delivery: Delivery, wiring: Wiring, accumulator: Accumulator, outstanding: Outstanding) -> None:
         self._delivery = delivery
         self._wiring = wiring
         self._accumulator = accumulator
-        self._asked: dict[ProducerBatch, BatchAnswer] = {}
-
-    def ask(self, batch: ProducerBatch, answer: BatchAnswer, verdict: culprits.AskHandler) -> None:
-        """The handler decides about a batch that got this answer."""
-        self._asked[batch] = answer
-        self._delivery.out.append(AskHandler(batch=batch, question=verdict.question, errors=verdict.errors))
+        self._outstanding = outstanding
 
     def answered(self, event: events.HandlerAnswered, now_ms: int) -> None:
         """The handler has decided."""
-        answer = self._asked.pop(event.batch, None)
+        answer = self._delivery.asked.pop(event.batch, None)
         queue = self._delivery.queue(event.batch.topic_partition)
         if answer is None or event.batch not in queue.batches():
             return
@@ -53,19 +44,19 @@ class HandlerDesk:
         may_end = self._wiring.retry_unknown_ms < self._wiring.delivery_timeout_ms
         if not may_end and Question.UNKNOWN_TOPIC not in self._wiring.questions:
             return
-        for topic_partition in self._delivery.partitions():
+        for topic_partition in self._outstanding.partitions():
             if _is_unknown(self._wiring.cluster, topic_partition):
                 queue = self._delivery.queue(topic_partition)
                 while (batch := self._accumulator.take(topic_partition)) is not None:
                     queue.returned.append(batch)
                 for batch in (*queue.retries, *queue.returned):
-                    if batch not in self._asked:
+                    if batch not in self._delivery.asked:
                         self._judge_waiting(batch, now_ms, None)
 
     def _judge_waiting(self, batch: ProducerBatch, now_ms: int, said: HandlerSaid | None) -> None:
         verdict = culprits.judge(UNKNOWN_TO_ALL, self._delivery.situation(batch, UNKNOWN_TO_ALL, now_ms, said))
         if isinstance(verdict, culprits.AskHandler):
-            self.ask(batch, UNKNOWN_TO_ALL, verdict)
+            self._delivery.ask_handler(batch, UNKNOWN_TO_ALL, verdict)
         elif not isinstance(verdict, culprits.Resend):  # It waits already.
             self._delivery.carry_out(batch, verdict, now_ms)
 

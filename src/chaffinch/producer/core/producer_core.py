@@ -9,34 +9,38 @@ step, send what is ready, settle who waits.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.errors import (
-    BufferExhaustedException,
     KafkaException,
     NetworkException,
     Stored,
     TimeoutException,
-    UnknownTopicOrPartitionException,
-    codes,
-    exception_for,
 )
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, Appended, Headers, OpenBatch
+from chaffinch.producer.core.availability import Availability
 from chaffinch.producer.core.batches import ProducerBatch, Receipts
+from chaffinch.producer.core.callers import Callers
 from chaffinch.producer.core.delivery import Delivery
-from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, SendRequest, WakeCallers
-from chaffinch.producer.core.errors_again import again, as_abortable
+from chaffinch.producer.core.effects import Effect, FailCall, SendRequest, WakeCallers
+from chaffinch.producer.core.endings import Endings
+from chaffinch.producer.core.errors_again import as_abortable
 from chaffinch.producer.core.exception_handler import Question
+from chaffinch.producer.core.giving_up import GivingUp
+from chaffinch.producer.core.handler_desk import HandlerDesk
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
+from chaffinch.producer.core.outstanding import Outstanding
+from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
 from chaffinch.producer.core.produce_requests import ProduceSent
+from chaffinch.producer.core.reasons import Reasons
+from chaffinch.producer.core.sending import Sending
 from chaffinch.producer.core.tokens import (
     IDENTITY_ASKED,
     METADATA_ASKED,
@@ -55,20 +59,6 @@ from chaffinch.records.compression import from_name
 from chaffinch.settings import Settings
 
 
-@dataclass(slots=True)
-class _Flush:
-    """A caller that waits until everything before these positions has its outcome."""
-
-    call: Any
-    positions: dict[TopicPartition, int]
-
-
-@dataclass(slots=True)
-class _Close:
-    call: Any
-    deadline_ms: int
-
-
 class ProducerCore:
     """One producer. `handle` takes an event and returns effects, to be carried out in order; `next_deadline_ms` is when to call it next."""
 
@@ -82,22 +72,31 @@ class ProducerCore:
             compression=from_name(settings["compression.type"]),
             level=compression_level(settings),
         )
+        self.availability = Availability(settings, self.wiring, self.accumulator)
         self.partitioner = Partitioner(
             dice,
-            self._loads,
+            self.availability.loads,
             batch_bytes=settings["batch.size"],
             rule=rule,
             ignores_keys=settings["partitioner.ignore.keys"],
             is_adaptive=settings["partitioner.adaptive.partitioning.enable"],
         )
-        adaptive = settings["partitioner.adaptive.partitioning.enable"]
-        self._availability_timeout_ms: int = settings["partitioner.availability.timeout.ms"] if adaptive else 0
-        self._advanced_ms = 0
         self._wants_look = False
         transactional_id = self.wiring.transactional_id
         self.transaction = None if transactional_id is None else TransactionManager(transactional_id, self.wiring.transaction_timeout_ms)
         self.identity = IdentityKeeper(self.wiring, self.transaction)
-        self.delivery = Delivery(self.wiring, self.accumulator, self.identity, self.transaction)
+        self.out: list[Effect] = []
+        """What the shell is to do, in order; all parts add to it."""
+        wiring, accumulator, identity, transaction = self.wiring, self.accumulator, self.identity, self.transaction
+        self.queues = queues = PartitionQueues(wiring)
+        self.outstanding = Outstanding(accumulator, queues)
+        self.callers = Callers(self.outstanding)
+        self.reasons = Reasons(wiring, accumulator)
+        endings = Endings(wiring, accumulator, queues, transaction, self.out)
+        self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.reason_for_waiting)
+        self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, self.out)
+        self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction)
+        self.desk = HandlerDesk(self.delivery, self.wiring, self.accumulator, self.outstanding)
         self.next_deadline_ms: int | None = None
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
@@ -105,11 +104,7 @@ class ProducerCore:
         self._record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
         self._lanes: dict[str, OpenBatch] = {}
         """Per topic the batch that its records without a key join."""
-        self.callers_waiting_for_memory = 0
-        self._flushes: list[_Flush] = []
-        self._close: _Close | None = None
         self._facts_under_way: set[str] = set()
-        self._refused_login: tuple[KafkaException, int] | None = None
 
     def handle(self, event: events.Event, now_ms: int) -> list[Effect]:
         """Take in what has happened at `now_ms`, do whatever can be done now, and say what the shell is to do."""
@@ -120,13 +115,17 @@ class ProducerCore:
         for event in heard:
             self._take_in(event, now_ms)
         self._advance(now_ms)
-        effects, self.delivery.out = self.delivery.out, []
+        return self._taken_out()
+
+    def _taken_out(self) -> list[Effect]:
+        effects = self.out.copy()
+        self.out.clear()
         return effects
 
     @property
     def is_idle(self) -> bool:
         """Whether every record has its outcome."""
-        return self.delivery.is_idle
+        return self.outstanding.is_empty
 
     # What callers ask, on their own thread, with the lock held.
 
@@ -193,11 +192,6 @@ class ProducerCore:
         if growing is not None:
             self.partitioner.count(topic, growing.size - growing.counted)
 
-    def _places_of(self, topic: str) -> list[TopicPartition]:
-        places = [TopicPartition(topic, index) for index in range(self.wiring.cluster.partition_count(topic) or 0)]
-        self._places[topic] = places
-        return places
-
     def append_batch(self, batch: ProducerBatch, now_ms: int) -> None:
         """Put a ready-made batch behind what waits for its partition; there must be memory for it."""
         self.accumulator.append_batch(batch)
@@ -211,94 +205,23 @@ class ProducerCore:
         if error.code.is_retriable:
             error = as_abortable(error)
         if self.transaction.state is State.IN_TRANSACTION:
-            self.delivery.out += self.transaction.record_failed(error)
+            self.out += self.transaction.record_failed(error)
         return error
-
-    def no_memory(self, size: int, waited_ms: int) -> KafkaException:
-        """The error of a caller that waited for memory too long."""
-        text = f"{size} bytes do not fit: buffer.memory is {self.accumulator.memory_bytes}, {self.accumulator.memory_free} free"
-        return BufferExhaustedException(f"{text}; waited for {waited_ms} ms", stored=Stored.NO, api="Produce")
-
-    def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
-        """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait; or does not let us in at all."""
-        if self._refused_login is not None and self._refused_login[1] >= heard_since_ms:
-            return again(self._refused_login[0])
-        state = self.wiring.cluster.topic(topic)
-        if state is None or state.code is codes.NONE or state.code.is_retriable or state.heard_ms < heard_since_ms:
-            return None
-        return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
-
-    def unknown_topic(self, topic: str, partition: int | None, heard_since_ms: int) -> UnknownTopicOrPartitionException | None:
-        """The error of a topic, or a partition of it, that nobody knows, if brokers said so at or after a time."""
-        state = self.wiring.cluster.topic(topic)
-        if state is None or state.heard_ms < heard_since_ms:
-            return None
-        if state.code is codes.UNKNOWN_TOPIC_OR_PARTITION:
-            what = f"no broker knows the topic {topic!r}"
-        elif partition is not None and 0 < state.partition_count <= partition:
-            what = f"topic {topic!r} has {state.partition_count} partitions, there is no partition {partition}"
-        else:
-            return None
-        place = TopicPartition(topic, -1 if partition is None else partition)
-        return UnknownTopicOrPartitionException(what, topic_partition=place, stored=Stored.NO, api="Metadata")
 
     @property
     def outstanding_count(self) -> int:
         """Records without an outcome."""
-        count = 0
-        for topic_partition in self.delivery.partitions():
-            first = self.accumulator.first_position(topic_partition)
-            count += 0 if first is None else self.accumulator.position_next(topic_partition) - first
-            count += sum(batch.count for batch in self.delivery.queue(topic_partition).batches() if not batch.is_done)
-        return count
+        return self.outstanding.count()
 
     def reason_for_waiting(self) -> KafkaException | None:
         """Why nothing has gone on lately, as far as anybody knows."""
-        return self.delivery.reason_for_waiting()
-
-    def partitions_with_leader(self, topic: str) -> list[int]:
-        """Partitions that can be written now: they have a leader, and it has taken what is ready for it (`availability.timeout.ms`)."""
-        state = self.wiring.cluster.topic(topic)
-        hanging = self._hanging_leaders()
-        return [] if state is None else [i for i, p in sorted(state.partitions.items()) if p.leader_id >= 0 and p.leader_id not in hanging]
-
-    def _hanging_leaders(self) -> set[int | None]:
-        """Nodes for which something has been ready longer than `partitioner.availability.timeout.ms`."""
-        timeout_ms = self._availability_timeout_ms
-        if not timeout_ms:
-            return set()
-        ready = ((tp, self.accumulator.ready_at_ms(tp)) for tp in self.accumulator.partitions())
-        late_ms = self._advanced_ms - timeout_ms
-        return {self.wiring.cluster.leader_of(tp) for tp, ready_at_ms in ready if ready_at_ms is not None and ready_at_ms < late_ms}
-
-    def _loads(self, topic: str) -> tuple[list[int], list[int]]:
-        """Partitions that can be written now, and how many batches wait for each."""
-        partitions = self.partitions_with_leader(topic)
-        return partitions, [self.accumulator.waiting_count(TopicPartition(topic, partition)) for partition in partitions]
-
-    def waited_in_vain(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
-        """The error of a caller that waited for a topic or partition too long."""
-        metadata, count = self.wiring.metadata, self.wiring.cluster.partition_count(topic)
-        if metadata.last_error is not None or self.wiring.cluster.updated_ms is None:
-            what = self.wiring.attempts.describe(self.wiring.known_addresses, waited_ms)
-            cause: KafkaException = metadata.last_error or NetworkException(what, stored=Stored.NO)
-        elif count is not None and partition is not None:
-            what = f"topic {topic!r} has {count} partitions, there is no partition {partition}; waited for {waited_ms} ms"
-            cause = UnknownTopicOrPartitionException(topic_partition=TopicPartition(topic, partition), stored=Stored.NO)
-        else:
-            what = f"no broker knows the topic {topic!r}; asked for {waited_ms} ms"
-            cause = UnknownTopicOrPartitionException(f"topic {topic!r}", stored=Stored.NO)
-        error = TimeoutException(what, stored=Stored.NO)
-        error.__cause__ = cause
-        return error
+        return self.wiring.metadata.last_error or self.identity.last_error or (self.transaction and self.transaction.last_error) or None
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Fail everything and everybody: the shell cannot go on."""
-        self.delivery.give_up(error)
-        calls = [flush.call for flush in self._flushes] + ([self._close.call] if self._close is not None else [])
-        effects, self.delivery.out = self.delivery.out, []
-        effects += [FailCall(call=call, error=error) for call in calls]
-        self._flushes.clear()
+        self.giving_up.give_up(error)
+        effects = self._taken_out()
+        effects += [FailCall(call=call, error=error) for call in self.callers.drop()]
         return effects if self.transaction is None else effects + self.transaction.give_up(error)
 
     # Events.
@@ -312,20 +235,20 @@ class ProducerCore:
                 if event.is_stale:
                     self.wiring.metadata.refresh()
             case events.FlushCalled():
-                positions = {tp: self.accumulator.position_next(tp) for tp in self._outstanding()}
-                self._flushes.append(_Flush(event.call, positions))
+                self.callers.flush(event.call)
             case events.CloseCalled():
-                self._close = _Close(event.call, event.deadline_ms)
+                self.callers.close(event.call, event.deadline_ms)
             case events.HandlerAnswered():
-                self.delivery.desk.answered(event, now_ms)
+                self.desk.answered(event, now_ms)
             case Answered():
                 self._answered(event, now_ms)
             case Written():
+                self.sending.request_is_over(event.token)
                 self.delivery.written(event, now_ms)
             case Failed():
                 self._failed(event, now_ms)
             case Connected():
-                self._refused_login = None
+                self.reasons.refused_login = None
                 self.wiring.attempts.succeeded(event.address)
             case Disconnected():
                 self._disconnected(event, now_ms)
@@ -334,14 +257,14 @@ class ProducerCore:
 
     def _call(self, event: events.TransactionCall) -> None:
         assert self.transaction is not None, "the public producer refuses transactions without a transactional id"
-        self.delivery.out += self.transaction.call(event)
+        self.out += self.transaction.call(event)
 
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
         self.wiring.attempts.failed(event.address, event.reason, now_ms)
         self.wiring.metadata.refresh()
         if event.error is not None:
-            self._refused_login = event.error, now_ms
-            self.delivery.out.append(WakeCallers())
+            self.reasons.refused_login = event.error, now_ms
+            self.out.append(WakeCallers())
         if self.transaction is not None:
             self.transaction.coordinators.forget_address(event.address)
 
@@ -351,22 +274,23 @@ class ProducerCore:
             self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
         match token:
             case ProduceSent():
+                self.sending.request_is_over(token)
                 self.delivery.answered(event, now_ms)
             case MetadataAsked():
                 self.wiring.metadata.answered(event.message, now_ms)
-                self.delivery.queues.metadata_heard()
-                self.delivery.desk.metadata_heard(now_ms)
-                self.delivery.out.append(WakeCallers())
+                self.queues.metadata_heard()
+                self.desk.metadata_heard(now_ms)
+                self.out.append(WakeCallers())
             case IdentityAsked():
                 refusal = self.identity.answered(event.message, now_ms)
                 if refusal is not None:
-                    self.delivery.give_up(refusal)
+                    self.giving_up.give_up(refusal)
             case FactsAsked():
                 self._facts_heard(token.topic, event.message, now_ms)
             case StepAsked():
                 assert self.transaction is not None
                 wait_ms = self.wiring.wait_ms(self.transaction.failures + 1)
-                self.delivery.out += self.transaction.answered(token.step, event.message, wait_ms, now_ms)
+                self.out += self.transaction.answered(token.step, event.message, wait_ms, now_ms)
             case _:
                 raise AssertionError(f"an answer to nothing: {event}")
 
@@ -374,23 +298,24 @@ class ProducerCore:
         token, error = event.token, network_error(event)
         match token:
             case ProduceSent():
+                self.sending.request_is_over(token)
                 self.delivery.failed(event, now_ms)
             case MetadataAsked():
                 self.wiring.metadata.unanswered(error)
             case IdentityAsked() if event.is_unsupported or event.error is not None:
                 self.identity.unanswered(error, now_ms)
-                self.delivery.give_up(error)
+                self.giving_up.give_up(error)
             case IdentityAsked():
                 self.identity.unanswered(error, now_ms)
             case FactsAsked():
                 self._facts_heard(token.topic, None, now_ms)
             case StepAsked() if event.is_unsupported or event.error is not None:
                 assert self.transaction is not None
-                self.delivery.out += self.transaction.unsupported(token.step, error)
+                self.out += self.transaction.unsupported(token.step, error)
             case StepAsked():
                 assert self.transaction is not None
                 wait_ms = self.wiring.wait_ms(self.transaction.failures + 1)
-                self.delivery.out += self.transaction.unanswered(token.step, error, wait_ms, now_ms)
+                self.out += self.transaction.unanswered(token.step, error, wait_ms, now_ms)
             case _:
                 raise AssertionError(f"a failure of nothing: {event}")
 
@@ -406,33 +331,32 @@ class ProducerCore:
     def _hurries(self) -> bool:
         """Whether nothing lingers: somebody waits for everything, or for memory."""
         is_completing = self.transaction is not None and self.transaction.is_completing
-        return bool(self._flushes) or self._close is not None or is_completing or self.callers_waiting_for_memory > 0
+        return self.callers.are_any or is_completing
 
     def _advance(self, now_ms: int) -> None:
-        delivery, transaction = self.delivery, self.transaction
-        self._advanced_ms = now_ms
+        transaction = self.transaction
+        self.availability.now_ms = now_ms
         self.partitioner.loads_changed()
-        delivery.expire(now_ms)
+        self.giving_up.expire(now_ms)
         if transaction is not None:
-            delivery.out += transaction.expire(now_ms, self._unreachable)
+            self.out += transaction.expire(now_ms, self._unreachable)
             if transaction.is_failed:
-                delivery.drop_unsent()
-        if self._close is not None and now_ms >= self._close.deadline_ms:
-            delivery.give_up(TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO))
-        delivery.send_ready(now_ms, hurries=self._hurries)
+                self.giving_up.drop_unsent()
+        if self.callers.is_late(now_ms):
+            self.giving_up.give_up(TimeoutException("the producer was closed before this record had its outcome", stored=Stored.NO))
+        self.sending.send_ready(now_ms, hurries=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, now_ms)
         self._ask(now_ms)
-        self._settle(now_ms)
+        self.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.has_callers)
         self.next_deadline_ms = self._next_deadline(now_ms)
 
     def _advance_transaction(self, transaction: TransactionManager, now_ms: int) -> None:
-        delivery = self.delivery
-        has_batches = not delivery.is_idle
-        step = transaction.next_step(now_ms, has_batches=has_batches, needs_epoch=delivery.needs_epoch)
+        has_batches, needs_epoch = not self.outstanding.is_empty, self.queues.need_epoch(self.identity.current)
+        step = transaction.next_step(now_ms, has_batches=has_batches, needs_epoch=needs_epoch)
         if step is not None and (address := self._address_for(transaction, step, now_ms)) is not None:
             self._request(address, transaction.request(step), StepAsked(step))
-        delivery.out += transaction.finished(has_batches=has_batches, needs_epoch=delivery.needs_epoch)
+        self.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
 
     def _unreachable(self) -> KafkaException | None:
         """Why no broker can be reached, as a caller is told that waited for `max.block.ms`; None when one can."""
@@ -461,37 +385,19 @@ class ProducerCore:
                 self._request(address, facts_request(topic), FactsAsked(topic))
 
     def _request(self, address: Address, message: Any, token: Any) -> None:
-        self.delivery.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=self.wiring.request_timeout_ms))
-
-    def _outstanding(self) -> list[TopicPartition]:
-        return [tp for tp in self.delivery.partitions() if self.delivery.position_outstanding(tp) is not None]
-
-    def _settle(self, now_ms: int) -> None:
-        """Callers of flush and close whose wait is over."""
-        for flush in list(self._flushes):
-            for topic_partition, position in list(flush.positions.items()):
-                outstanding = self.delivery.position_outstanding(topic_partition)
-                if outstanding is None or outstanding >= position:
-                    del flush.positions[topic_partition]
-            if not flush.positions:
-                self._flushes.remove(flush)
-                self.delivery.out.append(CompleteCall(call=flush.call))
-        is_done = self.is_idle and not (self.transaction is not None and self.transaction.has_callers)
-        if self._close is not None and self._close.call is not None and (is_done or now_ms >= self._close.deadline_ms):
-            self.delivery.out.append(CompleteCall(call=self._close.call))
-            self._close.call = None
+        self.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=self.wiring.request_timeout_ms))
 
     def _next_deadline(self, now_ms: int) -> int | None:
         wiring = self.wiring
         times: list[int | None] = []
-        times.append(self.delivery.next_deadline_ms(now_ms, hurries=self._hurries))
+        times.append(self.sending.next_deadline_ms(now_ms, hurries=self._hurries))
+        times.append(self.giving_up.next_deadline_ms())
         metadata_ms = wiring.metadata.next_deadline_ms(now_ms)
         times.append(metadata_ms)
         times.append(self.identity.next_deadline_ms(now_ms))
         if self.transaction is not None:
             times.append(self.transaction.next_deadline_ms(now_ms))
-        if self._close is not None and self._close.call is not None:
-            times.append(self._close.deadline_ms)
+        times.append(self.callers.deadline_ms)
         if not self.is_idle or metadata_ms is not None or self.transaction is not None:
             # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
             times += [wiring.attempts.retry_at_ms(address, now_ms) for address in wiring.known_addresses]

@@ -1,0 +1,79 @@
+"""Callers that wait for the end of everything they handed over: flush and close."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.effects import CompleteCall
+from chaffinch.producer.core.outstanding import Outstanding
+
+
+@dataclass(slots=True)
+class _Flush:
+    """A caller that waits until everything before these positions has its outcome."""
+
+    call: Any
+    positions: dict[TopicPartition, int]
+
+
+@dataclass(slots=True)
+class _Close:
+    call: Any
+    deadline_ms: int
+
+
+class Callers:
+    """Who waits."""
+
+    def __init__(self, outstanding: Outstanding) -> None:
+        self.for_memory = 0
+        """How many wait in `send`."""
+        self._outstanding = outstanding
+        self._flushes: list[_Flush] = []
+        self._close: _Close | None = None
+
+    @property
+    def are_any(self) -> bool:
+        """Whether somebody waits for everything, or for memory; or did, and the producer is closed since."""
+        return bool(self._flushes) or self._close is not None or self.for_memory > 0
+
+    def flush(self, call: Any) -> None:
+        """Somebody waits for what is outstanding now."""
+        self._flushes.append(_Flush(call, self._outstanding.ends()))
+
+    def close(self, call: Any, deadline_ms: int) -> None:
+        """Nothing more will come; what has no outcome at the deadline fails."""
+        self._close = _Close(call, deadline_ms)
+
+    def is_late(self, now_ms: int) -> bool:
+        """Whether what has no outcome has to fail now."""
+        return self._close is not None and now_ms >= self._close.deadline_ms
+
+    def settle(self, now_ms: int, *, others_wait: bool) -> Iterator[CompleteCall]:
+        """Those whose wait is over. `others_wait`: somebody waits for a transaction, and close with him."""
+        for flush in list(self._flushes):
+            for topic_partition, position in list(flush.positions.items()):
+                outstanding = self._outstanding.first_position(topic_partition)
+                if outstanding is None or outstanding >= position:
+                    del flush.positions[topic_partition]
+            if not flush.positions:
+                self._flushes.remove(flush)
+                yield CompleteCall(call=flush.call)
+        is_done = self._outstanding.is_empty and not others_wait
+        if self._close is not None and self._close.call is not None and (is_done or now_ms >= self._close.deadline_ms):
+            yield CompleteCall(call=self._close.call)
+            self._close.call = None
+
+    def drop(self) -> list[Any]:
+        """Flushes and close that will never be settled: the shell cannot go on."""
+        calls = [flush.call for flush in self._flushes] + ([self._close.call] if self._close is not None else [])
+        self._flushes.clear()
+        return calls
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When close stops waiting."""
+        return self._close.deadline_ms if self._close is not None and self._close.call is not None else None

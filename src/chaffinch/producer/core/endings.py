@@ -1,0 +1,110 @@
+"""How a batch ends: each of its records is told its outcome, once; its memory is free again; its transaction hears of a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from chaffinch.errors import KafkaException
+from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.culprits import Written
+from chaffinch.producer.core.effects import CompleteBatch, Effect, FailRecords, WakeCallers
+from chaffinch.producer.core.errors_again import again, as_abortable
+from chaffinch.producer.core.partition_queues import PartitionQueues
+from chaffinch.producer.core.transaction import TransactionManager
+from chaffinch.producer.core.transaction_moves import State
+from chaffinch.producer.core.wiring import Wiring
+
+NOTHING_DROPPED: frozenset[int] = frozenset()
+
+
+class Endings:
+    """Appends the effects to `out`."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        accumulator: Accumulator,
+        queues: PartitionQueues,
+        transaction: TransactionManager | None,
+        out: list[Effect],
+    ) -> None:
+        self.out = out
+        self._wiring = wiring
+        self._accumulator = accumulator
+        self._queues = queues
+        self._transaction = transaction
+
+    def complete(self, batch: ProducerBatch, verdict: Written) -> None:
+        """Every record is written."""
+        self._wiring.counts["batches_written"] += 1
+        self._wiring.counts["records_written"] += batch.count
+        self.release(batch.memory_bytes)
+        self.out.append(CompleteBatch(batch=batch, base_offset=verdict.base_offset, log_append_time_ms=verdict.log_append_time_ms))
+
+    def end(
+        self,
+        batch: ProducerBatch,
+        error: KafkaException,
+        errors: Mapping[int, KafkaException] | None = None,
+        *,
+        is_unstored: bool,
+        dropped: frozenset[int] = NOTHING_DROPPED,
+    ) -> None:
+        """A batch that is under way, or has come back, is over: every record fails."""
+        self._queues.of(batch.topic_partition).failed(batch, is_unstored=is_unstored)
+        self.fail(batch, error, errors, dropped=dropped)
+
+    def fail(
+        self,
+        batch: ProducerBatch,
+        error: KafkaException,
+        errors: Mapping[int, KafkaException] | None = None,
+        *,
+        dropped: frozenset[int] = NOTHING_DROPPED,
+    ) -> None:
+        """Every record fails: those in `errors` with their own, the others with `error`; a transaction fails with them."""
+        self.tell(batch, error, errors, dropped=dropped)
+        if self._transaction is not None:
+            self.out += self._transaction.record_failed(errors[min(errors)] if errors else error)
+
+    def abandon(self, batch: ProducerBatch, error: KafkaException) -> None:
+        """Every record of a batch whose answer is awaited fails; it stays in flight, for its numbers, until the answer is in."""
+        batch.is_done = True
+        self.tell(batch, error)
+
+    def tell(
+        self,
+        batch: ProducerBatch,
+        error: KafkaException,
+        errors: Mapping[int, KafkaException] | None = None,
+        *,
+        dropped: frozenset[int] = NOTHING_DROPPED,
+    ) -> None:
+        """Every record fails, and the transaction knows why."""
+        self._wiring.counts["records_failed"] += batch.count - len(dropped)
+        self._wiring.counts["records_dropped"] += len(dropped)
+        self.release(batch.memory_bytes)
+        batch.memory_bytes = 0
+        self.out.append(FailRecords(batch=batch, error=error, errors=errors or {}, dropped=dropped))
+
+    def tell_culprits(self, batch: ProducerBatch, errors: Mapping[int, KafkaException], dropped: frozenset[int]) -> None:
+        """Only the records in `errors` fail, and those in `dropped` are dropped: the others go on."""
+        self._wiring.counts["records_failed"] += len(errors)
+        self._wiring.counts["records_dropped"] += len(dropped)
+        self.out.append(FailRecords(batch=batch, error=None, errors=errors, dropped=dropped))
+
+    def release(self, memory_bytes: int) -> None:
+        """So much of `buffer.memory` is free again."""
+        self._accumulator.release(memory_bytes)
+        self.out.append(WakeCallers())
+
+    def in_words(self, error: KafkaException) -> KafkaException:
+        """In a transaction what is retriable or late is told as abortable (decision 30), or as what has ended the producer."""
+        if self._transaction is None:
+            return error
+        if self._transaction.state is not State.FATAL_ERROR or self._transaction.error is None:
+            return as_abortable(error)
+        fatal = again(self._transaction.error)
+        fatal.topic_partition, fatal.stored = error.topic_partition, error.stored
+        return fatal

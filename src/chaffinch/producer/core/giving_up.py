@@ -1,0 +1,104 @@
+"""Batches that end without an answer: time is up, their transaction has failed, or the producer ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from chaffinch.errors import KafkaException
+from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.endings import Endings
+from chaffinch.producer.core.in_flight import PartitionQueue
+from chaffinch.producer.core.late_errors import dropped_with_transaction, expired, given_up
+from chaffinch.producer.core.partition_queues import PartitionQueues
+from chaffinch.producer.core.transaction import TransactionManager
+from chaffinch.producer.core.transaction_moves import State
+from chaffinch.producer.core.wiring import Wiring
+
+
+class GivingUp:
+    """`reason_for_waiting`: why nothing has been sent lately, as far as anybody knows."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        accumulator: Accumulator,
+        queues: PartitionQueues,
+        endings: Endings,
+        transaction: TransactionManager | None,
+        reason_for_waiting: Callable[[], KafkaException | None],
+    ) -> None:
+        self._wiring = wiring
+        self._accumulator = accumulator
+        self._queues = queues
+        self._endings = endings
+        self._transaction = transaction
+        self._reason_for_waiting = reason_for_waiting
+
+    def expire(self, now_ms: int) -> None:
+        """Fail every batch whose delivery timeout is over. One whose answer is awaited keeps its numbers until the answer comes."""
+        too_old_ms = now_ms - self._wiring.delivery_timeout_ms
+        oldest_ms = self._accumulator.oldest_ms()
+        if oldest_ms is not None and oldest_ms <= too_old_ms:
+            for batch in self._accumulator.take_expired(too_old_ms):
+                self._endings.fail(batch, self._expired(batch, is_awaited=False))
+        for queue in self._queues.all():
+            if not queue.is_idle:
+                self._expire_queue(queue, too_old_ms)
+
+    def _expire_queue(self, queue: PartitionQueue, too_old_ms: int) -> None:
+        for batch in [b for b in queue.in_flight if b.created_ms <= too_old_ms and not b.is_done]:
+            error = self._expired(batch, is_awaited=True)
+            self._endings.abandon(batch, error)
+            if self._transaction is not None:
+                self._endings.out += self._transaction.record_failed(error)
+        for batch in [b for b in (*queue.retries, *queue.returned) if b.created_ms <= too_old_ms]:
+            self._endings.end(batch, self._expired(batch, is_awaited=False), is_unstored=not batch.possibly_stored)
+
+    def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
+        cause = batch.last_error or self._reason_for_waiting()
+        return self._endings.in_words(expired(batch, self._wiring.delivery_timeout_ms, cause, is_awaited=is_awaited))
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first batch expires."""
+        oldest_ms = self._accumulator.oldest_ms()
+        times = [] if oldest_ms is None else [oldest_ms]
+        for queue in self._queues.all():
+            if not queue.is_idle:
+                times += [batch.created_ms for batch in queue.batches() if not batch.is_done]
+        return min(times) + self._wiring.delivery_timeout_ms if times else None
+
+    def drop_unsent(self) -> None:
+        """The transaction has failed or is being aborted: what is not under way fails with it."""
+        transaction = self._transaction
+        assert transaction is not None, "only a transaction's records fail together"
+        gives_up = transaction.state in (State.ABORTING, State.FATAL_ERROR)
+        for batch in self._take_all():
+            self._endings.tell(batch, self._dropped(transaction, batch))
+        for queue in self._queues.all():
+            if gives_up:
+                dropped = queue.drop_waiting()
+            else:
+                dropped, queue.returned = queue.returned, []
+            for batch in dropped:
+                self._endings.tell(batch, self._dropped(transaction, batch))
+
+    @staticmethod
+    def _dropped(transaction: TransactionManager, batch: ProducerBatch) -> KafkaException:
+        return dropped_with_transaction(batch, transaction.error, is_final=transaction.state is State.FATAL_ERROR)
+
+    def give_up(self, error: KafkaException) -> None:
+        """Fail everything that has no outcome: the producer is being closed, or nothing can be written any more."""
+        for batch in self._take_all():
+            self._endings.tell(batch, given_up(batch, error, is_awaited=False))
+        for queue in self._queues.all():
+            for batch in queue.drop_waiting():
+                self._endings.tell(batch, given_up(batch, error, is_awaited=False))
+            for batch in [b for b in queue.in_flight if not b.is_done]:
+                self._endings.abandon(batch, given_up(batch, error, is_awaited=True))
+
+    def _take_all(self) -> Iterator[ProducerBatch]:
+        """Empty the accumulator."""
+        for topic_partition in self._accumulator.partitions():
+            while (batch := self._accumulator.take(topic_partition)) is not None:
+                yield batch

@@ -1,0 +1,72 @@
+"""Why a caller of `send` cannot go on: no memory, no topic, or nobody to ask."""
+
+from __future__ import annotations
+
+from chaffinch.errors import (
+    BufferExhaustedException,
+    KafkaException,
+    NetworkException,
+    Stored,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+    codes,
+    exception_for,
+)
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.errors_again import again
+from chaffinch.producer.core.wiring import Wiring
+
+
+class Reasons:
+    """Errors made of what is known at the moment."""
+
+    def __init__(self, wiring: Wiring, accumulator: Accumulator) -> None:
+        self.refused_login: tuple[KafkaException, int] | None = None
+        """A broker did not let us in, and when; None after one that did."""
+        self._wiring = wiring
+        self._accumulator = accumulator
+
+    def no_memory(self, size: int, waited_ms: int) -> KafkaException:
+        """The error of a caller that waited for memory too long."""
+        text = f"{size} bytes do not fit: buffer.memory is {self._accumulator.memory_bytes}, {self._accumulator.memory_free} free"
+        return BufferExhaustedException(f"{text}; waited for {waited_ms} ms", stored=Stored.NO, api="Produce")
+
+    def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
+        """Why the topic cannot be used, if a broker said so at or after a time and it is no use to wait; or does not let us in at all."""
+        if self.refused_login is not None and self.refused_login[1] >= heard_since_ms:
+            return again(self.refused_login[0])
+        state = self._wiring.cluster.topic(topic)
+        if state is None or state.code is codes.NONE or state.code.is_retriable or state.heard_ms < heard_since_ms:
+            return None
+        return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
+
+    def unknown_topic(self, topic: str, partition: int | None, heard_since_ms: int) -> UnknownTopicOrPartitionException | None:
+        """The error of a topic, or a partition of it, that nobody knows, if brokers said so at or after a time."""
+        state = self._wiring.cluster.topic(topic)
+        if state is None or state.heard_ms < heard_since_ms:
+            return None
+        if state.code is codes.UNKNOWN_TOPIC_OR_PARTITION:
+            what = f"no broker knows the topic {topic!r}"
+        elif partition is not None and 0 < state.partition_count <= partition:
+            what = f"topic {topic!r} has {state.partition_count} partitions, there is no partition {partition}"
+        else:
+            return None
+        place = TopicPartition(topic, -1 if partition is None else partition)
+        return UnknownTopicOrPartitionException(what, topic_partition=place, stored=Stored.NO, api="Metadata")
+
+    def waited_in_vain(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
+        """The error of a caller that waited for a topic or partition too long."""
+        metadata, count = self._wiring.metadata, self._wiring.cluster.partition_count(topic)
+        if metadata.last_error is not None or self._wiring.cluster.updated_ms is None:
+            what = self._wiring.attempts.describe(self._wiring.known_addresses, waited_ms)
+            cause: KafkaException = metadata.last_error or NetworkException(what, stored=Stored.NO)
+        elif count is not None and partition is not None:
+            what = f"topic {topic!r} has {count} partitions, there is no partition {partition}; waited for {waited_ms} ms"
+            cause = UnknownTopicOrPartitionException(topic_partition=TopicPartition(topic, partition), stored=Stored.NO)
+        else:
+            what = f"no broker knows the topic {topic!r}; asked for {waited_ms} ms"
+            cause = UnknownTopicOrPartitionException(f"topic {topic!r}", stored=Stored.NO)
+        error = TimeoutException(what, stored=Stored.NO)
+        error.__cause__ = cause
+        return error

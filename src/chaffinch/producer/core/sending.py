@@ -1,0 +1,163 @@
+"""Which batches are sent now, and with which they share a request. Follows Sender.java, `sendProducerData`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from chaffinch.client.addresses import Address
+from chaffinch.errors import TransactionAbortableException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.effects import Effect, SendRequest
+from chaffinch.producer.core.giving_up import GivingUp
+from chaffinch.producer.core.identity import IdentityKeeper
+from chaffinch.producer.core.in_flight import PartitionQueue
+from chaffinch.producer.core.outstanding import Outstanding
+from chaffinch.producer.core.partition_queues import PartitionQueues
+from chaffinch.producer.core.produce_requests import TRANSACTIONAL_VERSION_MAX, ProduceSent
+from chaffinch.producer.core.transaction import TransactionManager
+from chaffinch.producer.core.wiring import Wiring
+
+
+class Sending:
+    """Appends Produce requests to `out`, and counts those without an answer."""
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        accumulator: Accumulator,
+        queues: PartitionQueues,
+        identity: IdentityKeeper,
+        transaction: TransactionManager | None,
+        giving_up: GivingUp,
+        out: list[Effect],
+    ) -> None:
+        self._wiring = wiring
+        self._accumulator = accumulator
+        self._queues = queues
+        self._outstanding = Outstanding(accumulator, queues)
+        self._identity = identity
+        self._transaction = transaction
+        self._giving_up = giving_up
+        self._out = out
+        self._requests: Counter[Address] = Counter()
+        self._turn = 0
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Produce requests without an answer."""
+        return sum(self._requests.values())
+
+    def request_is_over(self, sent: ProduceSent) -> None:
+        """Its answer is in, or will not come: there is room for another one."""
+        self._requests[sent.address] -= 1
+
+    def send_ready(self, now_ms: int, *, hurries: bool) -> None:
+        """Send every batch that may go now. `hurries`: nothing lingers."""
+        open_requests: dict[Address, ProduceSent] = {}
+        candidates = self._outstanding.partitions()
+        # Partitions take turns at the front, because the requests per broker are limited; one batch each, so that they share requests.
+        self._turn = (self._turn + 1) % max(1, len(candidates))
+        candidates = candidates[self._turn :] + candidates[: self._turn]
+        while candidates:
+            candidates = [tp for tp in candidates if self._send_one(tp, now_ms, open_requests, hurries=hurries)]
+        for sent in open_requests.values():
+            self._emit(sent)
+
+    def _send_one(self, topic_partition: TopicPartition, now_ms: int, open_requests: dict[Address, ProduceSent], *, hurries: bool) -> bool:
+        queue = self._queues.of(topic_partition)
+        if not self._may_send(queue, now_ms, hurries=hurries):
+            return False
+        address = self._leader(topic_partition, now_ms)
+        if address is None:
+            return False
+        sent = open_requests.get(address)
+        if sent is not None and not sent.takes(topic_partition, self._next_size(queue), self._wiring.request_bytes_max):
+            self._emit(open_requests.pop(address))
+            sent = None
+        if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
+            return False
+        batch = queue.next_batch(now_ms, self._identity.current, lambda: self._accumulator.take(topic_partition))
+        if batch is None:
+            return False
+        if sent is None:
+            sent = open_requests[address] = ProduceSent(address)
+        sent.add(batch)
+        batch.sent_to = address
+        return True
+
+    def _next_size(self, queue: PartitionQueue) -> int:
+        """Bytes of the batch that `next_batch` would give; an upper bound for one that is not encoded yet."""
+        numbered_or_back = (*queue.retries, *queue.returned)
+        return numbered_or_back[0].size if numbered_or_back else self._accumulator.first_size(queue.topic_partition)
+
+    def _may_send(self, queue: PartitionQueue, now_ms: int, *, hurries: bool) -> bool:
+        """Whether the partition has a batch that may go now, but for its leader."""
+        if not (queue.retries or queue.returned):
+            ready_at_ms = self._accumulator.ready_at_ms(queue.topic_partition)
+            if ready_at_ms is None or (ready_at_ms > now_ms and not hurries):
+                return False
+        if self._identity.is_missing:
+            self._identity.want()
+            return False
+        if queue.needs_epoch(self._identity.current):
+            if self._transaction is not None:
+                self._fail_used_up(queue.topic_partition)
+                return False
+            self._identity.bump()
+            if self._identity.is_missing:
+                self._identity.want()
+                return False
+        if queue.retries and (leader := self._wiring.cluster.leader_address(queue.topic_partition)) is not None:
+            queue.hurry(leader, now_ms)
+        if not queue.wants_batch(now_ms, self._identity.current):
+            return False
+        return self._transaction is None or self._transaction.may_send(queue.topic_partition)
+
+    def _fail_used_up(self, topic_partition: TopicPartition) -> None:
+        """The partition takes nothing more under this epoch, and within a transaction there is no other: it has to be aborted."""
+        assert self._transaction is not None
+        text = "the broker took a batch of this partition although one before it was not stored: the partition needs another epoch"
+        self._out += self._transaction.record_failed(TransactionAbortableException(text, topic_partition=topic_partition, api="Produce"))
+        self._giving_up.drop_unsent()
+
+    def _leader(self, topic_partition: TopicPartition, now_ms: int) -> Address | None:
+        address = self._wiring.cluster.leader_address(topic_partition)
+        if address is None:
+            self._wiring.metadata.use(topic_partition.topic, now_ms)
+            self._wiring.metadata.refresh()
+            return None
+        return address if self._wiring.attempts.may_try(address, now_ms) else None
+
+    def _emit(self, sent: ProduceSent) -> None:
+        wiring = self._wiring
+        self._requests[sent.address] += 1
+        wiring.counts["requests_sent"] += 1
+        wiring.counts["batches_sent"] += len(sent.batches)
+        wiring.counts["records_sent"] += sum(batch.count for batch in sent.batches.values())
+        wiring.counts["bytes_sent"] += sent.size
+        self._out.append(
+            SendRequest(
+                address=sent.address,
+                message=sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=wiring.transactional_id),
+                token=sent,
+                timeout_ms=wiring.request_timeout_ms,
+                version_max=None if wiring.transactional_id is None else TRANSACTIONAL_VERSION_MAX,
+                expects_answer=wiring.acks != 0,
+            )
+        )
+
+    def next_deadline_ms(self, now_ms: int, *, hurries: bool) -> int | None:
+        """When a batch may be sent that waits for no event."""
+        times: list[int] = []
+        for topic_partition in self._accumulator.partitions():
+            ready_at_ms = self._accumulator.ready_at_ms(topic_partition)
+            if ready_at_ms is not None and not hurries:
+                times.append(ready_at_ms)
+            if (waiting := self._queues.get(topic_partition)) is not None:
+                times.append(waiting.not_before_ms)  # Of a batch that is over: the partition may have nothing else under way.
+        for queue in self._queues.all():
+            if not queue.is_idle:
+                times.append(queue.not_before_ms)
+                times += [batch.retry_at_ms for batch in queue.retries]
+        return min((time for time in times if time > now_ms), default=None)
