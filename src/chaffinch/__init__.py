@@ -1,17 +1,18 @@
 """Chaffinch: precise Kafka writes from Python and Spark. One bad record never sinks its batch.
 
 Everything a user needs is here: `from chaffinch import EmbeddedBroker, Producer, errors`. Names are imported on first use
-(PEP 562), so that `import chaffinch` costs next to nothing and a broker never loads the producer.
+(PEP 562), so that `import chaffinch` costs next to nothing and a broker never loads the producer. Not even `typing` is loaded: the
+command comes through here, and until its own first line runs Ctrl-C is a traceback.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
 from chaffinch.version import VERSION as __version__
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Final
+
     from chaffinch import errors
     from chaffinch.broker.embedded import EmbeddedBroker
     from chaffinch.consumer.consumer import Consumer
@@ -53,6 +54,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
     if name == "errors":
         return import_module("chaffinch.errors")
     if name not in _MODULES:

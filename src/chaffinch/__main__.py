@@ -1,6 +1,18 @@
-"""`python -m chaffinch`: the same as the command `chaffinch`."""
+"""The command `chaffinch`, and `python -m chaffinch`. Almost nothing is imported here, so that Ctrl-C ends it in silence from the start."""
 
-from chaffinch.cli.main import main
+import sys
+
+EXIT_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Entry point. Never returns: ends with SystemExit."""
+    try:
+        from chaffinch.cli.main import main as run
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    run()
+
 
 if __name__ == "__main__":
     main()

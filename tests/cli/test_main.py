@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -83,12 +85,30 @@ def test_a_broker_starts_without_the_compiler_and_arrow():
     assert done.stdout == "set()\n"
 
 
-def test_little_is_loaded_before_ctrl_c_ends_it_quietly():
-    """Until `main` runs, Ctrl-C ends in Python's own traceback: that time must stay short."""
-    code = "import sys; before = set(sys.modules); import chaffinch.cli.main; print(*sorted(set(sys.modules) - before))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert "chaffinch.cli.main" in loaded
-    assert not {"dataclasses", "inspect", "logging", "argparse", "typer"} & set(loaded)
+def test_next_to_nothing_is_loaded_before_ctrl_c_ends_it_quietly():
+    """Until the entry point runs, Ctrl-C ends in Python's own traceback: that time must stay short."""
+    code = "import sys; before = set(sys.modules); import chaffinch.__main__; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["__future__", "chaffinch", "chaffinch.__main__", "chaffinch.version"]
+
+
+INTERRUPTED_WHILE_LOADING = """
+import runpy, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "chaffinch.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+"""
+
+
+@pytest.mark.parametrize("start", ["runpy.run_module('chaffinch', run_name='__main__')", "from chaffinch.__main__ import main; main()"])
+def test_ctrl_c_while_the_command_is_loaded_ends_it_quietly(start):
+    """As `python -m chaffinch`, and as the installed command, whose entry point this is."""
+    with open(Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
+        assert tomllib.load(file)["project"]["scripts"] == {"chaffinch": "chaffinch.__main__:main"}
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_WHILE_LOADING + start], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
