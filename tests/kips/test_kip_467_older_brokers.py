@@ -45,6 +45,22 @@ class TestOlderBrokers:
         assert rig.trace == [f"a{KEYLESS}c@0/0", "ac@0/1"]
         assert len([r for r in rig.requests if isinstance(r, DescribeConfigsRequest)]) == 1
 
+    def test_32_for_a_null_key_beside_a_wrong_timestamp(self) -> None:
+        """Apache Kafka has one code for all culprits of a batch; only the text beside each tells them apart."""
+        rig = Rig(configs=COMPACTED)
+        rig.send(f"a{KEYLESS}cd")
+        rig.answer(rejected(1, 2, code=codes.INVALID_TIMESTAMP))
+        rig.answer(OK)
+        assert rig.fate(f"a{KEYLESS}cd") == ["0", "InvalidCompactionKeyException no", TIMESTAMP, "1"]
+
+    def test_32_for_a_null_key_from_a_broker_that_says_what_it_means(self) -> None:
+        rig = Rig(configs=COMPACTED)
+        rig.send(f"a{KEYLESS}c")
+        rig.answer(rejected((1, codes.INVALID_TIMESTAMP), code=codes.INVALID_TIMESTAMP))
+        rig.answer(OK)
+        assert rig.fate(f"a{KEYLESS}c") == ["0", TIMESTAMP, "1"]
+        assert not [r for r in rig.requests if isinstance(r, DescribeConfigsRequest)]
+
     def test_87_for_a_null_key_on_any_other_topic(self) -> None:
         rig = Rig()
         rig.send(f"a{KEYLESS}")

@@ -41,6 +41,8 @@ POSSIBLY_STORED_CODES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NOT_ENO
 # The broker expected another sequence, or has forgotten the producer: this attempt was not written, and a new number is needed.
 GAP_CODES: Final = frozenset({codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID})
 RETRIED: Final = frozenset({Handling.RETRY, Handling.REFRESH_AND_RETRY})
+# Beside a null key these may mean it: 87 is Apache Kafka's number for it, and where timestamps are wrong too, 32 stands for all.
+MAY_MEAN_THE_KEY: Final = frozenset({codes.INVALID_RECORD, codes.INVALID_TIMESTAMP})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,7 +320,7 @@ def _needs_facts(answer: BatchAnswer, situation: Situation) -> bool:
         return True
     if answer.code is codes.CORRUPT_MESSAGE:
         return any(situation.key_of(index) is None for index in range(situation.count))
-    return answer.code is codes.INVALID_RECORD and any(
+    return answer.code in MAY_MEAN_THE_KEY and any(
         _is_within(entry, situation) and _is_vague(entry) and situation.key_of(entry.batch_index) is None for entry in answer.blamed
     )
 
@@ -332,7 +334,7 @@ def recognised(answer: BatchAnswer, situation: Situation) -> BatchAnswer:
     if answer.code is codes.CORRUPT_MESSAGE and facts.is_compacted:
         keyless = [Blamed(batch_index=i) for i in range(situation.count) if situation.key_of(i) is None]
         return BatchAnswer(code=codes.INVALID_COMPACTION_KEY, blamed=keyless) if keyless else answer
-    if answer.code is codes.INVALID_RECORD and facts.is_compacted:
+    if answer.code in MAY_MEAN_THE_KEY and facts.is_compacted:
         blamed = [_with_compaction_code(entry, situation) for entry in answer.blamed]
         return BatchAnswer(code=answer.code, blamed=blamed, message=answer.message)
     return answer
@@ -345,7 +347,7 @@ def _with_compaction_code(entry: Blamed, situation: Situation) -> Blamed:
 
 
 def _is_vague(entry: Blamed) -> bool:
-    """Whether a null key may be what was meant: 87 stands for it where brokers use Apache Kafka's numbers."""
+    """Whether a null key may be what was meant. It is looked at before the timestamp, by every broker."""
     return entry.code is None or entry.code is codes.INVALID_RECORD
 
 
