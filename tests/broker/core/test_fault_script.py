@@ -17,9 +17,12 @@ from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.apis import APIS, Api
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest
+from chaffinch.protocol.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
 from tests.broker.batches import batch_of
@@ -71,6 +74,9 @@ class TestWhomARuleHits:
         (AddPartitionsToTxnRequest(v3_and_below_topics=[AddPartitionsToTxnTopic(name="a", partitions=[7])]), 7),
         (produce_request("a", None, partition=7), 7),
         (MetadataRequest(topics=[MetadataRequestTopic(name="a")]), None),
+        (DeleteTopicsRequest(topic_names=["a"]), None),
+        (ElectLeadersRequest(election_type=0, topic_partitions=[TopicPartitions(topic="a", partitions=[7])]), 7),
+        (WriteTxnMarkersRequest(markers=[WritableTxnMarker(topics=[WritableTxnMarkerTopic(name="a", partition_indexes=[7])])]), 7),
     )  # fmt: skip
 
     @pytest.mark.parametrize(("request_", "partition"), REQUESTS, ids=lambda value: type(value).__name__)
@@ -120,6 +126,38 @@ class TestTheScriptItself:
             script.add()
         with pytest.raises(ConfigException, match="3 faults already"):
             script.add()
+
+    IMPOSSIBLE = (
+        ({"topic": ""}, "topic of a fault: a topic name cannot be empty"),
+        ({"topic": "a b"}, "topic of a fault: topic name 'a b' holds more than"),
+        ({"api": "ApiVersions", "topic": "orders"}, "topic of a fault: ApiVersions requests name no topics"),
+        ({"api": "DescribeGroups", "topic": "orders"}, "topic of a fault: DescribeGroups requests name no topics"),
+        ({"api": "Metadata", "topic": "orders", "partition": 0}, "partition of a fault: Metadata requests name no partitions"),
+        ({"api": "Heartbeat", "partition": 0}, "partition of a fault: Heartbeat requests name no partitions"),
+        ({"error": "NO_SUCH_ERROR_AT_ALL"}, "unknown error"),
+    )
+
+    @pytest.mark.parametrize(("rule", "says"), IMPOSSIBLE)
+    def test_a_rule_that_no_request_can_fit_is_refused_and_takes_no_id(self, rule: dict[str, Any], says: str) -> None:
+        script = FaultScript()
+        with pytest.raises(ConfigException, match=f"^{says}"):
+            script.add(**rule)
+        assert not script
+        assert script.add() == 1
+
+    @pytest.mark.parametrize("api", [api for api in APIS.values() if api.served], ids=lambda api: api.name)
+    def test_what_may_be_asked_for_is_what_requests_name(self, api: Api) -> None:
+        places = [place for version in api.served for place in named_places(sample(api.request, version), lambda _: "t", lambda _: ())]
+        rules: list[tuple[dict[str, Any], bool]] = [
+            ({"topic": "t"}, any(topic is not None for topic, _ in places)),
+            ({"partition": 0}, any(partition is not None for _, partition in places)),
+        ]
+        for rule, is_named in rules:
+            if is_named:
+                FaultScript().add(api=api.name, **rule)
+            else:
+                with pytest.raises(ConfigException, match=f"{api.name} requests name no"):
+                    FaultScript().add(api=api.name, **rule)
 
 
 class TestSlowDown:

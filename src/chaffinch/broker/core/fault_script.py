@@ -13,16 +13,24 @@ from enum import Enum
 from typing import Any, TypeAlias
 from uuid import UUID
 
+from chaffinch.broker.core import topic_names
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol import apis
 from chaffinch.protocol.messages.fetch import FetchRequest
+from chaffinch.protocol.primitives import Array
+from chaffinch.protocol.schema import Message
 from chaffinch.settings import LIKENESS_MIN
 
 RULES_MAX = 1000
 """Rules at a time. More is a mistake, and every request is held against all of them."""
 
 NUMBER_MAX = 2**31 - 1
+
+# The names that Kafka's messages share: of lists of topics, of lists of their partitions, of lists whose elements hold topics.
+_TOPICS = ("topics", "topic_names", "v3_and_below_topics", "topic_partitions")
+_PARTITIONS = ("partitions", "partition_indexes")
+_AROUND_TOPICS = ("groups", "transactions", "markers")
 
 _CODES_BY_NUMBER = {str(code.number): code for code in reversed(codes.ALL)}
 
@@ -113,9 +121,11 @@ class FaultScript:
     ) -> int:
         """Add a rule; its id. Names are Kafka's; `error` may be the number of a code. None: the action's default, where it has one.
 
-        Raises ConfigException for an unknown name, for numbers that mean nothing, and for what another action is told.
+        Raises ConfigException for an unknown name, for numbers that mean nothing, for what another action is told, and for a rule that
+        no request can fit.
         """
-        _check_name("API", api, [known.name for known in apis.APIS.values() if known.served])
+        requests = {known.name: known.request for known in apis.APIS.values() if known.served}
+        _check_name("API", api, list(requests))
         _check_name("action", action, [known.value for known in FaultAction])
         given = {"error": error, "delay_ms": delay_ms, "bytes_per_second": bytes_per_second, "direction": direction}
         told = _told(FaultAction(action), given)
@@ -124,14 +134,14 @@ class FaultScript:
         _check_text("client_id", client_id)
         if partition is not None:
             _check_number("partition", partition, 0)
+        _check_place(requests[api], api, topic, partition)
         _check_number("count", count, 1)
         _check_number("delay_ms", told["delay_ms"], 0)
         _check_number("bytes_per_second", told["bytes_per_second"], 1)
         if len(self._faults) >= RULES_MAX:
             raise ConfigException(f"there are {RULES_MAX} faults already: clear some")
-        self._last_id += 1
         fault = Fault(
-            id=self._last_id,
+            id=self._last_id + 1,
             api=api,
             topic=topic,
             partition=partition,
@@ -144,6 +154,7 @@ class FaultScript:
             remaining=count,
         )
         self._faults.append(fault)
+        self._last_id = fault.id
         return fault.id
 
     def list(self) -> Sequence[Fault]:
@@ -173,12 +184,11 @@ class FaultScript:
 def named_places(message: Any, name_of: Callable[[UUID], str | None], session_places: Callable[[int], Iterable[Place]]) -> Iterator[Place]:
     """What a request names, after (None, None) for the request itself; for a Fetch in a session also what the session knows.
 
-    Works on the names that Kafka's messages share: lists of topics with `name`, `topic` or `topic_id`, of partitions with `index`,
-    `partition` or numbers, and both within groups and transactions.
+    Topics have `name`, `topic` or `topic_id`, or are names; partitions have `index` or `partition`, or are numbers.
     """
     yield None, None
-    for part in (message, *(getattr(message, "groups", None) or ()), *(getattr(message, "transactions", None) or ())):
-        for field in ("topics", "topic_names", "v3_and_below_topics"):
+    for part in (message, *(inner for field in _AROUND_TOPICS for inner in getattr(message, field, None) or ())):
+        for field in _TOPICS:
             for topic in getattr(part, field, None) or ():
                 yield from _places_of_topic(topic, name_of)
     if isinstance(message, FetchRequest) and message.session_id:
@@ -190,8 +200,9 @@ def _places_of_topic(topic: Any, name_of: Callable[[UUID], str | None]) -> Itera
     if not name and getattr(topic, "topic_id", None) is not None:
         name = name_of(topic.topic_id)
     yield name, None
-    for partition in getattr(topic, "partitions", None) or getattr(topic, "partition_indexes", None) or ():
-        yield name, partition_index(partition)
+    for field in _PARTITIONS:
+        for partition in getattr(topic, field, None) or ():
+            yield name, partition_index(partition)
 
 
 def partition_index(partition: Any) -> int:
@@ -225,6 +236,26 @@ def _check_name(what: str, value: object, known: Sequence[str]) -> None:
 def _check_text(what: str, value: object) -> None:
     if value is not None and not isinstance(value, str):
         raise ConfigException(f"{what} of a fault must be a text, not {value!r}")
+
+
+def _check_place(request: type[Message], api: str, topic: str | None, partition: int | None) -> None:
+    """Refuse a topic that nobody can have, and what this API's requests do not name: such a rule would wait for ever."""
+    fault = None if topic is None else topic_names.fault_of(topic)
+    if fault is not None:
+        raise ConfigException(f"topic of a fault: {fault}")
+    around = [element for name, element in _lists(request) if name in _AROUND_TOPICS]
+    topics = [element for part in (request, *around) for name, element in _lists(part) if name in _TOPICS]
+    if topic is not None and not topics:
+        raise ConfigException(f"topic of a fault: {api} requests name no topics")
+    if partition is not None and not any(name in _PARTITIONS for element in topics for name, _ in _lists(element)):
+        raise ConfigException(f"partition of a fault: {api} requests name no partitions")
+
+
+def _lists(part: object) -> Iterator[tuple[str, object]]:
+    """The lists in a message, with what they are lists of; none in what is no message."""
+    for field in getattr(part, "FIELDS", ()):
+        if isinstance(field.kind, Array):
+            yield field.name, field.kind.element
 
 
 def _check_number(what: str, value: object, minimum: int) -> None:
