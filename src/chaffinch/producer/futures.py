@@ -106,6 +106,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None for success; waits up to `timeout` seconds."""
+        if (batch := self.batch) is not None and batch.outcome is not None and not self._is_watched:
+            return None  # As `_state` would say, without asking twice.
         # The result is written before the state, so whoever sees the state sees the result.
         return self._exception if self._state == _base.FINISHED else super().exception(timeout)
 
