@@ -155,6 +155,25 @@ def test_an_old_heartbeat_says_nothing_of_a_new_generation():
     assert rig.state is State.STABLE
 
 
+@pytest.mark.parametrize("way", [HeartbeatRequest, SyncGroupRequest])
+def test_who_was_replaced_does_not_replace_in_turn(way):
+    rig = Rig(**{"group.instance.id": "i"}).reach(State.STABLE)
+    if way is SyncGroupRequest:
+        rig.core.group.membership.rebalance("a test")
+        rig.poll()
+        rig.answer_join(generation=2)
+        rig.answer_sync(code=number_of("FENCED_INSTANCE_ID"))
+    else:
+        rig.advance(3_000)
+        rig.answer(HeartbeatRequest, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
+    for _ in range(2):
+        with pytest.raises(errors.FencedInstanceIdException):
+            rig.poll()
+        rig.advance(10_000)
+        assert not rig.pending(JoinGroupRequest)
+    assert rig.callbacks[-1] == (("lost", 2) if way is HeartbeatRequest else ("revoke", 2))
+
+
 class TestTime:
     @pytest.mark.parametrize("state", [State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE])
     @pytest.mark.parametrize("is_static", [False, True])

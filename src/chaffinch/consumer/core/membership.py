@@ -149,8 +149,8 @@ class Membership:
         """Send what is due."""
         self._check_poll_interval(now_ms)
         address = self._finder.address(now_ms)
-        if address is None or now_ms < self._not_before_ms:
-            return
+        if address is None or now_ms < self._not_before_ms or self.fatal is not None:
+            return  # Who was replaced joins no more: it would replace the other in turn.
         if self.state is State.JOINING and "join" not in self._under_way:
             self._send_join(address)
         elif self.state is State.SYNCING and "sync" not in self._under_way and self._knows_topics():
