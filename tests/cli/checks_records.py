@@ -164,23 +164,32 @@ def files_of_tables_go_there_and_back(shell: Shell) -> None:
 
 def whole_rows_with_a_key_field(shell: Shell) -> None:
     topic = topic_of(shell, "whole")
-    shell.ok("produce", "--topic", topic, "--format", "json", "--key-field", "id", stdin=b'{"id": 7, "x": [1]}\n{"x":2}\n')
-    shell.ok("produce", "--topic", topic, "--format", "csv", "--key-field", "id", stdin=b'id,name\n8,joe\n,"a,b"\n')
-    table = pa.table({"id": [9, None], "at": [b"bytes", None]})
-    pq.write_table(table, shell.folder / "rows.parquet")
-    shell.ok("produce", "--topic", topic, str(shell.folder / "rows.parquet"), "--key-field", "id")
-    assert pairs(shell, topic) == [
-        ("7", '{"id": 7, "x": [1]}'),
-        (None, '{"x":2}'),
-        ("8", '{"id":"8","name":"joe"}'),
-        (None, '{"id":null,"name":"a,b"}'),
-        ("9", '{"id":9,"at":"bytes"}'),
-        (None, '{"id":null,"at":null}'),
-    ]
-    shell.refused("produce", "--topic", topic, str(shell.folder / "rows.parquet"), says="column 'id' is unknown")
+    pq.write_table(pa.table({"id": [9, None], "at": [b"bytes", None]}), shell.folder / "rows.parquet")
+    file = str(shell.folder / "keyless.jsonl")
+    for source, first, keyless in [
+        ((shell.file("rows.jsonl", '{"id": 7, "x": [1]}\n{"x":2}\n'),), "line 2", '{"x":2}'),
+        ((shell.file("rows.csv", 'id,name\n8,joe\n,"a,b"\n'),), "row 2", '{"id":null,"name":"a,b"}'),
+        ((str(shell.folder / "rows.parquet"),), "row 2", '{"id":null,"at":null}'),
+    ]:
+        made = shell("produce", "--topic", topic, *source, "--key-field", "id", "--rejected", file)
+        assert f"1 row rejected, 1 written; {first}: no key: field 'id' is missing or null; all" in made.err
+        with open(file) as kept:
+            (row,) = map(json.loads, kept)
+        assert (made.status, row["row"], row["value"], row["error_name"]) == (1, 2, keyless, "INVALID_RECORD")
+    assert pairs(shell, topic) == [("7", '{"id": 7, "x": [1]}'), ("8", '{"id":"8","name":"joe"}'), ("9", '{"id":9,"at":"bytes"}')]
+    for rows, names in ((str(shell.folder / "rows.parquet"), "id, at"), (shell.file("ages.csv", "key,timestamp\na,1\n"), "key, timestamp")):
+        shell.refused("produce", "--topic", topic, rows, says=f"there is no column 'value', the columns are {names}; --key-field NAME")
     shell.refused(
         "produce", "--topic", topic, str(shell.folder / "rows.parquet"), "--key-field", "ip", says="the columns are id, at", status=2
     )
+
+
+def the_first_rejected_row_is_the_first_in_the_input(shell: Shell) -> None:
+    """Though the broker's refusal comes later than what can be seen here."""
+    topic = topic_of(shell, "first", "cleanup.policy=compact")
+    rows = b'{"key":"a","value":"1"}\n{"value":"no key"}\n{"key":"c","value":"3","partition":7}\n{\n'
+    made = shell("produce", "--topic", topic, "--format", "json", stdin=rows)
+    assert "3 rows rejected, 1 written; line 2: INVALID_COMPACTION_KEY (87)" in made.err
 
 
 def broken_rows_of_csv(shell: Shell) -> None:
@@ -291,6 +300,7 @@ CHECKS = [
     json_carries_everything_there_and_back,
     files_of_tables_go_there_and_back,
     whole_rows_with_a_key_field,
+    the_first_rejected_row_is_the_first_in_the_input,
     broken_rows_of_csv,
     a_transaction_is_all_or_nothing,
     reading_starts_and_ends_where_it_is_told,

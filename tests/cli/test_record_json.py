@@ -96,11 +96,16 @@ def test_what_is_no_record(text, reason):
     [
         ('{"id":"a"}', b"a"),
         ('{"id":7}', b"7"),
-        ('{"id":null}', None),
-        ("{}", None),
+        ('{"id":""}', b""),
         ('{"id":{"x":[1]}}', b'{"x":[1]}'),
         ('{"id":true}', b"true"),
     ],
 )
 def test_a_field_as_key(text, key):
     assert keyed_object("id")(text.encode()) == (key, text.encode(), [], None, None)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"id":null}', '{"ids":1}'])
+def test_no_field_as_key(text):
+    with pytest.raises(ValueError, match=r"^no key: field 'id' is missing or null$"):
+        keyed_object("id")(text.encode())

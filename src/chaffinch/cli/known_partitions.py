@@ -29,11 +29,9 @@ def with_known_partitions(pieces: Iterator[Piece], topic: Topic, bad: RejectedRo
         if not len(beyond):
             yield piece
             continue
-        # What stands before them in the input is named first.
-        bad.add_broken(piece.broken)
         bad.add(piece.table, piece.numbers, _rejected(piece.table, topic, beyond), clock.wall_ms())
         kept = np.setdiff1d(np.arange(len(piece.table)), beyond)
-        yield piece._replace(table=piece.table.take(pa.array(kept)), numbers=piece.numbers[kept], broken=[])
+        yield piece._replace(table=piece.table.take(pa.array(kept)), numbers=piece.numbers[kept])
 
 
 def _beyond(table: pa.Table, partition_count: int) -> Numbers:

@@ -55,13 +55,20 @@ def record_of(text: bytes) -> TextRecord:
 
 
 def keyed_object(key_field: str) -> Callable[[bytes], TextRecord]:
-    """A reader of JSON objects that are the value as a whole, with one of their fields for a key (missing or null: no key)."""
+    """A reader of JSON objects that are the value as a whole, with one of their fields, which they must have, for a key."""
 
     def read(text: bytes) -> TextRecord:
         key = _object(text).get(key_field)
+        if key is None:
+            raise ValueError(no_key(key_field))
         return TextRecord(key=_bytes(key), value=text, headers=[], timestamp=None, partition=None)
 
     return read
+
+
+def no_key(key_field: str) -> str:
+    """What is wrong with a row that has nothing where its key should be: written all the same, it would go anywhere."""
+    return f"no key: field {key_field!r} is missing or null"
 
 
 def headers_of(value: Any) -> Headers:

@@ -39,12 +39,16 @@ class RejectedRows:
 
     def __init__(self, topic: str, unit: str, out: IO[bytes] | None, parquet_writer: Any | None) -> None:
         self.count = 0
-        self.first: str | None = None
-        """The first one's number and reason, in words."""
+        self._first: tuple[int, str] | None = None
         self._topic = topic
         self._unit = unit
         self._out = out
         self._writer = parquet_writer
+
+    @property
+    def first(self) -> str | None:
+        """Number and reason, in words, of the one that stands first in the input, whatever was found out first."""
+        return None if self._first is None else f"{self._unit} {self._first[0]}: {self._first[1]}"
 
     def add(self, table: pa.Table, numbers: Numbers, result: pa.Table, now_ms: int) -> None:
         """Rows that were sent in vain: `result` is `SendTableResult.rejected`, `table` what was sent, `numbers` its rows' numbers."""
@@ -54,7 +58,9 @@ class RejectedRows:
         records = table.select([name for name in COLUMNS if name in table.schema.names]).take(pa.array(rows))
         found = RecordColumns.from_arrow(records, timestamp_default_ms=now_ms).to_arrow()
         partitions = np.maximum(result.column("partition").to_numpy(), -1)
-        self._note(int(numbers[rows[0]]), f"{result['error'][0]} ({result['code'][0]}): {result['message'][0]}", len(rows))
+        first = int(np.argmin(rows))
+        reason = f"{result['error'][first]} ({result['code'][first]}): {result['message'][first]}"
+        self._note(int(numbers[rows[first]]), reason, len(rows))
         self._write(
             {
                 **{name: found.column(name) for name in ("key", "value", "headers", "timestamp")},
@@ -73,7 +79,8 @@ class RejectedRows:
         if not broken:
             return
         code = codes.INVALID_RECORD
-        self._note(broken[0].number, broken[0].reason, len(broken))
+        first = min(broken, key=lambda row: row.number)
+        self._note(first.number, first.reason, len(broken))
         count = len(broken)
         self._write(
             {
@@ -92,8 +99,8 @@ class RejectedRows:
         )
 
     def _note(self, number: int, reason: str, count: int) -> None:
-        if self.first is None:
-            self.first = f"{self._unit} {number}: {reason}"
+        if self._first is None or number < self._first[0]:
+            self._first = number, reason
         self.count += count
 
     def _write(self, columns: dict[str, Any]) -> None:

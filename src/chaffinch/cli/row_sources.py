@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from chaffinch.cli.csv_quotes import QuoteWatch
 from chaffinch.cli.record_json import compact
-from chaffinch.cli.record_texts import READ_ONLY, TextRecord, headers_of, parse_json, partition_of, timestamp_of
+from chaffinch.cli.record_texts import READ_ONLY, TextRecord, headers_of, no_key, parse_json, partition_of, timestamp_of
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.records.arrow_columns import HEADER_TYPE
 
@@ -230,8 +230,8 @@ def _numbered(count: int, first: int, skipped: dict[int, BrokenRow]) -> tuple[Nu
 def _csv_piece(table: pa.Table, numbers: Numbers, broken: list[BrokenRow], key_field: str | None, file: IO[bytes]) -> Piece:
     done = file.tell() if file.seekable() else 0
     if key_field is not None:
-        return Piece(keyed_rows(table, key_field), numbers, broken, done)
-    table = table.drop_columns([name for name in READ_ONLY if name in table.schema.names])
+        return keyed_piece(table, numbers, broken, key_field, done)
+    table = _record_columns(table)
     original, good = table, np.ones(len(table), bool)
     for name, parse, kind in _CSV_PARSERS:
         if name not in table.schema.names:
@@ -254,7 +254,7 @@ def _csv_headers(text: str) -> list[dict[str, Any]]:
 
 
 def _number(text: str) -> Any:
-    return int(text) if text.removeprefix("-").isdecimal() else text
+    return int(text) if text.isascii() and text.removeprefix("-").isdecimal() else text
 
 
 _CSV_PARSERS: Final[tuple[tuple[str, Callable[[str], Any], pa.DataType], ...]] = (
@@ -310,24 +310,32 @@ def _tables(batches: Any, key_field: str | None) -> Iterator[Piece]:
             numbers = np.arange(number, number + len(table), dtype=np.int64)
             number += len(table)
             if key_field is not None:
-                table = keyed_rows(table, key_field)
+                yield keyed_piece(table, numbers, [], key_field, number - 1)
             else:
-                table = table.drop_columns([name for name in READ_ONLY if name in table.schema.names])
-            yield Piece(table, numbers, [], number - 1)
+                yield Piece(_record_columns(table), numbers, [], number - 1)
 
 
-def keyed_rows(table: pa.Table, key_field: str) -> pa.Table:
-    """Each row as a JSON object for a value, with one of its columns for a key."""
+def _record_columns(table: pa.Table) -> pa.Table:
+    """Without what reading a topic adds. KafkaException where there is nothing to be a value."""
+    names = table.schema.names
+    if "value" not in names:
+        raise KafkaException(f"there is no column 'value', the columns are {', '.join(names)}; --key-field NAME takes rows as a whole")
+    return table.drop_columns([name for name in READ_ONLY if name in names])
+
+
+def keyed_piece(table: pa.Table, numbers: Numbers, broken: list[BrokenRow], key_field: str, done: int) -> Piece:
+    """Each row as a JSON object for a value, with one of its columns for a key; rows with a null there are broken too."""
     if key_field not in table.schema.names:
         raise ConfigException(f"--key-field {key_field!r}: the columns are {', '.join(table.schema.names)}")
     rows = [{name: _plain(value) for name, value in row.items()} for row in table.to_pylist()]
-    keys = [row[key_field] for row in rows]
-    return pa.table(
-        {
-            "key": pa.array([None if key is None else str(key).encode() for key in keys], pa.binary()),
-            "value": pa.array([compact(row).encode() for row in rows], pa.binary()),
-        }
-    )
+    has_key = np.array([row[key_field] is not None for row in rows], bool)
+    values = [compact(row).encode() for row in rows]
+    keyless = [BrokenRow(int(numbers[index]), values[index], no_key(key_field)) for index in np.flatnonzero(~has_key)]
+    columns = {
+        "key": pa.array([str(row[key_field]).encode() for row in rows if row[key_field] is not None], pa.binary()),
+        "value": pa.array(values, pa.binary()).filter(pa.array(has_key)),
+    }
+    return Piece(pa.table(columns), numbers[has_key], broken + keyless, done)
 
 
 def _plain(value: Any) -> Any:
