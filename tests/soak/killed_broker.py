@@ -40,6 +40,11 @@ class KilledBroker:
     def log_text(self) -> str:
         return Path(self._log.name).read_text()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the broker runs"
+        return self._process.pid
+
     def start(self) -> None:
         """Returns once the broker accepts. Raises RuntimeError with the end of its log when it does not."""
         command = [str(Path(sys.executable).with_name("chaffinch")), "broker", "--listen", self._listen, "--data-dir", str(self._data_dir)]

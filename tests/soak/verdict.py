@@ -11,10 +11,17 @@ from tests.soak.writers import ABORT_EVERY, PLAIN_TOPIC, TRANSACTIONS_TOPIC, Out
 
 SECONDS_WITHOUT_RECORDS_MAX = 30.0
 CONSUME_BATCH = 5000
+CONSUME_SECONDS = 0.5
 
 
 def read_all(bootstrap_servers: str, topic: str) -> dict[int, list[bytes]]:
     """partition -> values in order, up to the last stable offset."""
+    found = read_with_offsets(bootstrap_servers, topic)
+    return {partition: [value for _, value in records] for partition, records in found.items()}
+
+
+def read_with_offsets(bootstrap_servers: str, topic: str) -> dict[int, list[tuple[int, bytes]]]:
+    """partition -> (offset, value) in order, up to the last stable offset."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -27,19 +34,21 @@ def read_all(bootstrap_servers: str, topic: str) -> dict[int, list[bytes]]:
     try:
         partitions = sorted(consumer.list_topics(topic, 30).topics[topic].partitions)
         consumer.assign([confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in partitions])
-        values: dict[int, list[bytes]] = {number: [] for number in partitions}
-        unfinished = set(partitions)
+        records: dict[int, list[tuple[int, bytes]]] = {number: [] for number in partitions}
+        unfinished, silent_seconds = set(partitions), 0.0
         while unfinished:
-            messages = consumer.consume(CONSUME_BATCH, SECONDS_WITHOUT_RECORDS_MAX)
-            assert messages, f"no end of {topic}-{sorted(unfinished)} in sight"
+            # It waits for a whole batch, or for so long.
+            messages = consumer.consume(CONSUME_BATCH, CONSUME_SECONDS)
+            silent_seconds = 0.0 if messages else silent_seconds + CONSUME_SECONDS
+            assert silent_seconds < SECONDS_WITHOUT_RECORDS_MAX, f"no end of {topic}-{sorted(unfinished)} in sight"
             for message in messages:
                 if message.error() is None:
-                    values[message.partition()].append(message.value())
+                    records[message.partition()].append((message.offset(), message.value()))
                 elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     unfinished.discard(message.partition())
                 else:
                     raise confluent_kafka.KafkaException(message.error())
-        return values
+        return records
     finally:
         consumer.close()
 
