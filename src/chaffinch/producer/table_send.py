@@ -88,11 +88,21 @@ class _Sending:
         with door.lock:
             partition_count = cluster.partition_count(topic) or 0
             with_leader = door.core.availability.partitions(topic)
-        partitions = door.core.partitioner.choose_for_columns(topic, columns, partition_count, with_leader, self.batch_bytes)
-        if asked is not None:
-            partitions = np.where(asked >= 0, asked, partitions)
-        columns, numbers, partitions = self._set_aside(topic, columns, numbers, partitions, partition_count, beyond)
-        for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes):
+        sizes = columns.sizes()
+        partitions: npt.NDArray[Any]
+        if asked is not None and (asked >= 0).all():
+            partitions = asked
+        else:
+            choose = door.core.partitioner.choose_for_columns
+            partitions = choose(topic, columns, partition_count, with_leader, self.batch_bytes, sizes)
+            if asked is not None:
+                partitions = np.where(asked >= 0, asked, partitions)
+        bad = (sizes > self._record_bytes_max) | (columns.timestamps < 0) | (partitions >= partition_count)
+        if bad.any():
+            self._set_aside(topic, columns, numbers, partitions, sizes, partition_count, np.flatnonzero(bad), beyond)
+            good = np.flatnonzero(~bad)
+            columns, numbers, partitions, sizes = columns.take(good), numbers[good], partitions[good], sizes[good]
+        for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes, sizes):
             self._send_run(topic, run)
 
     def _set_aside(
@@ -101,20 +111,17 @@ class _Sending:
         columns: RecordColumns,
         rows: Rows,
         partitions: npt.NDArray[Any],
+        sizes: Rows,
         partition_count: int,
+        bad: Rows,
         beyond: Stop | None,
-    ) -> tuple[RecordColumns, Rows, npt.NDArray[Any]]:
-        """Stop rows that cannot be sent whatever the broker says; the others are returned. `beyond`: why not to partitions it has not."""
-        sizes = columns.sizes()
-        too_large, early, too_far = sizes > self._record_bytes_max, columns.timestamps < 0, partitions >= partition_count
-        bad = too_large | early | too_far
-        if not bad.any():
-            return columns, rows, partitions
-        for index in np.flatnonzero(bad):
+    ) -> None:
+        """Stop rows that cannot be sent whatever the broker says, `bad` by index. `beyond`: why not to partitions it has not."""
+        for index in bad:
             place = TopicPartition(topic, int(partitions[index]))
-            if too_far[index]:
+            if partitions[index] >= partition_count:
                 stop = beyond or self._door.core.reasons.waited_in_vain(topic, place.partition, 0)
-            elif too_large[index]:
+            elif sizes[index] > self._record_bytes_max:
                 found = self._door.too_large(int(sizes[index]), _record_of(topic, columns, partitions, int(index)))
                 assert found is not None, "a record above the limit is stopped"
                 stop = found
@@ -124,8 +131,6 @@ class _Sending:
                 text = f"timestamp {columns.timestamps[index]} ms lies before 1970"
                 stop = InvalidTimestampException(text, topic_partition=place, stored=Stored.NO, api="Produce")
             self._stop(rows[index : index + 1], place, stop)
-        good = np.flatnonzero(~bad)
-        return columns.take(good), rows[good], partitions[good]
 
     def _send_run(self, topic: str, run: Run) -> None:
         place, door = TopicPartition(topic, run.partition), self._door

@@ -126,12 +126,14 @@ class Run(NamedTuple):
     rows: Rows
 
 
-def runs(columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], partition_count: int, batch_bytes: int) -> Iterator[Run]:
+def runs(
+    columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], partition_count: int, batch_bytes: int, sizes: Rows | None = None
+) -> Iterator[Run]:
     """The records as batches of about `batch_bytes`, in each partition in the order of the table; a larger record has its own.
 
-    `rows` are the records' rows in the table, `partitions` theirs, each from 0 to partition_count-1.
+    `rows` are the records' rows in the table, `partitions` theirs, each from 0 to partition_count-1; `sizes`, if they are known.
     """
-    sizes = columns.sizes()
+    sizes = columns.sizes() if sizes is None else sizes
     size, changes = int(sizes.sum()), np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
     if len(changes) < size // batch_bytes + partition_count:
         # Batch after batch stands together as it is, as rows without keys do.

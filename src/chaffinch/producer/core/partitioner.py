@@ -113,11 +113,17 @@ class Partitioner:
         self._weights.clear()
 
     def choose_for_columns(
-        self, topic: str, columns: RecordColumns, partition_count: int, with_leader: Sequence[int], batch_bytes: int
+        self,
+        topic: str,
+        columns: RecordColumns,
+        partition_count: int,
+        with_leader: Sequence[int],
+        batch_bytes: int,
+        sizes: npt.NDArray[np.int64] | None = None,
     ) -> Partitions:
         """The partition of each record. Those without a key go, in order, up to `batch_bytes` at a time to one partition after the other.
 
-        `with_leader`: which can be written now; when there are none, any will do.
+        `with_leader`: which can be written now; when there are none, any will do. `sizes`: those of the records, if they are known.
         """
         candidates = np.array(with_leader or range(partition_count), np.int32)
         if self._rule == ROUND_ROBIN:
@@ -125,13 +131,13 @@ class Partitioner:
             self._turns[topic] = turn + columns.count
             return candidates[(turn + np.arange(columns.count)) % len(candidates)]
         if self._rule == MURMUR2 and (self._ignores_keys or (columns.key_valid is not None and not columns.key_valid.any())):
-            return self._spread(candidates, columns.sizes(), batch_bytes)
+            return self._spread(candidates, columns.sizes() if sizes is None else sizes, batch_bytes)
         partitions = _of_rule(self._rule, topic, columns, partition_count) if callable(self._rule) else _undecided(columns.count)
         if not self._ignores_keys and (partitions < 0).any():
             partitions = np.where(partitions < 0, columns.murmur2_partitions(partition_count), partitions)
         keyless = np.flatnonzero(partitions < 0)
         if len(keyless):
-            partitions[keyless] = self._spread(candidates, columns.sizes()[keyless], batch_bytes)
+            partitions[keyless] = self._spread(candidates, (columns.sizes() if sizes is None else sizes)[keyless], batch_bytes)
         return partitions
 
     def _spread(self, candidates: Partitions, sizes: npt.NDArray[np.int64], batch_bytes: int) -> Partitions:
