@@ -30,6 +30,16 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def counted(count: int, thing: str) -> str:
+    """`1 partition`, `2 partitions`."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def partitions_in_words(count: int) -> str:
+    """Which ones a topic has with so many: `partitions 0 to 2`, `partition 0 alone`."""
+    return f"partitions 0 to {count - 1}" if count > 1 else "partition 0 alone"
+
+
 class ProducerIdentity(NamedTuple):
     """Producer id (int64) and epoch (int16), as a record batch carries them; `NO_PRODUCER` when it carries none."""
 

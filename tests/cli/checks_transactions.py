@@ -83,7 +83,7 @@ def wrong_questions_about_transactions(shell: Shell) -> None:
     shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
     shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)
     shell.refused("transactions", "abort", *place, "--start-offset", "7", says="none is open there")
-    shell.refused("transactions", "describe-producers", "--topic", topic, "--partition", "3", says="partitions 0 to 0", status=2)
+    shell.refused("transactions", "describe-producers", "--topic", topic, "--partition", "3", says="has partition 0 alone", status=2)
     shell.refused("transactions", "find-hanging", "--partition", "3", says="needs --topic", status=2)
 
 

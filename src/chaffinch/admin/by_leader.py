@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ErrorCode, RetriableException, codes, exception_for
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.schema import Message
 
@@ -36,7 +36,7 @@ def ask_leaders(
 ) -> dict[TopicPartition, Any]:
     """The result of each partition. Raises the exception of the first code that is final, TimeoutException when time is over."""
     api = api_of(request_for([])).name
-    deadline = client.deadline(timeout_ms, f"{api} request to the leaders of {len(wanted)} partitions")
+    deadline = client.deadline(timeout_ms, f"{api} request to the leaders of {counted(len(wanted), 'partition')}")
     found: dict[TopicPartition, Any] = {}
     missing = list(wanted)
     while True:

@@ -23,6 +23,7 @@ from chaffinch.broker.core.fault_script import Fault, FaultScript
 from chaffinch.broker.http_listener import JSON, Refused, Reply, Request, json_reply
 from chaffinch.broker.server import BrokerServer
 from chaffinch.errors import ConfigException
+from chaffinch.identifiers import counted
 from chaffinch.storage.file_system import StorageError
 
 FAULT_FIELDS: Final = tuple(inspect.signature(FaultScript.add).parameters)[1:]
@@ -107,7 +108,7 @@ class Control:
         count = len(topic.partitions)
         if fault.partition is None or fault.partition < count:
             return {}
-        return {"note": f"topic {fault.topic} has {count} {'partition' if count == 1 else 'partitions'} now"}
+        return {"note": f"topic {fault.topic} has {counted(count, 'partition')} now"}
 
     def _check_origin(self, request: Request) -> None:
         host = _host_of(request.headers.get("host", ""))

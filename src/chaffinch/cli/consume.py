@@ -33,7 +33,7 @@ from chaffinch.cli.row_sinks import (
 from chaffinch.cli.times import parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException, KafkaException, OffsetOutOfRangeException, Stored
-from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
+from chaffinch.identifiers import NO_OFFSET, OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, partitions_in_words
 
 NULL_TEXT: Final = "null"
 """What stands for null in lines, unless `--null-marker` says otherwise."""
@@ -181,7 +181,7 @@ def _places(client: SyncClient, topic: str, numbers: list[int] | None) -> list[T
     places = topics.partitions_of(found)
     for number in numbers or ():
         if TopicPartition(topic, number) not in places:
-            raise ConfigException(f"--partition {number}: topic {topic!r} has partitions 0 to {len(places) - 1}")
+            raise ConfigException(f"--partition {number}: topic {topic!r} has {partitions_in_words(len(places))}")
     return places if not numbers else [TopicPartition(topic, number) for number in sorted(set(numbers))]
 
 

@@ -15,7 +15,7 @@ from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, con
 from chaffinch.cli.times import parse_ago, parse_place_in_time
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import TopicPartition, partitions_in_words
 from chaffinch.runtime.clock import SystemClock
 
 app = new_app("List, describe and delete groups, reset and delete their offsets.")
@@ -177,7 +177,7 @@ def _partitions(client: SyncClient, texts: list[str]) -> list[TopicPartition]:
         known, wanted = topics.partitions_of(topic), asked[topic.name]
         for number in wanted or ():
             if TopicPartition(topic.name, number) not in known:
-                raise ConfigException(f"--topic: topic {topic.name!r} has partitions 0 to {len(known) - 1}, and no {number}")
+                raise ConfigException(f"--topic: topic {topic.name!r} has {partitions_in_words(len(known))}, and no {number}")
         places += [place for place in known if wanted is None or place.partition in wanted]
     return places
 

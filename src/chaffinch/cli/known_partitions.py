@@ -16,6 +16,7 @@ from chaffinch.cli.record_texts import PARTITION_MAX
 from chaffinch.cli.rejected_rows import RejectedRows
 from chaffinch.cli.row_sources import Numbers, Piece
 from chaffinch.errors import Stored, codes
+from chaffinch.identifiers import partitions_in_words
 from chaffinch.producer.table_result import REJECTED_SCHEMA
 from chaffinch.producer.table_split import PARTITION
 from chaffinch.runtime.clock import SystemClock
@@ -43,9 +44,8 @@ def _beyond(table: pa.Table, partition_count: int) -> Numbers:
 
 def _rejected(table: pa.Table, topic: Topic, rows: Numbers) -> pa.Table:
     """These rows as `SendTableResult.rejected` has them."""
-    code, count, last = codes.UNKNOWN_TOPIC_OR_PARTITION, len(rows), len(topic.partitions) - 1
+    code, count, there = codes.UNKNOWN_TOPIC_OR_PARTITION, len(rows), partitions_in_words(len(topic.partitions))
     numbers = table.column(PARTITION).take(pa.array(rows)).to_pylist()
-    there = f"partitions 0 to {last}" if last else "partition 0 alone"
     columns = {
         "row": rows,
         "topic": [topic.name] * count,

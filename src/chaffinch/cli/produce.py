@@ -29,6 +29,7 @@ from chaffinch.cli.row_sinks import FORMATS, format_of
 from chaffinch.cli.row_sources import Piece
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.errors.codes import Group
+from chaffinch.identifiers import counted
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.producer.producer import Producer
 from chaffinch.records.compression import from_name
@@ -269,11 +270,11 @@ def _report(topic: str, written: int, bad: RejectedRows, path: str | None, *, is
     if as_json:
         print_json({"topic": topic, "written": written, "rejected": bad.count, "rejected_file": path, "first_rejection": bad.first})
     elif not bad.count:
-        print(f"{written} {'row' if written == 1 else 'rows'} written to {topic}")
+        print(f"{counted(written, 'row')} written to {topic}")
     if bad.count:
         rest = "nothing was written: the transaction was aborted" if is_transaction else f"{written} written"
         kept = f"all of them are in {path}" if path else "--rejected FILE keeps them"
-        count = f"{bad.count} {'row' if bad.count == 1 else 'rows'} rejected"
+        count = f"{counted(bad.count, 'row')} rejected"
         print(f"chaffinch: {topic}: {count}, {rest}; {bad.first}; {kept}", file=sys.stderr)
         raise typer.Exit(EXIT_REFUSED)
 

@@ -23,6 +23,7 @@ from chaffinch.cli.connection import (
     warn,
 )
 from chaffinch.errors import ConfigException, TopicExistsException
+from chaffinch.identifiers import counted
 
 app = new_app("List, describe, create, alter and delete topics.")
 
@@ -154,14 +155,14 @@ def _report_changed(description: TopicDescription, as_json: bool, done: str) -> 
     if as_json:
         print_json(_details(description))
     else:
-        print(f"{done} {topic.name}: {_counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
+        print(f"{done} {topic.name}: {counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}")
     for warning in description.warnings:
         warn(warning)
 
 
 def _print_description(description: TopicDescription) -> None:
     topic = description.topic
-    counts = f"{_counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
+    counts = f"{counted(len(topic.partitions), 'partition')}, replication factor {topic.replication_factor}"
     print(f"{topic.name}: {counts}, id {kafka_id(topic.topic_id)}{', internal' if topic.is_internal else ''}")
     for warning in description.warnings:
         print(f"  warning: {warning}")
@@ -222,7 +223,3 @@ def _details(description: TopicDescription) -> dict[str, Any]:
 def kafka_id(topic_id: UUID) -> str:
     """A topic's id as Kafka writes it: 22 characters of base64."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

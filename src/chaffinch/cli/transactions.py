@@ -12,7 +12,7 @@ from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, con
 from chaffinch.cli.times import time_text
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import TopicPartition, partitions_in_words
 from chaffinch.runtime.clock import SystemClock
 
 app = new_app("List and describe transactions, find those that hang and end them.")
@@ -174,7 +174,7 @@ def _places(client: SyncClient, topic: str | None, partition: int | None) -> lis
     if topic is None or partition is None:
         return places
     if TopicPartition(topic, partition) not in places:
-        raise ConfigException(f"--partition {partition}: topic {topic!r} has partitions 0 to {len(places) - 1}")
+        raise ConfigException(f"--partition {partition}: topic {topic!r} has {partitions_in_words(len(places))}")
     return [TopicPartition(topic, partition)]
 
 

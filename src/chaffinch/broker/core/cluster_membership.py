@@ -23,6 +23,7 @@ from chaffinch.broker.core.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.errors import ConfigException
+from chaffinch.identifiers import counted
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.journal import Journal
 
@@ -133,7 +134,7 @@ class ClusterMembership:
         for partition in moving:
             partition.replicas.elect(partition.replicas.assigned[0])
             self._changed_keys.append(partition.topic_partition)
-        return [Report(f"{len(moving)} partitions are led by their preferred replicas again", is_routine=True)]
+        return [Report(f"led by their preferred replicas again: {counted(len(moving), 'partition')}", is_routine=True)]
 
     def _count_change(self) -> None:
         changes = max(int(self._journal.get(_CHANGES_KEY) or b"0"), self._nodes.first_epoch)

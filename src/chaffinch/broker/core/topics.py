@@ -19,7 +19,7 @@ from chaffinch.broker.core.declared_replicas import DeclaredNodes, Replicas
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.topic_options import TopicConfig, check, resolve
 from chaffinch.errors import ConfigException, codes
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.records import compression
 from chaffinch.records.batch_header import TimestampType
 from chaffinch.records.compression import Compression
@@ -282,29 +282,31 @@ class TopicRegistry:
         factor = self._settings["default.replication.factor"] if factor == -1 else factor
         if not 1 <= count <= PARTITIONS_MAX:
             raise RequestRefused(codes.INVALID_PARTITIONS, f"a topic has between 1 and {PARTITIONS_MAX} partitions, not {count}")
-        node_count = len(self._nodes.nodes)
+        node_count, nodes = len(self._nodes.nodes), counted(len(self._nodes.nodes), "node")
         if factor < 1:
             raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, f"the replication factor must be at least 1, not {factor}")
         if factor > node_count:
             raise RequestRefused(
-                codes.INVALID_REPLICATION_FACTOR, f"replication factor {factor} is more than the {_nodes(node_count)} of this cluster"
+                codes.INVALID_REPLICATION_FACTOR,
+                f"replication factor {factor} is more than the {nodes} of this cluster",
             )
         return self._nodes.assign(count, factor, self._dice.randrange(node_count))
 
     def _new_replicas(self, topic: Topic, count: int, assignment: Sequence[Sequence[int]] | None) -> list[tuple[int, ...]]:
         """Replicas of the partitions that a topic is to get."""
         there, node_count = len(topic.partitions), len(self._nodes.nodes)
+        nodes = counted(node_count, "node")
         factor = len(topic.partitions[0].replicas.assigned)
         if not there < count <= PARTITIONS_MAX:
-            reason = f"topic {topic.name!r} has {there} partitions: it can get more, up to {PARTITIONS_MAX}, not {count}"
+            reason = f"topic {topic.name!r} has {counted(there, 'partition')}: it can get more, up to {PARTITIONS_MAX}, not {count}"
             raise RequestRefused(codes.INVALID_PARTITIONS, reason)
         if assignment is None:
             if factor > node_count:
-                reason = f"replication factor {factor} of topic {topic.name!r} is more than the {_nodes(node_count)} of this cluster"
+                reason = f"replication factor {factor} of topic {topic.name!r} is more than the {nodes} of this cluster"
                 raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, reason)
             return self._nodes.assign(count - there, factor, (topic.partitions[-1].replicas.assigned[0] + 1) % node_count)
         if len(assignment) != count - there:
-            reason = f"{count - there} partitions are to be added, replicas are given for {len(assignment)}"
+            reason = f"{counted(count - there, 'partition')} to be added, replicas are given for {len(assignment)}"
             raise RequestRefused(codes.INVALID_REPLICA_ASSIGNMENT, reason)
         checked = self._checked_assignment(assignment)
         if len(checked[0]) != factor:
@@ -432,7 +434,3 @@ def stored_compression(compression_type: str) -> Compression | None:
     if compression_type == "producer":
         return None
     return compression.from_name("none" if compression_type == "uncompressed" else compression_type)
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"

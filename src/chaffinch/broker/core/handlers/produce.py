@@ -22,7 +22,7 @@ from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.errors.exceptions import Culprit
-from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, TopicPartition
+from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, TopicPartition, partitions_in_words
 from chaffinch.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -176,7 +176,7 @@ def _outcome(
     partition = broker.topics.partition(name, data.index)
     if partition is None:
         known, place = broker.topics.get(name), TopicPartition(name, data.index)
-        has = "" if known is None else f": topic {name} has partitions 0 to {len(known.partitions) - 1}"
+        has = "" if known is None else f": topic {name} has {partitions_in_words(len(known.partitions))}"
         return Refusal(code=codes.UNKNOWN_TOPIC_OR_PARTITION, message=f"{place} does not exist on this cluster{has}")
     if name in INTERNAL:
         return Refusal(code=codes.INVALID_TOPIC_EXCEPTION, message=f"topic {name} belongs to the broker; clients cannot write it")
