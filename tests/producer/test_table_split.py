@@ -1,0 +1,41 @@
+"""A table as batches: every row once, in order within its partition, within the size, and no small ones where rows stand together."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.producer.table_split import runs
+from chaffinch.records.columns import RecordColumns
+
+PARTITIONS = 3
+
+
+def columns_of(value_bytes: list[int]) -> RecordColumns:
+    values = [bytes([index % 256]) * size for index, size in enumerate(value_bytes)]
+    return RecordColumns.from_lists(None, values, list(range(len(values))))
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, PARTITIONS - 1)), min_size=1, max_size=80), st.integers(1, 300))
+def test_each_row_once_in_order_and_within_the_size(rows: list[tuple[int, int]], batch_bytes: int) -> None:
+    columns, partitions = columns_of([size for size, _ in rows]), np.array([partition for _, partition in rows], np.int32)
+    numbers, sizes = np.arange(len(rows)) + 1000, columns.sizes()
+    seen: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+    for run in runs(columns, numbers, partitions, PARTITIONS, batch_bytes):
+        indices = run.rows - 1000
+        assert [run.columns.value(i) for i in range(run.columns.count)] == [columns.value(int(i)) for i in indices]
+        assert sizes[indices].sum() <= batch_bytes or len(indices) == 1
+        seen[run.partition] += indices.tolist()
+    assert seen == {partition: np.flatnonzero(partitions == partition).tolist() for partition in range(PARTITIONS)}
+
+
+@pytest.mark.parametrize("turn", [1, 7, 50])
+def test_rows_that_stand_together_are_not_copied(turn: int) -> None:
+    """As rows without keys do: `turn` records at a time to one partition after the other."""
+    columns = columns_of([10] * 100)
+    partitions = (np.arange(100) // turn % PARTITIONS).astype(np.int32)
+    found = list(runs(columns, np.arange(100), partitions, PARTITIONS, turn * int(columns.sizes()[0])))
+    assert [run.columns.count for run in found[:-1]] == [turn] * (len(found) - 1)
+    assert all(np.shares_memory(run.columns.value_data, columns.value_data) for run in found)
