@@ -49,11 +49,18 @@ class SenderBook:
             self.faults.append(f"record {number} has two outcomes")
 
     @property
+    def unknown_count(self) -> int:
+        """Records of which nobody knows whether they were stored."""
+        return sum(stored == "possibly" for _, stored, _ in self.failed.values())
+
+    @property
     def sent_count(self) -> int:
         return sum(count for _, count, _ in self.topics)
 
     def outcome_faults(self, closed_life: int) -> list[str]:
         """Of records without outcome in a life that closed its producer, and of outcomes that are not the right ones."""
+        # Only where nobody can know whether an earlier attempt of its batch was stored may an innocent fail, and a culprit with another
+        # error than its own.
         faults = []
         for first, count, _ in self.topics:
             missing = [n for n in range(first, first + count) if n not in self.acked and n not in self.failed]
@@ -62,10 +69,9 @@ class SenderBook:
         for number, kind in self.culprits.items():
             if number in self.acked:
                 faults.append(f"culprit {number} ({kind}) was acknowledged at {self.acked[number]}")
-            elif number in self.failed and self.failed[number][0] not in CULPRITS[kind]:
+            elif number in self.failed and self.failed[number][0] not in CULPRITS[kind] and self.failed[number][1] != "possibly":
                 faults.append(f"culprit {number} ({kind}) failed with {self.failed[number]}")
         for number, (name, stored, text) in self.failed.items():
-            # An innocent may fail only where nobody can know whether an earlier attempt of its batch was stored.
             if number not in self.culprits and stored != "possibly":
                 faults.append(f"innocent {number} failed with {name}, stored: {stored}: {text}")
         return faults
@@ -152,7 +158,7 @@ class Books:
         sender, transformer = self.sender, self.transformer
         ends = Counter(transformer.ended.values())
         return (
-            f"{sender.sent_count} records sent, {len(sender.acked)} acknowledged, {len(sender.failed)} failed; "
+            f"{sender.sent_count} records sent, {len(sender.acked)} acknowledged, {len(sender.failed)} failed ({sender.unknown_count} of these possibly stored); "
             f"transactions {ends['committed']} committed, {ends['aborted']} aborted, {len(transformer.begun) - ends.total()} unknown; "
             f"read {self.reader.count} and {self.table_reader.count}, {self.reader.rebalances + self.table_reader.rebalances} assignments"
         )

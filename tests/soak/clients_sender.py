@@ -88,14 +88,17 @@ class Sender:
                 acked.setdefault((metadata.topic, metadata.partition), []).append((number, metadata.offset))
             else:
                 failed.append((number, type(error).__name__, _stored(error), str(error)[:300]))
-        for topic, first, future in [entry for entry in self._tables if entry[2].done()]:
+        tables, self._tables = self._tables, []
+        for topic, first, future in tables:
+            if not future.done():
+                self._tables.append((topic, first, future))
+                continue
             result = future.result()
             for row, partition, offset in zip(
                 *(result.offsets.column(name).to_pylist() for name in ("row", "partition", "offset")), strict=True
             ):
                 acked.setdefault((topic, partition), []).append((first + row, offset))
             failed += [(first + row, type(error).__name__, _stored(error), str(error)[:300]) for row, error in result.errors().items()]
-        self._tables = [entry for entry in self._tables if not entry[2].done()]
         for (topic, partition), records in acked.items():
             self._journal.write("acked", topic, partition, records)
         if failed:
