@@ -124,6 +124,24 @@ class TestRebalances:
             add_partitions(client, topic, 3)
         poll_until(lambda: shares(consumer) == [3], consumer)
 
+    @pytest.mark.parametrize("end", ["unsubscribe", "close"])
+    @pytest.mark.parametrize("begins_with", ["assign", "revoke"])
+    def test_a_callback_that_ends_it_all_is_told_once(self, broker, topic, consumer_of, end, begins_with):
+        consumer = consumer_of(broker)
+        told = []
+
+        def tell(kind):
+            told.append(kind)
+            if kind == begins_with:
+                getattr(consumer, end)()
+
+        consumer.subscribe([topic], on_assign=lambda _: tell("assign"), on_revoke=lambda _: tell("revoke"))
+        with pytest.raises(errors.IllegalStateException) if end == "close" else nullcontext():
+            poll_until(lambda: "assign" in told, consumer)
+            getattr(consumer, end)()
+            consumer.assignment()
+        assert told == ["assign", "revoke"]
+
     def test_a_callback_that_raises(self, broker, topic, consumer_of):
         consumer = consumer_of(broker)
 

@@ -18,6 +18,11 @@ def numbered(count, start=0):
     return [b"%d" % number for number in range(start, start + count)]
 
 
+def consumer_of_topic(consumer, topic):
+    consumer.subscribe([topic])
+    return consumer
+
+
 class TestRecords:
     def test_every_field_arrives(self, broker, topic, consumer_of, producer_of):
         sent = producer_of(broker).send(topic, b"v", key=b"k", timestamp_ms=123, headers=[("h", b"1"), ("n", None)]).result(10)
@@ -108,6 +113,23 @@ class TestRecords:
                 consumer.poll(5)
         consumer.seek(caught.value.topic_partition, 2)
         assert values_of(read(consumer, 1)) == [3]
+
+    def test_what_nobody_got_is_read_again_and_not_committed(self, broker, topic, consumer_of):
+        """Ctrl-C can come when a poll has its records and has not given them."""
+
+        def interrupt(value):
+            if value == b"2":
+                raise KeyboardInterrupt
+            return value
+
+        write(broker, topic, numbered(4))
+        consumer = consumer_of(broker, value_deserializer=interrupt)
+        consumer.subscribe([topic])
+        with pytest.raises(KeyboardInterrupt):
+            read(consumer, 4)
+        assert consumer.position(TopicPartition(topic, 0)) == 0
+        consumer.close()
+        assert values_of(read(consumer_of_topic(consumer_of(broker), topic), 4)) == numbered(4)
 
 
 class TestPositions:

@@ -63,7 +63,7 @@ class Consumer:
         self._door = Door()
         self._entered = self._door.entered
         self._is_woken = False
-        self._is_telling = False
+        self._telling = ""
         self._listeners: dict[str, OnPartitions | None] = {}
         self._committed: deque[tuple[OnCommit, Mapping[TopicPartition, OffsetAndMetadata], KafkaException | None]] = deque()
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
@@ -81,7 +81,7 @@ class Consumer:
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end; `position` and commits follow each one."""
         while not self._door.is_closed:
-            yield from one_by_one(self._core, self._changed, lambda: self._polled(None, self._records_max))
+            yield from one_by_one(self._core, self._changed, self.poll)
 
     # What is read.
 
@@ -154,7 +154,7 @@ class Consumer:
         Takes part in the group's rebalances, and commits what earlier polls gave where offsets are committed automatically. Raises what
         stands in the way of reading.
         """
-        return self._polled(arguments.checked_timeout_ms(timeout), self._records_max)
+        return self._polled("poll", timeout, self._records_max, self._records_of)
 
     def poll_table(self, timeout: float | None = None) -> pa.Table:
         """As `poll`, as an Arrow table: topic, partition, offset, timestamp, timestampType, key, value, headers.
@@ -163,14 +163,21 @@ class Consumer:
         """
         from chaffinch.consumer.tables import table_of  # pyarrow is loaded by whoever wants tables.
 
-        timeout_ms = arguments.checked_timeout_ms(timeout)
-        with self._entered("poll_table"):
-            return table_of(self._portions(timeout_ms, self._table_records_max))
+        return self._polled("poll_table", timeout, self._table_records_max, table_of)
 
-    def _polled(self, timeout_ms: int | None, records_max: int) -> list[ConsumerRecord]:
-        with self._entered("poll"):
+    def _polled(self, what: str, timeout: float | None, records_max: int, made_of: Callable[[list[Portion]], T]) -> T:
+        timeout_ms = arguments.checked_timeout_ms(timeout)
+        with self._entered(what):
             portions = self._portions(timeout_ms, records_max)
-            return records_of_all(portions, self.settings["key.deserializer"], self.settings["value.deserializer"], self._go_back)
+            try:
+                return made_of(portions)
+            except BaseException:  # Ctrl-C as well: nobody got them, so they must not be committed.
+                for portion in reversed(portions):
+                    self._go_back(portion.place, portion.first_offset)
+                raise
+
+    def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
+        return records_of_all(portions, self.settings["key.deserializer"], self.settings["value.deserializer"], self._go_back)
 
     def _go_back(self, place: TopicPartition, offset: int) -> None:
         with self._changed:
@@ -180,7 +187,7 @@ class Consumer:
     def _portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         if self._core.subscriptions.kind is Kind.NONE:
             raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
-        if self._is_telling:
+        if self._telling:
             raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
         started_ms = self._clock.now_ms()
         with self._changed:
@@ -213,9 +220,9 @@ class Consumer:
     def _tell(self, callback: Callback | None) -> KafkaException | None:
         """Run a callback, without the lock; what it raised, as one of our own."""
         listener = None if callback is None else self._listeners.get(callback.kind)
-        if callback is None or listener is None:
-            return None
-        self._is_telling = True
+        if callback is None or listener is None or (callback.kind != "assign" and self._telling not in ("", "assign")):
+            return None  # Who ends it all from within on_revoke knows already.
+        told_before, self._telling = self._telling, callback.kind
         with self._unlocked():
             try:
                 listener(list(callback.partitions))
@@ -226,7 +233,7 @@ class Consumer:
                 failure.__cause__ = error
                 return failure
             finally:
-                self._is_telling = False
+                self._telling = told_before
         return None
 
     @contextmanager

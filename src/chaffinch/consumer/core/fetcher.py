@@ -60,6 +60,11 @@ class Portion(NamedTuple):
     timestamp_type: int
     leader_epoch: int
 
+    @property
+    def first_offset(self) -> int:
+        assert self.columns.offsets is not None, "records that were read have offsets"
+        return int(self.columns.offsets[0])
+
 
 @dataclass(frozen=True, slots=True)
 class FetchSent:
