@@ -62,10 +62,11 @@ class Callers:
             if not flush.positions:
                 self._flushes.remove(flush)
                 yield CompleteCall(call=flush.call)
-        is_done = self._outstanding.is_empty and not others_wait
-        if self._close is not None and self._close.call is not None and (is_done or now_ms >= self._close.deadline_ms):
-            yield CompleteCall(call=self._close.call)
-            self._close.call = None
+        if self._close is not None and self._close.call is not None:
+            is_done = self._outstanding.is_empty and not others_wait
+            if is_done or now_ms >= self._close.deadline_ms:
+                yield CompleteCall(call=self._close.call)
+                self._close.call = None
 
     def drop(self) -> list[Any]:
         """Flushes and close that will never be settled: the shell cannot go on."""

@@ -40,8 +40,11 @@ class MetadataWatch:
 
     @property
     def _is_lacking(self) -> bool:
-        states = (self.cluster.topic(topic) for topic in self._used_ms)
-        return any(state is None or (state.code.is_retriable and not state.partitions) for state in states)
+        for topic in self._used_ms:
+            state = self.cluster.topic(topic)
+            if state is None or (not state.partitions and state.code.is_retriable):
+                return True
+        return False
 
     def is_due(self, now_ms: int) -> bool:
         """Whether to ask now."""

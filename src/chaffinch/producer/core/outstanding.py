@@ -17,7 +17,7 @@ class Outstanding:
     @property
     def is_empty(self) -> bool:
         """Whether every record has its outcome, and every number its answer."""
-        return self._accumulator.is_empty and not self._queues.busy()
+        return self._accumulator.is_empty and self._queues.are_idle
 
     def partitions(self) -> list[TopicPartition]:
         """Partitions with something in either place."""

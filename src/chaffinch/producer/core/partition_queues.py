@@ -38,6 +38,11 @@ class PartitionQueues:
     def all(self) -> Collection[PartitionQueue]:
         return self._queues.values()
 
+    @property
+    def are_idle(self) -> bool:
+        """Whether nothing is under way."""
+        return all(queue.is_idle for queue in self._queues.values())
+
     def busy(self) -> list[TopicPartition]:
         """Partitions with something under way."""
         return [topic_partition for topic_partition, queue in self._queues.items() if not queue.is_idle]

@@ -398,7 +398,7 @@ class ProducerCore:
         if self.transaction is not None:
             times.append(self.transaction.next_deadline_ms(now_ms))
         times.append(self.callers.deadline_ms)
-        if not self.is_idle or metadata_ms is not None or self.transaction is not None:
+        if metadata_ms is not None or self.transaction is not None or not self.is_idle:
             # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
             times += [wiring.attempts.retry_at_ms(address, now_ms) for address in wiring.known_addresses]
         return min((time for time in times if time is not None and time > now_ms), default=None)
