@@ -42,8 +42,9 @@ simulate: setup ## replay one simulated world: make simulate SEED=17, or many: m
 fuzz: setup ## mutated bytes against every parser, with bounds checks on in the compiled loops
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
 
-interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (10 minutes)
+interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (15 minutes)
 	@$(BIN)/python -m tests.interop
+	@$(BIN)/python -m tests.interop.our_clients
 	@$(BIN)/python -m tests.cli
 
 differential: setup ## the same requests to Apache Kafka and to chaffinch broker: every difference is meant, or a failure

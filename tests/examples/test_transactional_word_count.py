@@ -187,6 +187,24 @@ def test_kills(killed: Killed) -> None:
     assert counts_by_consumer(killed.address) == truth
 
 
+def test_the_example_is_killed(broker: EmbeddedBroker) -> None:
+    """The same with a broker that stays, so that Apache Kafka can be it: what each kill leaves open is fenced and aborted."""
+    lines, truth = lines_of(1_000)
+    write(broker.bootstrap_servers, lines)
+    arguments = ("--bootstrap-server", broker.bootstrap_servers, "--idle-seconds", str(IDLE_S))
+    for committed_before in (2, 1):
+        example = Process("examples.transactional_word_count", *arguments)
+        for _ in range(committed_before):
+            assert example.line()
+        example.kill()
+    example = Process("examples.transactional_word_count", *arguments)
+    while example.line():
+        pass
+    assert example.end() == 0
+    example.kill()  # Closes its pipe.
+    assert counted(broker) == truth
+
+
 def counts_by_consumer(bootstrap_servers: str) -> Counter[str]:
     """What a consumer of committed records reads."""
     found: Counter[str] = Counter()

@@ -1,0 +1,164 @@
+"""Apache Kafka with the face of `EmbeddedBroker`: what tests of our clients need of a broker, so that the same tests run against both.
+
+What Apache Kafka has no face for (faults on purpose, counters, nodes that stop) ends the test as skipped, with the reason. Topics are
+made through librdkafka and read back through it, so that neither our admin client nor our consumer judges our producer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, ClassVar, NoReturn, Self
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
+
+from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
+from chaffinch.records.columns import RecordColumns
+
+SETTINGS: Mapping[str, Any] = {
+    "auto.create.topics.enable": False,
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+}
+"""What Apache Kafka is started with for these tests; a broker that needs another option is not this one."""
+
+NOT_OFFERED = "not offered by Apache Kafka"
+REQUEST_S = 30.0
+APPLIED_S = 10.0
+MARKERS_S = 3.0
+"""A commit is acknowledged before its markers are in the partitions; an open transaction is never over."""
+
+
+class BorrowedBroker:
+    """The arguments and methods of `EmbeddedBroker` that can be had on a broker of others. `close` deletes its topics and groups."""
+
+    address: ClassVar[str] = ""
+    """Where Apache Kafka listens."""
+
+    when_used: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
+    """Called when a test asks for the address."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics | None = None,
+        data_dir: object = None,
+        brokers: int = 1,
+        config: Mapping[str, Any] | None = None,
+        port: int = 0,
+        users: Mapping[str, str] | None = None,
+    ) -> None:
+        foreign = {name: value for name, value in (config or {}).items() if SETTINGS.get(name, "none") != value}
+        if foreign or data_dir is not None or brokers != 1 or port or users:
+            _skip(f"a broker with {foreign or 'files, ports, nodes or users of its own'}")
+        self._admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        self._groups_before = self._groups()
+        self._made: dict[str, int] = {}
+        self._is_open = True
+        for topic in parse_python(topics):
+            self._create(topic)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _skip(name)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        type(self).when_used()
+        if not self._is_open:
+            _skip("end")
+        return self.address
+
+    def close(self) -> None:
+        self._is_open = False
+        if self._made:
+            for deleted in self._admin.delete_topics(list(self._made), operation_timeout=REQUEST_S).values():
+                deleted.exception(REQUEST_S)  # Some a test has deleted itself.
+            _until(lambda: not self._made.keys() & self._admin.list_topics(timeout=REQUEST_S).topics.keys())
+        self._made = {}
+        for deleted in self._admin.delete_consumer_groups(sorted(self._groups() - self._groups_before) or ["none"]).values():
+            deleted.exception(REQUEST_S)  # Some have members that nobody closed.
+
+    def topics(self) -> dict[str, int]:
+        return dict(self._made)
+
+    def create_topic(self, name: str, partitions: int = -1, replication: int = -1, config: Mapping[str, Any] | None = None) -> None:
+        self._create(TopicArgument(name=name, partitions=partitions, replication=replication, config=config_texts(config or {})))
+
+    def read(self, topic: str, isolation: str = "read_committed") -> pa.Table:
+        """What librdkafka reads, with the columns and the order of `EmbeddedBroker.read`."""
+        places = [TopicPartition(topic, index, 0) for index in range(self._made[topic])]
+        if isolation == "read_committed":
+            _until(lambda: self._ends(places, isolation) == self._ends(places, "read_uncommitted"), MARKERS_S)
+        rows = sorted(_read(self.address, places, isolation), key=lambda row: row[:2])
+        partitions, offsets, timestamps, keys, values, headers = zip(*rows, strict=True) if rows else ((),) * 6
+        arrow = RecordColumns.from_lists(list(keys), list(values), list(timestamps), list(headers)).to_arrow()
+        columns = [pa.array(partitions, pa.int32()), pa.array(offsets, pa.int64()), *arrow.columns]
+        return pa.Table.from_arrays(columns, names=["partition", "offset", *arrow.schema.names])
+
+    def _create(self, topic: TopicArgument) -> None:
+        if topic.replication > 1:
+            _skip("several nodes")
+        (created,) = self._admin.create_topics([NewTopic(topic.name, topic.partitions, 1, config=dict(topic.config))]).values()
+        created.result(REQUEST_S)
+
+        def is_led() -> bool:
+            found = self._admin.list_topics(topic.name, timeout=REQUEST_S).topics[topic.name]
+            self._made[topic.name] = len(found.partitions)
+            return found.error is None and bool(found.partitions) and all(each.leader >= 0 for each in found.partitions.values())
+
+        _until(is_led)
+
+    def _groups(self) -> set[str]:
+        return {each.group_id for each in self._admin.list_consumer_groups().result(REQUEST_S).valid}
+
+    def _ends(self, places: list[TopicPartition], isolation: str) -> list[int]:
+        level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+        asked = self._admin.list_offsets({place: OffsetSpec.latest() for place in places}, isolation_level=level)
+        return [found.result(REQUEST_S).offset for found in asked.values()]
+
+
+def _read(address: str, places: list[TopicPartition], isolation: str) -> list[tuple[Any, ...]]:
+    """Everything up to the end of each partition: partition, offset, timestamp, key, value, headers."""
+    options = {"bootstrap.servers": address, "group.id": "judge", "enable.partition.eof": True, "enable.auto.commit": False}
+    reader = Consumer({**options, "isolation.level": isolation, "fetch.wait.max.ms": 10, "log_level": 0})
+    rows: list[tuple[Any, ...]] = []
+    try:
+        reader.assign(places)
+        left = len(places)
+        while left:
+            for message in reader.consume(1000, 0.05):
+                error = message.error()
+                if error is None:
+                    rows.append(_row(message))
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left -= 1
+                else:
+                    raise AssertionError(str(error))
+    finally:
+        reader.close()
+    return rows
+
+
+def _row(message: Any) -> tuple[Any, ...]:
+    _, timestamp = message.timestamp()
+    return message.partition(), message.offset(), timestamp, message.key(), message.value(), message.headers() or []
+
+
+def _until(is_so: Callable[[], bool], limit_s: float = APPLIED_S) -> None:
+    ends = time.monotonic() + limit_s
+    while not is_so() and time.monotonic() < ends:
+        pass
+
+
+def _skip(what: str) -> NoReturn:
+    pytest.skip(f"{NOT_OFFERED}: {what}")

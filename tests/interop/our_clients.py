@@ -1,0 +1,159 @@
+"""Our producer and consumer against Apache Kafka: the tests of `make unit` that need a broker, with another broker below them.
+
+    python -m tests.interop.our_clients                                  # starts Apache Kafka; some 3 minutes
+    python -m tests.interop.our_clients --bootstrap-servers HOST:PORT    # takes one that runs, started with `borrowed_broker.SETTINGS`
+    python -m tests.interop.our_clients -k culprit -x                    # anything that pytest understands, told on the terminal only
+
+Each test that asks for an `EmbeddedBroker` gets a `BorrowedBroker` and must come to the same end. Those that shall not are in
+`our_clients_meant.py`, and must fail, so that the list says what is true. What was seen is printed into the pages named there. Ends
+with 1 where anything else fails, and with 0 where Apache Kafka cannot be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from enum import Enum
+
+import pytest
+
+import chaffinch
+from chaffinch.broker import embedded
+from tests.interop.apache_kafka import ApacheKafka, kafka_version
+from tests.interop.borrowed_broker import NOT_OFFERED, SETTINGS, BorrowedBroker
+from tests.interop.installing import ROOT
+from tests.interop.our_clients_meant import MEANT, PAGES
+from tests.interop.processes import DidNotStart, NotRun
+
+SUITES = (
+    "tests/kips/test_kip_467_outcomes.py",
+    "tests/kips/test_kip_1038.py",
+    "tests/producer",
+    "tests/consumer",
+    "tests/examples/test_producer_examples.py",
+    "tests/examples/test_transactional_word_count.py",
+    "tests/interop/beside_java_tools.py",
+)
+# Cores have no broker; `Killed` is one of ours, as a process.
+NO_BROKER = ("--ignore-glob=*/core", "--deselect=tests/examples/test_transactional_word_count.py::test_kills")
+FASTER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+LINE_MAX = 150
+
+_PART = re.compile(r"(<!-- seen by make interop -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+class End(Enum):
+    """How a test that used the broker came out."""
+
+    SAME = "passed"
+    MEANT = "failed, as it is meant"
+    NOT_OFFERED = "asks for what Apache Kafka does not offer"
+    WRONG = "failed"
+
+
+class Seen:
+    """A plugin of pytest: marks the differences that are meant, and keeps the end of each test that used the broker."""
+
+    def __init__(self) -> None:
+        self.ends: dict[str, End] = {}
+        self._name = ""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            why = _why_meant(_short(item.nodeid))
+            if why:
+                item.add_marker(pytest.mark.xfail(reason=why, strict=True))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self._name = _short(item.nodeid)
+        BorrowedBroker.when_used = self._used
+
+    def _used(self) -> None:
+        self.ends.setdefault(self._name, End.SAME)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = _short(report.nodeid)
+        if report.failed:
+            self.ends[name] = End.WRONG
+        elif report.skipped and hasattr(report, "wasxfail"):
+            self.ends[name] = End.MEANT
+        elif report.skipped and NOT_OFFERED in str(report.longrepr):
+            self.ends[name] = End.NOT_OFFERED
+
+
+def _short(node: str) -> str:
+    """`test_producer.py::TestSend::test_acks_0`."""
+    file, _, name = node.partition("::")
+    return f"{file.rpartition('/')[2]}::{name}"
+
+
+def _why_meant(name: str) -> str:
+    return next((why for pattern, why in MEANT.items() if re.fullmatch(pattern, name)), "")
+
+
+def page_part(ends: dict[str, End], pattern: str) -> str:
+    """What a page says: how many tests came to which end, and each difference with its reason."""
+    found = {name: end for name, end in ends.items() if re.fullmatch(pattern, name)}
+    same, meant, more = (sum(each is end for each in found.values()) for end in (End.SAME, End.MEANT, End.NOT_OFFERED))
+    text = (
+        f"Apache Kafka {kafka_version()}: {_tests(same)} the same end as on `chaffinch broker`, {meant or 'none'} to another, as is meant"
+    )
+    text += f"; {more} more need what it does not offer, such as faults on purpose." if more else "."
+    lines = textwrap.wrap(text, LINE_MAX, break_on_hyphens=False)
+    for reason in sorted({_why_meant(name) for name, end in found.items() if end is End.MEANT}):
+        lines += ["", *textwrap.wrap(f"- {reason}", LINE_MAX, subsequent_indent="  ", break_on_hyphens=False)]
+    return "\n".join(lines) + "\n"
+
+
+def _tests(count: int) -> str:
+    return "1 test comes to" if count == 1 else f"{count} tests come to"
+
+
+def renew_pages(ends: dict[str, End]) -> Iterator[str]:
+    """The names of the pages that say something else now."""
+    for name, pattern in PAGES.items():
+        page = ROOT / name
+        before = page.read_text(encoding="utf-8")
+        part = page_part(ends, pattern)
+        after, count = _PART.subn(lambda found, part=part: found[1] + part + found[2], before)  # type: ignore[misc]
+        assert count == 1, f"{name} has no part <!-- seen by make interop -->"
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            yield name
+
+
+def run_tests(bootstrap_servers: str, arguments: list[str]) -> int:
+    """pytest's exit status."""
+    BorrowedBroker.address = bootstrap_servers
+    chaffinch.EmbeddedBroker = embedded.EmbeddedBroker = BorrowedBroker  # type: ignore[assignment,misc]
+    seen = Seen()
+    suites = [] if any(argument.startswith("tests/") for argument in arguments) else [*SUITES, *NO_BROKER]
+    status = int(pytest.main(["-p", "no:cacheprovider", "--rootdir", str(ROOT), *suites, *arguments], plugins=[seen]))
+    for end in End:
+        print(f"our clients on Apache Kafka: {sum(each is end for each in seen.ends.values())} {end.value}")
+    if status == 0 and not arguments:
+        for name in renew_pages(seen.ends):
+            print(f"{name} renewed")
+    return status
+
+
+def main(arguments: list[str]) -> int:
+    """The exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.our_clients")
+    parser.add_argument("--bootstrap-servers")
+    given, rest = parser.parse_known_args(arguments)
+    if given.bootstrap_servers:
+        return run_tests(given.bootstrap_servers, rest)
+    try:
+        with ApacheKafka(FASTER | {name: str(value).lower() for name, value in SETTINGS.items()}) as kafka:
+            return run_tests(kafka.bootstrap_servers, rest)
+    except (NotRun, DidNotStart) as reason:
+        print(f"our clients on Apache Kafka: not run: {reason}")
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
