@@ -79,7 +79,7 @@ def wrong_questions_about_transactions(shell: Shell) -> None:
     place = ("--topic", topic, "--partition", "0")
     shell.refused("transactions", "describe", "--transactional-id", name, says=f"transactional id '{name}'")
     shell.refused("transactions", "terminate", "--transactional-id", name, says="TRANSACTIONAL_ID_NOT_FOUND")
-    shell.refused("transactions", "list", "--state", "Running", says="no transaction is ever in state 'Running'")
+    shell.refused("transactions", "list", "--state", "Running", says="state 'Running'; there are Empty, Ongoing,")
     shell.refused("transactions", "abort", *place, says="give --start-offset", status=2)
     shell.refused("transactions", "abort", *place, "--producer-id", "7", says="needs --producer-epoch", status=2)
     shell.refused("transactions", "abort", *place, "--start-offset", "7", says="none is open there")

@@ -73,8 +73,10 @@ def test_the_broker_command(certificates: Certificates, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("--listener-security", "TLS"), "must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
-        (("--listener-security", "SASL_PLAINTEXT"), "there are no users"),
+        (("--listener-security", "TLS"), "--listener-security 'TLS': it must be one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        (("--listener-security", "SSL", "--config", "security.protocol=SSL"), "the same option: give one of them"),
+        (("--listener-security", "SSL", "--config", "security_protocol=SSL"), "the same option: give one of them"),
+        (("--listener-security", "SASL_PLAINTEXT"), "there are no users: name some with --users FILE"),
         (("--users", "USERS"), "asks nobody who it is"),
         (("--users", "EMPTY"), "name and password of user 'alice' must be"),
         (("--users", "/nowhere/users"), "/nowhere/users: No such file"),

@@ -28,6 +28,8 @@ from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRespons
 
 # Kafka's default for transaction.max.timeout.ms: no transaction of a producer that is alive is older.
 TRANSACTION_TIMEOUT_MAX_MS: Final = 900_000
+# TransactionState.java.
+STATES: Final = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "PrepareEpochFence", "Dead")
 STATES_WITHOUT_END: Final = ("Ongoing", "PrepareCommit", "PrepareAbort", "PrepareEpochFence")
 
 
@@ -81,7 +83,10 @@ def list_transactions(
         answer: ListTransactionsResponse = client.request(request, node)
         answers.raise_for(answer)
         if answer.unknown_state_filters:
-            raise InvalidTxnStateException(f"no transaction is ever in state {answer.unknown_state_filters[0]!r}", api="ListTransactions")
+            raise InvalidTxnStateException(
+                f"no transaction is ever in state {answer.unknown_state_filters[0]!r}; there are {', '.join(STATES)}",
+                api="ListTransactions",
+            )
         found += [
             TransactionListing(
                 transactional_id=entry.transactional_id, producer_id=entry.producer_id, state=entry.transaction_state, coordinator=node

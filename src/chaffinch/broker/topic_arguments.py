@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -12,6 +13,8 @@ from chaffinch.errors import ConfigException
 
 Topics: TypeAlias = Mapping[str, Mapping[str, Any] | int | None] | Iterable[str]
 """`{"orders": {"partitions": 3, "replication": 1, "cleanup.policy": "compact"}}`, `{"orders": 3}` or `["orders"]`."""
+
+_COUNT: Final = re.compile("0*[1-9][0-9]{0,8}")
 
 NUMBERS: Final = ("partitions", "replication")
 """What stands beside a topic's options in its mapping."""
@@ -31,8 +34,8 @@ def parse_text(text: str) -> TopicArgument:
     """One `--topic` argument. Raises ConfigException, naming the argument and what is expected."""
     head, *options = text.split(",")
     name, *numbers = head.split(":")
-    if not name or len(numbers) > 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
-        raise ConfigException(f"topic {text!r}: expected NAME[:PARTITIONS[:REPLICATION]][,option=value...], numbers of at least 1")
+    if not name or len(numbers) > 2 or not all(_COUNT.fullmatch(number) for number in numbers):
+        raise ConfigException(f"topic {text!r}: expected NAME[:PARTITIONS[:REPLICATION]][,option=value...], numbers from 1 to 999999999")
     config: dict[str, str] = {}
     last = ""
     for option in options:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import ipaddress
 import logging
@@ -27,8 +28,9 @@ from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
 from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.topic_names import INTERNAL
 from chaffinch.broker.http_listener import HttpListener, Route
-from chaffinch.broker.listeners import Address, check_ports, listen, nodes_of
+from chaffinch.broker.listeners import PORT_MAX, Address, check_ports, listen, nodes_of
 from chaffinch.broker.metrics import Metrics
 from chaffinch.broker.server import BrokerServer
 from chaffinch.broker.topic_arguments import TopicArgument, parse_text
@@ -91,7 +93,7 @@ def broker(
         control=None if control is None else control_address(control, from_anywhere=control_from_anywhere),
         metrics=None if metrics is None else parse_address("--metrics", metrics),
     )
-    settings = parse_config([*(config or []), *([] if listener_security is None else [f"security.protocol={listener_security}"])])
+    settings = with_security(parse_config(config or []), listener_security)
     passwords = {} if users is None else properties.load(users)
     check_users(f"--users {users}", passwords)
     _allow_many_connections()
@@ -118,7 +120,8 @@ async def _main(
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-    listeners = listen(address, brokers)
+    with listening("--listen"):
+        listeners = listen(address, brokers)
     nodes = nodes_of(listeners, address.host, advertised)
     file_system = MemoryFileSystem() if data_dir is None else DiskFileSystem(data_dir)
     server = await BrokerServer.start(file_system, settings, listeners=listeners, nodes=nodes, dice=random.SystemRandom(), users=users)
@@ -126,7 +129,8 @@ async def _main(
         async with contextlib.AsyncExitStack() as opened:
             ready = f"ready bootstrap.servers={bootstrap_servers(nodes)}"
             for name, address, route in ports.routes(server):
-                listener = await HttpListener.start(address, route)
+                with listening(f"--{name}"):
+                    listener = await HttpListener.start(address, route)
                 opened.callback(listener.close)
                 ready += f" {name}={Address(host=address.host, port=listener.port)}"
             for topic in topics:
@@ -150,6 +154,16 @@ class Ports:
             yield "control", self.control, Control(server, self.control.host)
         if self.metrics is not None:
             yield "metrics", self.metrics, Metrics(server)
+
+
+@contextlib.contextmanager
+def listening(option: str) -> Iterator[None]:
+    """An OSError within says which option the address is from, and what helps."""
+    try:
+        yield
+    except OSError as error:
+        helps = "; port 0 takes a free one" if error.errno == errno.EADDRINUSE else ""
+        raise OSError(error.errno, f"{error.strerror} ({option}{helps})") from error
 
 
 def control_address(text: str, *, from_anywhere: bool) -> Address:
@@ -190,8 +204,8 @@ def _allow_many_connections() -> None:
 def parse_address(option: str, text: str) -> Address:
     """`HOST:PORT`, `[V6]:PORT` or `:PORT`. Raises ConfigException."""
     host, separator, port = text.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > 65535:
-        raise ConfigException(f"{option} {text!r}: expected HOST:PORT with a port from 0 to 65535")
+    if not separator or not (port.isascii() and port.isdecimal() and len(port) < 6) or int(port) > PORT_MAX:
+        raise ConfigException(f"{option} {text!r}: expected HOST:PORT with a port from 0 to {PORT_MAX}")
     return Address(host=host.removeprefix("[").removesuffix("]"), port=int(port))
 
 
@@ -217,6 +231,8 @@ def parse_topics(texts: list[str]) -> list[TopicArgument]:
         topic = parse_text(text)
         if topic.name in topics:
             raise ConfigException(f"--topic {topic.name} is given twice")
+        if topic.name in INTERNAL:
+            raise ConfigException(f"--topic {topic.name}: the name is for what a broker keeps for itself, and nobody could write to it")
         topics[topic.name] = topic
     return list(topics.values())
 
@@ -233,6 +249,19 @@ def parse_config(texts: list[str]) -> dict[str, str]:
         settings[name.strip()] = value.strip()
     options.parse(settings)
     return settings
+
+
+def with_security(settings: dict[str, str], protocol: str | None) -> dict[str, str]:
+    """The options with what `--listener-security` says. Raises ConfigException for what it cannot be, and where both say it."""
+    if protocol is None:
+        return settings
+    name = "security.protocol"
+    if any(known.replace("_", ".") == name for known in settings):
+        raise ConfigException(f"--listener-security and --config {name} are the same option: give one of them")
+    choices = options.BROKER_OPTIONS_BY_NAME[name].choices
+    if protocol not in choices:
+        raise ConfigException(f"--listener-security {protocol!r}: it must be one of {', '.join(choices)}")
+    return {**settings, name: protocol}
 
 
 def bootstrap_servers(nodes: list[Node]) -> str:

@@ -171,7 +171,7 @@ def _starting(from_beginning: bool, offset: str | None, from_timestamp: str | No
         return (OFFSET_EARLIEST if from_beginning else None), None
     if offset in _WORDS:
         return _WORDS[offset], None
-    if not offset.isdecimal() or int(offset) >= 2**63:
+    if not (offset.isascii() and offset.isdecimal() and len(offset) < 20) or int(offset) >= 2**63:
         raise ConfigException(f"--offset {offset!r}: it must be earliest, latest or a whole number")
     return int(offset), None
 

@@ -179,7 +179,7 @@ def _stored(row: ErrorCode) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text.removeprefix("-").isdecimal()
+    return text.isascii() and text.removeprefix("-").isdecimal()
 
 
 def _unknown_text(text: str) -> str:

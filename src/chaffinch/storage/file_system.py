@@ -10,6 +10,7 @@ file is held open meanwhile, and let go by a thread of its own.
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import shutil
@@ -229,8 +230,13 @@ class DiskFileSystem:
 
     def make_directory(self, directory: str) -> None:
         full = self.describe(directory)
-        with translated(full, "make directory"):
-            os.makedirs(full, exist_ok=True)
+        try:
+            with translated(full, "make directory"):
+                os.makedirs(full, exist_ok=True)
+        except StorageError as error:
+            if error.error_number != errno.EEXIST:
+                raise
+            raise StorageError(full, "make directory", "there is a file of this name, where a directory is wanted") from error
 
     def remove(self, path: str) -> None:
         full = self.describe(path)

@@ -65,7 +65,9 @@ class Authentication:
         self.is_needed: Final = settings["security.protocol"] in SASL_PROTOCOLS
         protocol = settings["security.protocol"]
         if self.is_needed and not credentials:
-            raise ConfigException(f"security.protocol={protocol} asks for a login, and there are no users: give some")
+            raise ConfigException(
+                f"security.protocol={protocol} asks for a login, and there are no users: name some with --users FILE, in Python with users="
+            )
         if credentials.has_users and not self.is_needed:
             raise ConfigException(f"users are given, and security.protocol={protocol} asks nobody who it is")
         if self.is_needed and not settings["sasl.enabled.mechanisms"]:
