@@ -39,6 +39,38 @@ def test_result_times_out() -> None:
     assert future.result(0) == 1
 
 
+class Raced(RecordFuture[int]):
+    """It is completed by another thread right after it was seen not to be done."""
+
+    complete_it: Any = None
+
+    @property
+    def _state(self) -> str:
+        seen = super()._state
+        complete_it, self.complete_it = self.complete_it, None
+        if complete_it is not None:
+            complete_it()
+        return seen
+
+    @_state.setter
+    def _state(self, state: str) -> None:
+        self._own_state = state
+
+
+@pytest.mark.parametrize("asks_twice", [False, True])
+@pytest.mark.parametrize("shares", [False, True])
+def test_result_that_comes_while_it_is_asked_for(shares: bool, asks_twice: bool) -> None:
+    future, receipts = Raced(), Receipts()
+    if shares:
+        receipts.append(future)
+        future.batch = receipts
+        future.complete_it = lambda: complete_batch(receipts, lambda index: 7 + index)
+    else:
+        future.complete_it = lambda: complete_all([future], lambda index: 7 + index)
+    for _ in range(1 + asks_twice):
+        assert future.result(0) == 7
+
+
 def test_cannot_be_cancelled() -> None:
     future: RecordFuture[int] = RecordFuture()
     assert not future.cancel()

@@ -93,16 +93,17 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """The metadata, or the error raised; waits up to `timeout` seconds. Asking a future that is done takes no lock."""
-        if self._state == _base.FINISHED and self._exception is None:
-            result_of = self._result_of if self._own_state == _base.FINISHED or self.batch is None else self.batch.outcome
-            if result_of is None:
-                return self._result  # type: ignore[return-value]
-            # Two threads may both make it; it is the same.
-            result = result_of(self.index)
-            if result_of is self._result_of:
-                self._result, self._result_of = result, None
-            return result
-        return super().result(timeout)
+        if self._state != _base.FINISHED or self._exception is not None:
+            # Waits, and raises the error. What it returns is not it: the outcome may have come, unmade, since the state was looked at.
+            super().result(timeout)
+        result_of = self._result_of if self._own_state == _base.FINISHED or self.batch is None else self.batch.outcome
+        if result_of is None:
+            return self._result  # type: ignore[return-value]
+        # Two threads may both make it; it is the same.
+        result = result_of(self.index)
+        if result_of is self._result_of:
+            self._result, self._result_of = result, None
+        return result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None for success; waits up to `timeout` seconds."""
