@@ -158,7 +158,8 @@ class Books:
         sender, transformer = self.sender, self.transformer
         ends = Counter(transformer.ended.values())
         return (
-            f"{sender.sent_count} records sent, {len(sender.acked)} acknowledged, {len(sender.failed)} failed ({sender.unknown_count} of these possibly stored); "
+            f"{sender.sent_count} records sent, {len(sender.acked)} acknowledged, {len(sender.failed)} failed, "
+            f"{sender.unknown_count} of these possibly stored; "
             f"transactions {ends['committed']} committed, {ends['aborted']} aborted, {len(transformer.begun) - ends.total()} unknown; "
             f"read {self.reader.count} and {self.table_reader.count}, {self.reader.rebalances + self.table_reader.rebalances} assignments"
         )

@@ -42,6 +42,9 @@ class Journal:
         with self._lock:
             self._file.write(line)
 
+    def close(self) -> None:
+        self._file.close()
+
 
 @dataclass(slots=True)
 class JournalReader:

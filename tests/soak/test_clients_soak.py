@@ -1,0 +1,169 @@
+"""What `make soak` would find: a small run that is right, and one line for each thing that can be wrong with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from tests.soak.clients_books import Books
+from tests.soak.clients_memory import MEGABYTE, Memory, Sample
+from tests.soak.clients_process import COMPACTED, NUMBERS_PER_LIFE, OUTPUT, PARTITIONS, PLAIN, Journal, JournalReader
+from tests.soak.clients_reader import digest
+from tests.soak.clients_verdict import Stored, faults_of_readers, faults_of_sender, faults_of_transactions
+
+FIRST = NUMBERS_PER_LIFE
+LIFE = 1
+
+
+class World:
+    """Three records of PLAIN and one of COMPACTED, two culprits, one transaction committed and one aborted; all was read."""
+
+    def __init__(self) -> None:
+        self.stored: Stored = {(topic, partition): [] for topic, count in PARTITIONS.items() for partition in range(count)}
+        self.stored[PLAIN, 0] = [(0, _record(0)), (1, _record(2))]
+        self.stored[PLAIN, 1] = [(0, _record(1))]
+        self.stored[COMPACTED, 2] = [(0, _record(5))]
+        self.stored[OUTPUT, 0] = [(0, b"1.1|0|0|0"), (1, b"1.1|2|0|1")]
+        self.stored[OUTPUT, 1] = [(0, b"1.1|1|1|0")]
+        self.transformed = {(PLAIN, partition): len(self.stored[PLAIN, partition]) for partition in range(PARTITIONS[PLAIN])}
+        self.committed = {place: len(records) for place, records in self.stored.items()}
+        self.books = Books()
+        self.tell("sender", "sent", PLAIN, FIRST, 4, {str(FIRST + 3): "large"})
+        self.tell("sender", "sent", COMPACTED, FIRST + 4, 2, {str(FIRST + 4): "null"})
+        for (topic, partition), records in self.stored.items():
+            if topic != OUTPUT:
+                self.tell("sender", "acked", topic, partition, [[int(value.split(b":")[0]), offset] for offset, value in records])
+            if records:
+                runs, crc = [[records[0][0], records[-1][0]]], digest(value for _, value in records)
+                self.tell("reader" if partition else "table_reader", "read", topic, partition, runs, crc)
+        self.tell(
+            "sender", "failed", [[FIRST + 3, "RecordTooLargeException", "no", ""], [FIRST + 4, "InvalidCompactionKeyException", "no", ""]]
+        )
+        self.tell("transformer", "begun", "1.1", 3, "commit")
+        self.tell("transformer", "ended", "1.1", "committed")
+        self.tell("transformer", "begun", "1.2", 3, "abort")
+        self.tell("transformer", "ended", "1.2", "aborted")
+
+    def tell(self, role: str, *entry: object) -> None:
+        getattr(self.books, role).take(*entry)
+
+    def faults(self) -> list[str]:
+        return [
+            *self.books.faults(),
+            *self.books.sender.outcome_faults(LIFE),
+            *faults_of_sender(self.stored, self.books.sender),
+            *faults_of_transactions(self.stored, self.books.transformer, self.transformed),
+            *faults_of_readers(self.stored, [self.books.reader, self.books.table_reader], self.committed),
+        ]
+
+
+def _record(number: int, kind: str = "") -> bytes:
+    return b"%d:%s:..." % (FIRST + number, kind.encode())
+
+
+def test_what_is_right_has_no_faults():
+    assert World().faults() == []
+
+
+def _append(place: tuple[str, int], value: bytes) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        records = world.stored[place]
+        records.append((records[-1][0] + 1 if records else 0, value))
+
+    return change
+
+
+def _tell(role: str, *entry: object) -> Callable[[World], None]:
+    return lambda world: world.tell(role, *entry)
+
+
+def _drop(place: tuple[str, int]) -> Callable[[World], None]:
+    return lambda world: world.stored[place].clear()
+
+
+def _fail(number: int, name: str, stored: str) -> Callable[[World], None]:
+    return lambda world: world.books.sender.failed.update({FIRST + number: (name, stored, "")})
+
+
+def _commit(name: str, place: tuple[str, int], offset: int) -> Callable[[World], None]:
+    return lambda world: getattr(world, name).update({place: offset})
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (_append((PLAIN, 1), _record(2)), "is stored twice"),
+        (_append((PLAIN, 1), _record(0)), "is behind"),
+        (_append((PLAIN, 2), _record(3, "large")), "culprit 1000000003 (large) is stored"),
+        (_append((PLAIN, 2), _record(3, "large")), "surely not stored, and is at"),
+        (_append((PLAIN, 2), _record(9)), "nobody sent it"),
+        (_drop((PLAIN, 1)), "was acknowledged at ('plain', 1, 0), and is at None"),
+        (_tell("sender", "acked", PLAIN, 1, [[FIRST + 1, 0]]), "has two outcomes"),
+        (_tell("sender", "failed", [[FIRST + 3, "RecordTooLargeException", "no", ""]]), "has two outcomes"),
+        (_tell("sender", "acked", PLAIN, 1, [[FIRST + 3, 1]]), "culprit 1000000003 (large) was acknowledged"),
+        (_tell("sender", "sent", PLAIN, FIRST + 6, 2, {}), "2 records from 1000000006 on have no outcome"),
+        (_tell("sender", "fault", "told of twice"), "told of twice"),
+        (_fail(3, "InvalidTimestampException", "no"), "culprit 1000000003 (large) failed with"),
+        (_fail(1, "TimeoutException", "no"), "innocent 1000000001 failed with"),
+        (_drop((OUTPUT, 1)), "transaction 1.1 (commit, committed): 2 of 3 records are seen"),
+        (_append((OUTPUT, 1), b"1.2|0|1|0"), "transaction 1.2 (abort, aborted): 1 of 3 records are seen"),
+        (_append((OUTPUT, 1), b"1.3|0|1|0"), "transactions that nobody began"),
+        (_append((OUTPUT, 1), b"1.1|1|1|0"), "plain-1, committed up to 1: 1 records are not transformed once"),
+        (_append((OUTPUT, 1), b"culprit of 1.2"), "a culprit is at 1"),
+        (_commit("transformed", (PLAIN, 1), 0), "plain-1, committed up to 0: 1 records are not transformed once"),
+        (_append((PLAIN, 1), _record(9)), "records were never transformed"),
+        (_append((OUTPUT, 2), b"1.1|1|1|0"), "('output', 2): 1 records were never read"),
+        (_commit("committed", (PLAIN, 2), 50_000), "far beyond the end"),
+        (_tell("reader", "read", PLAIN, 1, [[0, 0]], 7), "what was read at [[0, 0]] is not what is there"),
+        (lambda world: world.books.reader.read.pop(0), "committed up to 1, and 1 records below were never read"),
+        (_tell("table_reader", "fault", "out of order"), "out of order"),
+    ],
+)
+def test_each_fault_is_found(change, fault):
+    world = World()
+    change(world)
+    assert any(fault in found for found in world.faults()), world.faults()
+
+
+@pytest.mark.parametrize("change", [_fail(1, "NetworkException", "possibly"), _fail(3, "NetworkException", "possibly")])
+def test_what_nobody_can_know_is_no_fault(change):
+    world = World()
+    for number in (1, 3):
+        world.books.sender.acked.pop(FIRST + number, None)
+    world.books.sender.failed[FIRST + 1] = ("NetworkException", "possibly", "")
+    change(world)
+    assert world.faults() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "faults"),
+    [
+        (lambda second: (100 * MEGABYTE, 8, 4), []),
+        (lambda second: (100 * MEGABYTE + second * MEGABYTE // 100, 8, 4), []),
+        (lambda second: (100 * MEGABYTE + second * MEGABYTE // 10, 8, 4), ["it grew by 13.4 MB"]),
+        (lambda second: (100 * MEGABYTE, 8 + second // 20, 4), ["it has 7 more file descriptors"]),
+        (lambda second: (100 * MEGABYTE, 8, 4 + second // 20), ["it has 7 more threads"]),
+    ],
+)
+def test_growth_is_found_by_medians(change, faults):
+    memory = Memory()
+    memory.samples["it"] = [Sample(second, *change(second)) for second in range(300)]
+    lines, found = memory.growth(window_begins_s=100)
+    assert found == faults
+    assert len(lines) == 1
+
+
+def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path):
+    reader = JournalReader(tmp_path / "journal")
+    assert list(reader) == []
+    journal = Journal(reader.path)
+    journal.write("sent", 1)
+    journal.close()
+    with reader.path.open("ab") as file:
+        file.write(b'["torn",')
+    assert list(reader) == [["sent", 1]]
+    with reader.path.open("ab") as file:
+        file.write(json.dumps(2).encode() + b"]\n")
+    assert list(reader) == [["torn", 2]]
