@@ -8,10 +8,19 @@ from __future__ import annotations
 import string
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from chaffinch.errors import IllegalStateException, KafkaException, TimeoutException, UnknownTopicOrPartitionException, codes
+from chaffinch.client.connections import Failed
+from chaffinch.errors import (
+    IllegalStateException,
+    KafkaException,
+    SaslAuthenticationException,
+    TimeoutException,
+    UnknownTopicOrPartitionException,
+    codes,
+)
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches import ProducerBatch
@@ -310,3 +319,26 @@ def test_records_that_expire_say_what_the_broker_answered_last() -> None:
     assert isinstance(error, TimeoutException)
     assert "no outcome within delivery.timeout.ms, 2000 ms" in str(error)
     assert "the last error was KAFKA_STORAGE_ERROR (the disk is full); possibly stored" in str(error)
+
+
+@pytest.mark.parametrize("transactional_id", [None, "t"])
+@pytest.mark.parametrize("is_unsupported", [False, True])
+@pytest.mark.parametrize("was_sent", [False, True])
+def test_a_connection_that_is_refused_after_time_was_up(transactional_id: str | None, is_unsupported: bool, was_sent: bool) -> None:
+    """The records were told already; the batch waited for its connection."""
+    rig = Rig(options={"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000, "transactional.id": transactional_id})
+    if transactional_id is not None:
+        rig.call(events.InitTransactionsCalled, "init")
+        rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("ab")
+    rig.sleep(2_000)
+    before = rig.fate("ab"), rig.core.wiring.counts["records_failed"]
+    assert before == ((["TransactionAbortableException possibly"] if transactional_id else ["TimeoutException possibly"]) * 2, 2)
+    sent = rig.open.pop(0)
+    error = None if is_unsupported else SaslAuthenticationException("no such user")
+    refused = Failed(
+        address=sent.address, token=sent.token, reason="refused", was_sent=was_sent, is_unsupported=is_unsupported, error=error
+    )
+    rig.step(refused)
+    assert (rig.fate("ab"), rig.core.wiring.counts["records_failed"]) == before
+    assert rig.core.is_idle

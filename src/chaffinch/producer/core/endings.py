@@ -51,9 +51,10 @@ class Endings:
         is_unstored: bool,
         dropped: frozenset[int] = NOTHING_DROPPED,
     ) -> None:
-        """A batch that is under way, or has come back, is over: every record fails."""
+        """A batch that is under way, or has come back, is over: every record fails, unless it was told already that time was up."""
         self._queues.of(batch.topic_partition).failed(batch, is_unstored=is_unstored)
-        self.fail(batch, error, errors, dropped=dropped)
+        if not batch.is_done:
+            self.fail(batch, error, errors, dropped=dropped)
 
     def fail(
         self,
