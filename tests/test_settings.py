@@ -46,6 +46,16 @@ class TestNames:
     def test_what_was_given_is_told_from_defaults(self):
         assert parse(linger_ms=5).given == {"bootstrap.servers", "linger.ms"}
 
+    @pytest.mark.parametrize("options", ["a:1", 7, [("bootstrap.servers", "a:1")], {"bootstrap.servers"}], ids=str)
+    def test_what_is_no_mapping_is_said_to_be_none(self, options):
+        with pytest.raises(ConfigException, match="options must be a mapping of names to values, not "):
+            TABLE.parse(options)
+
+    @pytest.mark.parametrize("name", [b"linger.ms", 7, None])
+    def test_names_are_strings(self, name):
+        with pytest.raises(ConfigException, match=r"an option has the name .*, which is not a string"):
+            parse({name: "1"})
+
     def test_none_means_not_given(self):
         settings = parse({"linger.ms": None}, acks=None)
         assert settings["linger.ms"] == 5
@@ -139,6 +149,11 @@ class TestValues:
             ("enable.idempotence", 1, "option enable.idempotence cannot be 1: it must be true or false"),
             ("cleanup.policy", "compact,shred", "option cleanup.policy cannot be 'compact,shred': it must be one of delete, compact"),
             ("bootstrap.servers", [1], "option bootstrap.servers cannot be [1]: it must be a list of strings, or one string with commas"),
+            (
+                "transactional.id",
+                "\ud800",
+                f"option transactional.id cannot be {chr(0xD800)!r}: it must be a string, in characters that UTF-8 has",
+            ),
             ("transactional.id", b"x", "option transactional.id cannot be b'x': it must be a string"),
         ],
     )

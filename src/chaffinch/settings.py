@@ -64,6 +64,8 @@ class Option:
         except (ValueError, OverflowError):
             raise self._refusal(value, _KIND_TEXTS[self.kind]) from None
         chosen = parsed if self.kind == "list" else (parsed,)
+        if self.kind in ("string", "list") and not all(map(_has_utf_8, chosen)):
+            raise self._refusal(value, f"{_KIND_TEXTS[self.kind]}, in characters that UTF-8 has")
         if self.choices and not set(chosen) <= set(self.choices):
             raise self._refusal(value, self.allowed)
         if (self.minimum is not None and parsed < self.minimum) or (self.maximum is not None and parsed > self.maximum):
@@ -131,7 +133,11 @@ class OptionTable:
         given: dict[str, Any] = {}
         ignored: dict[str, Any] = {}
         seen: dict[str, str] = {}
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ConfigException(f"options must be a mapping of names to values, not {mapping!r}")
         for name, value in [*(mapping or {}).items(), *keywords.items()]:
+            if not isinstance(name, str):
+                raise ConfigException(f"an option has the name {name!r}, which is not a string")
             if value is None:
                 continue
             key = _key(name)
@@ -234,3 +240,12 @@ _KIND_TEXTS: Final[dict[Kind, str]] = {
     "list": "a list of strings, or one string with commas",
     "any": "anything",
 }
+
+
+def _has_utf_8(text: str) -> bool:
+    # Half a surrogate pair would be found only where a request is written, by a thread that nobody waits for.
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

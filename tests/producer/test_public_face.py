@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch import EmbeddedBroker, Producer, ProducerRecord, TopicPartition
+from chaffinch import EmbeddedBroker, OffsetAndMetadata, Producer, ProducerRecord, TopicPartition
 from chaffinch.errors import ConfigException, IllegalStateException, InvalidTopicException, KafkaException, RecordTooLargeException
 from chaffinch.producer.metrics import METRICS
 
@@ -24,6 +24,62 @@ LATEST_S = 20
 
 def as_json(value: Any) -> bytes:
     return json.dumps(value).encode()
+
+
+PLACE = TopicPartition("orders", 0)
+HALF = "\ud800"
+"""Half a surrogate pair: a str, and no UTF-8."""
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda p: p.send("orders", HALF), ValueError, "argument value has no UTF-8: character 0 of"),
+        (lambda p: p.send("orders", b"v", key=HALF), ValueError, "argument key has no UTF-8"),
+        (lambda p: p.send("orders", b"v", headers=[(HALF, b"")]), ValueError, "argument headers, in a key, has no UTF-8"),
+        (lambda p: p.send("orders", b"v", headers=[("h", HALF)]), ValueError, r"argument headers\['h'\] has no UTF-8"),
+        (lambda p: p.send("orders", b"v", headers=7), TypeError, r"argument headers must be a sequence of \(str, bytes\) pairs, not int"),
+        (lambda p: p.send("orders", b"v", headers={"h": b""}), TypeError, r"not dict: list\(headers.items\(\)\) is one"),
+        (lambda p: p.send("orders", b"v", partition=True), TypeError, "argument partition must be an int or None, not bool"),
+        (lambda p: p.send("orders", b"v", timestamp_ms=1.5), TypeError, "argument timestamp_ms must be an int or None, not float"),
+        (lambda p: p.flush("1"), TypeError, "argument timeout must be None or a number of seconds, not '1'"),
+        (lambda p: p.flush(float("nan")), ValueError, "argument timeout must be None or a number of seconds from 0 up"),
+        (lambda p: p.close(-1), ValueError, "argument timeout must be None or a number of seconds from 0 up"),
+        (lambda p: p.send_offsets_to_transaction([PLACE], "g"), TypeError, "argument offsets must be a mapping"),
+        (lambda p: p.send_offsets_to_transaction({("orders", "0"): 1}, "g"), TypeError, "must be a TopicPartition, not"),
+        (lambda p: p.send_offsets_to_transaction({("orders", -1): 1}, "g"), ValueError, "has the number -1"),
+        (lambda p: p.send_offsets_to_transaction({PLACE: True}, "g"), TypeError, "must be an int or an OffsetAndMetadata, not True"),
+        (lambda p: p.send_offsets_to_transaction({PLACE: 2**63}, "g"), ValueError, "argument offset must be from 0 to"),
+        (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, 5)}, "g"), TypeError, "has the metadata 5"),  # type: ignore[arg-type]
+        (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, HALF)}, "g"), ValueError, "in its metadata, has no UTF-8"),
+        (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, "", -2)}, "g"), ValueError, "has the leader_epoch -2"),
+        (lambda p: p.send_offsets_to_transaction({PLACE: OffsetAndMetadata(1, "", True)}, "g"), TypeError, "has the leader_epoch True"),
+    ],
+)
+def test_what_can_never_be_right_is_said_at_the_call(
+    producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any], error: type[Exception], says: str
+) -> None:
+    with producer_of(broker, transactional_id="shop") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            with pytest.raises(error, match=says):
+                call(producer)
+            producer.send("orders", b"after").result(LATEST_S)
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**400], ids=["inf", "1e300", "huge"])
+def test_a_timeout_may_be_as_long_as_one_likes(producer_of: Make, broker: EmbeddedBroker, timeout: float) -> None:
+    producer = producer_of(broker)
+    future = producer.send("orders", b"v")
+    producer.flush(timeout)
+    assert future.done()
+    producer.close(timeout)
+
+
+@pytest.mark.parametrize("option", ["client_id", "transactional_id"])
+def test_options_that_no_request_can_carry_are_refused(producer_of: Make, broker: EmbeddedBroker, option: str) -> None:
+    with pytest.raises(ConfigException, match="in characters that UTF-8 has"):
+        producer_of(broker, **{option: HALF})
 
 
 class TestSerializers:
