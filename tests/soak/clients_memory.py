@@ -1,8 +1,9 @@
 """Memory, file descriptors and threads of processes over time, as the system counts them, and whether they grow.
 
 A process is looked at every second. Of its samples in the last part of a run (the window) the first and the last third are compared by
-their medians: what a kill or a rebalance does for a moment does not count, what is never given back does. A broker lives for seconds; of
-each of its lives one sample counts, the last one.
+their medians: what a kill or a rebalance does for a moment does not count, what is never given back does. A broker lives for seconds: of
+each of its lives one sample counts, the last one, and thirds are compared by their maxima, because some lives end before the compiled
+loops are loaded.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class Memory:
                 lines.append(f"{name}: only {len(window)} samples, nothing said")
                 continue
             third = len(window) // 3
-            begin, end = (Sample(*(median(column) for column in zip(*part, strict=True))) for part in (window[:third], window[-third:]))
+            typical = max if name in self.across_lives else median
+            begin, end = (Sample(*(typical(column) for column in zip(*part, strict=True))) for part in (window[:third], window[-third:]))
             more = end.resident_bytes - begin.resident_bytes
             minutes = (end.at_s - begin.at_s) / 60
             lines.append(

@@ -155,6 +155,14 @@ def test_growth_is_found_by_medians(change, faults):
     assert len(lines) == 1
 
 
+def test_short_lives_are_compared_by_their_largest():
+    memory = Memory(across_lives=frozenset({"broker"}))
+    memory.samples["broker"] = [Sample(life, (100 + (70 if life % 5 == 0 or life < 10 else 0)) * MEGABYTE, 30, 1) for life in range(60)]
+    assert memory.growth(0)[1] == []
+    memory.samples["broker"][-1] = Sample(60, 190 * MEGABYTE, 30, 1)
+    assert memory.growth(0)[1] == ["broker grew by 20.0 MB"]
+
+
 def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path):
     reader = JournalReader(tmp_path / "journal")
     assert list(reader) == []
