@@ -14,7 +14,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import KafkaException, TimeoutException
-from chaffinch.producer.futures import RecordFuture, complete_all
+from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
 
 Make = Callable[..., Producer]
 LATEST_S = 20
@@ -183,6 +183,25 @@ class TestFork:
         thread = in_thread(busy)
         try:
             assert {call_in_child(producer.flush) for _ in range(5)} == {"IllegalStateException"}
+        finally:
+            is_over.set()
+        thread.result(LATEST_S)
+
+    def test_while_another_thread_completes_futures(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
+        """The lock that all futures share: the child's own producers need it."""
+        _, call_in_child = forked
+        is_over = threading.Event()
+
+        def busy() -> None:
+            while not is_over.is_set():
+                complete_all([RecordFuture() for _ in range(1000)], lambda index: index)
+
+        def take_the_lock() -> None:
+            assert SHARED_LOCK.acquire(timeout=1)
+
+        thread = in_thread(busy)
+        try:
+            assert {call_in_child(take_the_lock) for _ in range(20)} == {"NoneType"}
         finally:
             is_over.set()
         thread.result(LATEST_S)

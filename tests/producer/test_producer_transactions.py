@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -219,3 +220,23 @@ def _committed(broker: EmbeddedBroker, group: str, topic: str) -> tuple[int, str
         raise_for(answer)
     (partition,) = answer.groups[0].topics[0].partitions
     return partition.committed_offset, partition.metadata
+
+
+@pytest.mark.parametrize("name", ["commit_transaction", "abort_transaction"])
+def test_what_a_callback_may_not_call_does_not_happen(producer_of: Callable[..., Producer], broker: EmbeddedBroker, name: str) -> None:
+    producer = producer_of(broker, transactional_id="t")
+    producer.init_transactions()
+    producer.begin_transaction()
+    heard: Future[str] = Future()
+
+    def end(_metadata: object, _error: object) -> None:
+        try:
+            getattr(producer, name)()
+        except IllegalStateException as refused:
+            heard.set_result(str(refused))
+
+    producer.send("orders", b"1", on_delivery=end)
+    producer.flush()
+    assert "would wait for itself" in heard.result(10)
+    producer.send("orders", b"2")
+    producer.commit_transaction()

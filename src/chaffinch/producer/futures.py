@@ -27,7 +27,7 @@ T = TypeVar("T")
 log = logging.getLogger("chaffinch.producer")
 
 # Guards the moment in which a future's parts come into being against the moment in which it is completed.
-_LOCK: Final = threading.Lock()
+SHARED_LOCK: Final = threading.Lock()
 
 
 class RecordFuture(concurrent.futures.Future[T], Generic[T]):
@@ -66,7 +66,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     def __getattr__(self, name: str) -> Any:
         if name not in _PARTS:
             raise AttributeError(name)
-        with _LOCK:
+        with SHARED_LOCK:
             for part, make in _PARTS.items():
                 self.__dict__.setdefault(part, make())
             if self.batch is not None and not self._is_watched:
@@ -114,7 +114,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def complete(self, result: T) -> None:
         """Done, with a result. Only once, and only by the producer."""
-        with _LOCK:
+        with SHARED_LOCK:
             if not self._is_watched:
                 self._result, self.batch = result, None
                 self._state = _base.FINISHED
@@ -122,7 +122,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def fail(self, error: BaseException) -> None:
         """Done, with an error. Only once, and only by the producer."""
-        with _LOCK:
+        with SHARED_LOCK:
             if not self._is_watched:
                 self._exception, self.batch = error, None
                 self._state = _base.FINISHED
@@ -157,7 +157,7 @@ def complete_all(futures: Sequence[RecordFuture[T]], result_of: Callable[[int], 
     more object for Python's collector to go round.
     """
     told: list[int] = []
-    with _LOCK:
+    with SHARED_LOCK:
         for index, future in enumerate(futures):
             if not future._is_watched:
                 future._result_of, future.index, future.batch = result_of, index, None
@@ -171,7 +171,7 @@ def complete_all(futures: Sequence[RecordFuture[T]], result_of: Callable[[int], 
 
 def complete_batch(receipts: Receipts, result_of: Callable[[int], T]) -> None:
     """Complete all futures of a batch at once: one assignment for those that nobody watches, in order for the others."""
-    with _LOCK:
+    with SHARED_LOCK:
         receipts.outcome = result_of
         apart = sorted(set(receipts.apart))
     told = [receipts[index] for index in apart]

@@ -12,6 +12,8 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from chaffinch.producer.futures import SHARED_LOCK
+
 if TYPE_CHECKING:
     from chaffinch.producer.sender_thread import SenderThread
 
@@ -39,15 +41,18 @@ def _before_fork() -> None:
     _HELD[:] = list(_RUNNING)
     for sender in _HELD:
         sender.changed.acquire()
+    SHARED_LOCK.acquire()
 
 
 def _in_parent() -> None:
+    SHARED_LOCK.release()
     for sender in _HELD:
         sender.changed.release()
     _HELD.clear()
 
 
 def _in_child() -> None:
+    SHARED_LOCK.release()
     for sender in _HELD:
         sender.leave_to_parent()
         sender.changed.release()

@@ -204,7 +204,7 @@ class Producer:
         """
         self._door.check_open("flush")
         timeout_ms = arguments.checked_timeout_ms(timeout)
-        self._wait(self._sender.call(lambda call: events.FlushCalled(call=call)), timeout_ms, "flush")
+        self._call(lambda call: events.FlushCalled(call=call), timeout_ms, "flush")
 
     def close(self, timeout: float | None = None) -> None:
         """Send what is left and end. After `timeout` seconds what has no outcome fails. Calling it again has no effect.
@@ -328,14 +328,15 @@ class Producer:
     def _transact(self, make: Callable[[Future[None]], events.TransactionCall]) -> None:
         self._transactions()
         self._door.check_open("a transaction's call")
-        self._wait(self._sender.call(make), None, "a transaction's call")
+        self._call(make, None, "a transaction's call")
 
     def _block_until_ms(self) -> int:
         return self._clock.now_ms() + self._max_block_ms
 
-    def _wait(self, future: Future[None], timeout_ms: int | None, what: str) -> None:
-        if self._sender.is_own_thread:
+    def _call(self, make: Callable[[Future[None]], events.Event], timeout_ms: int | None, what: str) -> None:
+        if self._sender.is_own_thread:  # Before anything is done: what is refused must not happen all the same.
             raise IllegalStateException(f"{what} within a delivery callback would wait for itself")
+        future = self._sender.call(make)
         try:
             future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeoutError:
