@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.cli import checks_groups, checks_records, checks_topics, checks_transactions
+from tests.cli import checks_demo, checks_groups, checks_records, checks_topics, checks_transactions
 from tests.cli.shell import Shell
 
-CHECKS: list[Callable[[Shell], None]] = [*checks_topics.CHECKS, *checks_records.CHECKS, *checks_groups.CHECKS, *checks_transactions.CHECKS]
+CHECKS: list[Callable[[Shell], None]] = [
+    *checks_topics.CHECKS,
+    *checks_records.CHECKS,
+    *checks_groups.CHECKS,
+    *checks_transactions.CHECKS,
+    *checks_demo.CHECKS,
+]

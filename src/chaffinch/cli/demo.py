@@ -1,18 +1,24 @@
 """`chaffinch demo`: the README's first example, told step by step on a broker inside this process. Needs nothing but the package.
 
 A hundred records go to a compacted topic, one of them without a key. Chaffinch's producer writes ninety-nine. Where confluent-kafka is
-installed, the same records go through it, to the same broker, and what it loses is counted.
+installed, the same records go through it, to the same broker, and what it loses is counted. With `--bootstrap-server` the broker is one
+that runs already, Apache Kafka for instance: the demo makes two topics there and deletes them in the end.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
+
+from chaffinch.admin import topics
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.cli.connection import AsJson, print_json
+from chaffinch.cli.connection import AsJson, connect, print_json
+from chaffinch.consumer.consumer import Consumer
 from chaffinch.errors import KafkaException
 from chaffinch.producer.producer import Producer
 
@@ -20,34 +26,64 @@ COUNT: Final = 100
 KEYLESS: Final = 50
 OURS: Final = "orders"
 THEIRS: Final = "orders-of-confluent"
-TOPIC: Final = {"partitions": 1, "cleanup.policy": "compact"}
+COMPACTED: Final = {"cleanup.policy": "compact"}
 FLUSH_S: Final = 15
 
+# Not from the environment: a demo on a cluster is asked for by name.
+Server = Annotated[
+    str | None,
+    typer.Option("--bootstrap-server", metavar="HOST:PORT", help="Show it there; two topics are made and deleted again."),
+]
 
-def demo(as_json: AsJson = False) -> None:
+
+def demo(bootstrap_server: Server = None, as_json: AsJson = False) -> None:
     """Show in a few seconds what one bad record does to its batch, and what it need not do."""
 
     def say(text: str) -> None:
         if not as_json:
             print(text, flush=True)
 
-    with _silence(), EmbeddedBroker(topics={OURS: TOPIC, THEIRS: TOPIC}) as broker:
-        say(f"A broker runs in this process at {broker.bootstrap_servers}; its topics are compacted, so every record needs a key.")
+    with _silence(), _cluster(bootstrap_server) as (servers, which, ours_topic, theirs_topic):
+        say(f"{which}; its topics are compacted, so every record needs a key.")
         say(f"{COUNT} records are sent in one batch. Record {KEYLESS} has no key.\n")
-        ours = _with_chaffinch(broker)
+        ours = _with_chaffinch(servers, ours_topic)
         say(f"chaffinch        {ours['written']} written, {ours['failed']} failed")
         say(f"                 {ours['error']}")
-        theirs = _with_confluent(broker)
+        theirs = _with_confluent(servers, theirs_topic)
         if theirs is None:
             say("confluent-kafka  is not installed: pip install confluent-kafka, and this line counts what it loses")
         else:
             innocent = f"{theirs['failed'] - 1} of them with nothing wrong"
             say(f"confluent-kafka  {theirs['written']} written, {theirs['failed']} failed, {innocent}")
             say(f"                 {theirs['error']}")
-        kept = broker.read(OURS).num_rows
+        kept = _count(servers, ours_topic)
     say(f"\nThe topic holds {kept} records. The one that is missing is known by name, and its neighbours never noticed.")
     if as_json:
         print_json({"records": COUNT, "chaffinch": ours, "confluent_kafka": theirs})
+
+
+@contextmanager
+def _cluster(bootstrap_server: str | None) -> Iterator[tuple[str, str, str, str]]:
+    """Where the brokers are, which they are in words, and the two topics."""
+    if bootstrap_server is None:
+        topic = {"partitions": 1, **COMPACTED}
+        with EmbeddedBroker(topics={OURS: topic, THEIRS: topic}) as broker:
+            servers = broker.bootstrap_servers
+            yield servers, f"A broker runs in this process at {servers}", OURS, THEIRS
+        return
+    mark = f"chaffinch-demo-{secrets.token_hex(4)}"
+    names = [f"{mark}-{name}" for name in (OURS, THEIRS)]
+    with connect(bootstrap_server, None) as client:
+        made = []
+        try:
+            for name in names:
+                topics.create_topic(client, name, partitions=1, config=COMPACTED)
+                made.append(name)
+                topics.wait_for_topic(client, name)
+            yield bootstrap_server, f"The broker is at {bootstrap_server}", names[0], names[1]
+        finally:
+            if made:
+                topics.delete_topics(client, made)
 
 
 @contextmanager
@@ -66,25 +102,37 @@ def _keys() -> list[bytes | None]:
     return [None if number == KEYLESS else b"key-%d" % number for number in range(COUNT)]
 
 
-def _with_chaffinch(broker: EmbeddedBroker) -> dict[str, Any]:
-    with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=1_000) as producer:
-        futures = [producer.send(OURS, b"value", key=key) for key in _keys()]
+def _count(servers: str, topic: str) -> int:
+    """How many records a consumer finds."""
+    with Consumer(bootstrap_servers=servers) as consumer:
+        places = consumer.partitions_for(topic)
+        consumer.assign(places)
+        consumer.seek_to_beginning()
+        found, ends = 0, consumer.end_offsets(places)
+        while any(consumer.position(place) < end for place, end in ends.items()):
+            found += consumer.poll_table(1.0).num_rows
+    return found
+
+
+def _with_chaffinch(servers: str, topic: str) -> dict[str, Any]:
+    with Producer(bootstrap_servers=servers, linger_ms=1_000) as producer:
+        futures = [producer.send(topic, b"value", key=key) for key in _keys()]
         producer.flush()
     errors = [error for future in futures if (error := future.exception()) is not None]
-    return {"written": broker.read(OURS).num_rows, "failed": len(errors), "error": _one_line(errors)}
+    return {"written": _count(servers, topic), "failed": len(errors), "error": _one_line(errors)}
 
 
-def _with_confluent(broker: EmbeddedBroker) -> dict[str, Any] | None:
+def _with_confluent(servers: str, topic: str) -> dict[str, Any] | None:
     try:
         from confluent_kafka import Producer as Confluent
     except ImportError:
         return None
     errors: list[Any] = []
-    producer = Confluent({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 1_000})
+    producer = Confluent({"bootstrap.servers": servers, "linger.ms": 1_000})
     for key in _keys():
-        producer.produce(THEIRS, b"value", key, on_delivery=lambda error, _: errors.append(error) if error is not None else None)
+        producer.produce(topic, b"value", key, on_delivery=lambda error, _: errors.append(error) if error is not None else None)
     producer.flush(FLUSH_S)
-    return {"written": broker.read(THEIRS).num_rows, "failed": len(errors), "error": _one_line(errors)}
+    return {"written": _count(servers, topic), "failed": len(errors), "error": _one_line(errors)}
 
 
 def _one_line(errors: list[Any]) -> str | None:
