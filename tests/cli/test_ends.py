@@ -116,6 +116,8 @@ def test_closed_streams_are_said_in_one_line(shell: Shell, words: str, says: str
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        ("--help >/dev/full", "stdout: No space left on device"),
+        ("errors 87 >/dev/full", "stdout: No space left on device"),
         ("topics list >/dev/full", "stdout: No space left on device"),
         ("consume --topic lines >/dev/full", "stdout: No space left on device"),
         ("consume --topic lines --output /dev/full >&2", "/dev/full: No space left on device"),
@@ -124,12 +126,12 @@ def test_closed_streams_are_said_in_one_line(shell: Shell, words: str, says: str
         ("produce --topic refused --format json --rejected FULL.parquet >&2 <<< {", "FULL.parquet: No space left on device"),
     ],
 )
-def test_a_full_disk_is_said_with_the_file(shell: Shell, words: str, says: str) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_full_disk_is_said_with_the_file(shell: Shell, words: str, says: str, unbuffered: str) -> None:
     for name in ("FULL.jsonl", "FULL.parquet"):
         os.symlink("/dev/full", shell.folder / name)
     line = f'exec "$0" -c "$1" {words}'
-    # Without a buffer stdout fails where it is written, and nobody knows what it was.
-    environment = {**os.environ, "CHAFFINCH_BOOTSTRAP_SERVER": shell.bootstrap_servers, "PYTHONUNBUFFERED": ""}
+    environment = {**os.environ, "CHAFFINCH_BOOTSTRAP_SERVER": shell.bootstrap_servers, "PYTHONUNBUFFERED": unbuffered}
     done = subprocess.run(
         ["bash", "-c", line, COMMAND[0], COMMAND[2]], stderr=subprocess.PIPE, timeout=60, cwd=shell.folder, env=environment
     )

@@ -73,6 +73,11 @@ def _prepare_process() -> None:
     if sys.stdout is None:
         # Else the next file or socket would take its number, and what is printed would go there.
         _end("stdout is closed: send it to /dev/null to do without it", EXIT_REFUSED)
+    if getattr(sys.stdout, "write_through", False):
+        # Python was told to keep nothing back. A buffer that is emptied at each line does as well, and knows what it could not write.
+        # For as long as the process lives.
+        out = open(sys.stdout.fileno(), "w", buffering=1, encoding=sys.stdout.encoding, errors=sys.stdout.errors, closefd=False)  # noqa: SIM115
+        sys.stdout = out
 
 
 def _run(given: list[str]) -> None:
