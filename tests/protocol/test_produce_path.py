@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +40,14 @@ REQUESTS = st.builds(
     transactional_id=st.one_of(st.none(), st.none(), st.just(""), st.just("me")),
     acks=INT16,
     timeout_ms=INT32,
-    topics=often(st.builds(TopicProduceData, name=NAMES, partitions=often(st.builds(PartitionProduceData, index=INT32, records=RECORDS)))),
+    topics=often(
+        st.builds(
+            TopicProduceData,
+            name=NAMES,
+            topic_id=st.uuids(),
+            partitions=often(st.builds(PartitionProduceData, index=INT32, records=RECORDS)),
+        )
+    ),
 )
 ANSWERS = st.builds(
     PartitionProduceResponse,
@@ -52,7 +62,7 @@ ANSWERS = st.builds(
 )
 RESPONSES = st.builds(
     ProduceResponse,
-    responses=often(st.builds(TopicProduceResponse, name=NAMES, partition_responses=often(ANSWERS))),
+    responses=often(st.builds(TopicProduceResponse, name=NAMES, topic_id=st.uuids(), partition_responses=often(ANSWERS))),
     throttle_time_ms=INT32,
     node_endpoints=st.sampled_from([[], [], [], [NodeEndpoint(node_id=1, host="h", port=9)]]),
 )
@@ -72,7 +82,7 @@ def compiled(frame: bytes, version: int) -> tuple[str | None, ProduceRequest]:
 @given(REQUESTS, VERSIONS, st.one_of(st.none(), NAMES))
 def test_requests_are_read_as_the_compiled_decoder_reads_them(request: ProduceRequest, version: int, client_id: str | None) -> None:
     frame = frame_of(request, version, client_id)
-    plain = produce_path.read_request(memoryview(frame))
+    plain = produce_path.read_request(memoryview(frame), version)
     assert plain is None or plain == compiled(frame, version)
 
 
@@ -87,7 +97,7 @@ def test_damaged_requests_are_read_alike_or_left_to_the_compiled_decoder(data: s
         position = data.draw(st.integers(8, len(frame) - 1))
         frame[position] = data.draw(st.one_of(st.integers(0, 4), st.integers(124, 132), st.integers(0, 255)))
     frame = frame[: data.draw(st.sampled_from([len(frame), len(frame) - 1, len(frame) // 2]))] + bytes(data.draw(st.integers(0, 2)))
-    plain = produce_path.read_request(memoryview(frame))
+    plain = produce_path.read_request(memoryview(frame), version)
     try:
         right = compiled(bytes(frame), version)
     except ProtocolViolation:
@@ -97,29 +107,31 @@ def test_damaged_requests_are_read_alike_or_left_to_the_compiled_decoder(data: s
 
 
 @pytest.mark.parametrize("size", [1, 126, 127, 128, 16382, 16383, 16384, (1 << 21) - 2])
-def test_usual_requests_are_read_here(size: int) -> None:
-    request = ProduceRequest(acks=-1, topics=[TopicProduceData(name="orders", partitions=[PartitionProduceData(records=bytes(size))])])
-    assert produce_path.read_request(memoryview(frame_of(request, 11))) == ("me", request)
+@pytest.mark.parametrize(("version", "named"), [(11, {"name": "orders"}), (13, {"topic_id": UUID(int=7)})])
+def test_usual_requests_are_read_here(size: int, version: int, named: dict[str, Any]) -> None:
+    request = ProduceRequest(acks=-1, topics=[TopicProduceData(partitions=[PartitionProduceData(records=bytes(size))], **named)])
+    assert produce_path.read_request(memoryview(frame_of(request, version)), version) == ("me", request)
 
 
 @settings(max_examples=300, deadline=None)
 @given(RESPONSES, VERSIONS, INT32)
 def test_answers_are_written_as_the_compiled_encoder_writes_them(response: ProduceResponse, version: int, correlation_id: int) -> None:
-    plain = produce_path.write_response(response, correlation_id)
+    plain = produce_path.write_response(response, correlation_id, version)
     assert plain is None or plain == b"".join(finish_frame(response.encode_after(response_head(0, correlation_id, True), version)))
 
 
-def test_usual_answers_are_written_here() -> None:
+@pytest.mark.parametrize("version", [9, 12, 13])
+def test_usual_answers_are_written_here(version: int) -> None:
     response = ProduceResponse(
         responses=[TopicProduceResponse(name="orders", partition_responses=[PartitionProduceResponse(index=1, base_offset=7)])]
     )
-    assert produce_path.write_response(response, 5) is not None
+    assert produce_path.write_response(response, 5, version) is not None
 
 
 @pytest.mark.parametrize("wrong", [{"index": 1 << 31}, {"base_offset": None}, {"error_code": 1.5}])
 def test_what_does_not_fit_is_left_to_the_compiled_encoder(wrong: dict[str, object]) -> None:
     answer = PartitionProduceResponse(index=1).replace(**wrong)
     response = ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[answer])])
-    assert produce_path.write_response(response, 5) is None
+    assert produce_path.write_response(response, 5, 11) is None
     with pytest.raises(UnencodableMessage):
         response.encode(11)

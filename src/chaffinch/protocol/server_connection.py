@@ -116,7 +116,7 @@ class ServerConnection:
         """
         api, version = request.api, request.version
         if api is _PRODUCE and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION and isinstance(message, ProduceResponse):
-            frame = produce_path.write_response(message, request.correlation_id)
+            frame = produce_path.write_response(message, request.correlation_id, version)
             if frame is not None:
                 return self._in_order(request, [frame])
         if isinstance(message, ApiVersionsResponse):
@@ -152,7 +152,7 @@ class ServerConnection:
     def _request(self, frame: memoryview) -> ReceivedRequest:
         key, version, correlation_id = read_request_prefix(frame)
         if key == produce_path.KEY and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION:
-            plain = produce_path.read_request(frame)
+            plain = produce_path.read_request(frame, version)
             if plain is not None:
                 expects_response = plain[1].acks != 0
                 request = ReceivedRequest(_PRODUCE, version, correlation_id, *plain, None, expects_response)

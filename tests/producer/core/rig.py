@@ -10,6 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed, Written
@@ -20,7 +21,7 @@ from chaffinch.producer.core.accumulator import record_size
 from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, SendRequest
 from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
-from chaffinch.producer.core.produce_requests import ProduceSent
+from chaffinch.producer.core.produce_requests import VERSION_WITH_TOPIC_IDS, ProduceSent
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import (
@@ -54,6 +55,7 @@ from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.records import batch as record_batch
 from tests.client.scripted_server import metadata
 
@@ -114,6 +116,8 @@ class Rig:
     told_nodes: tuple[int, ...] = ()
     """Nodes whose addresses come with each Produce answer."""
     throttle_time_ms: int = 0
+    topic_id: UUID = ZERO_UUID
+    """Of the topic as metadata tells it; ZERO_UUID: brokers know no ids."""
     scripted: dict[type, list[Any]] = field(default_factory=dict)
     """Answers to the next requests of a class, before the rig's own."""
 
@@ -184,7 +188,8 @@ class Rig:
             listed *= len(token.batches)
         parts: dict[str, TopicProduceResponse] = {}
         for place, answer in zip(token.batches, listed, strict=True):
-            topic = parts.setdefault(place.topic, TopicProduceResponse(name=place.topic))
+            known = {"name": place.topic} if sent.version_max != VERSION_WITH_TOPIC_IDS else {"topic_id": token.topic_ids[place.topic]}
+            topic = parts.setdefault(place.topic, TopicProduceResponse(**known))
             topic.partition_responses.append(_part(place, answer))
         response = ProduceResponse(responses=list(parts.values()))
         for node in self.told_nodes:
@@ -309,6 +314,8 @@ class Rig:
             case MetadataRequest():
                 asked = [topic.name for topic in message.topics]
                 answer = metadata({"orders": self.partitions} if "orders" in asked else {}, {n + 1: PORT + n for n in range(self.nodes)})
+                if answer.topics:
+                    answer.topics[0].topic_id = self.topic_id
                 for part in answer.topics[0].partitions if answer.topics else []:
                     part.leader_id = self.leaders.get(part.partition_index, 1)
                     part.leader_epoch = self.leader_epochs.get(part.partition_index, 0)

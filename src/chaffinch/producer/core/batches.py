@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -64,8 +65,8 @@ class ProducerBatch:
     unknown_since_ms: int | None = None
     """When its topic or partition was first said to be unknown."""
     retry_at_ms: int = 0
-    sent_to: Address | None = None
-    """Where it went last: when another broker leads now, it need not wait."""
+    sent_to: tuple[Address, UUID] | None = None
+    """The leader and the topic to which it went last: when there is another one now, it need not wait."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
     _decoded: RecordColumns | None = None

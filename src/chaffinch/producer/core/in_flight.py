@@ -20,6 +20,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Final
+from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition
@@ -58,6 +59,7 @@ class PartitionQueue:
         "_is_transactional",
         "_is_used_up",
         "_limit",
+        "_new_ordinal",
         "_numbered",
         "_restart_sequence",
         "_sequence_next",
@@ -95,6 +97,8 @@ class PartitionQueue:
         self._sequence_next = 0
         self._numbered = 0
         self._acknowledged_ms: int | None = None
+        self._new_ordinal = 0
+        """Batches numbered before it may have gone to another topic of the same name."""
         # What follows is of the failures since numbering last began.
         self._restart_sequence: int | None = None
         self._is_used_up = False
@@ -176,19 +180,21 @@ class PartitionQueue:
     def acknowledged(self, batch: ProducerBatch, now_ms: int) -> None:
         """The broker has the batch."""
         self._remove(batch)
-        self._acknowledged_ms = now_ms
+        if batch.ordinal >= self._new_ordinal:
+            self._acknowledged_ms = now_ms
         if self._restart_sequence is not None and _distance(self._restart_sequence, batch.base_sequence) < SEQUENCE_MODULUS // 2:
             # A broker without state took it although a batch before it was not stored: that one's numbers have been passed.
             self._is_used_up = True
 
-    def hurry(self, leader: Address, now_ms: int) -> None:
-        """Another broker leads than the one that the next batch to go again was sent to: it need not wait."""
-        if self.retries and self.retries[0].sent_to != leader:
+    def hurry(self, destination: tuple[Address, UUID], now_ms: int) -> None:
+        """`destination`: leader and topic. The next batch to go again was sent to another one: it need not wait."""
+        if self.retries and self.retries[0].sent_to != destination:
             self.retries[0].retry_at_ms = min(self.retries[0].retry_at_ms, now_ms)
 
     def broker_is_new(self) -> None:
-        """The topic was deleted and made anew: nobody there knows the producer."""
+        """The topic was deleted and made anew: nobody there knows the producer, whatever is still heard of the old one."""
         self._acknowledged_ms = None
+        self._new_ordinal = self._numbered
 
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
@@ -16,11 +17,14 @@ from chaffinch.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from chaffinch.protocol.primitives import ZERO_UUID
 
 # Small batches share a request; from here on the next one begins another, so that a broker has work while the answer travels.
 REQUEST_FILL_BYTES: Final = 64 * 1024
 # In a transaction of protocol version 1 partitions were added before; version 12 would have the broker add them (KIP-890).
 TRANSACTIONAL_VERSION_MAX: Final = 11
+# Topics by their ids (KIP-516): a topic that was deleted and made anew under its name is another one.
+VERSION_WITH_TOPIC_IDS: Final = 13
 
 
 @dataclass(slots=True, eq=False)
@@ -28,8 +32,11 @@ class ProduceSent:
     """The token of a Produce request: which batches went where."""
 
     address: Address
+    topic_id_of: Callable[[str], UUID]
+    """Of a name, as far as is known when its first batch joins; ZERO_UUID: not known."""
     batches: dict[TopicPartition, ProducerBatch] = field(default_factory=dict)
     size: int = 0
+    topic_ids: dict[str, UUID] = field(default_factory=dict)
 
     def takes(self, topic_partition: TopicPartition, size: int, request_bytes_max: int) -> bool:
         """Whether a batch may join: one per partition, and within the size of a request."""
@@ -37,19 +44,35 @@ class ProduceSent:
         return not self.batches or (fits and topic_partition not in self.batches)
 
     def add(self, batch: ProducerBatch) -> None:
+        topic = batch.topic_partition.topic
+        if topic not in self.topic_ids:
+            self.topic_ids[topic] = self.topic_id_of(topic)
+        batch.sent_to = self.address, self.topic_ids[topic]
         self.batches[batch.topic_partition] = batch
         self.size += batch.size
+
+    def version_max(self, *, is_transactional: bool) -> int | None:
+        """The highest version for this request; None: the highest that is usual."""
+        if is_transactional:
+            return TRANSACTIONAL_VERSION_MAX
+        return None if ZERO_UUID in self.topic_ids.values() else VERSION_WITH_TOPIC_IDS
 
     def request(self, *, acks: int, timeout_ms: int, transactional_id: str | None) -> ProduceRequest:
         """The request with these batches; their bytes are not copied."""
         topics: dict[str, TopicProduceData] = {}
         for topic_partition, batch in self.batches.items():
-            topic = topics.setdefault(topic_partition.topic, TopicProduceData(name=topic_partition.topic))
+            name = topic_partition.topic
+            topic = topics.setdefault(name, TopicProduceData(name=name, topic_id=self.topic_ids[name]))
             topic.partitions.append(PartitionProduceData(index=topic_partition.partition, records=batch.data))
         return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topics=list(topics.values()))
 
     def answers(self, response: ProduceResponse) -> Iterator[tuple[ProducerBatch, PartitionProduceResponse | None]]:
         """Each batch with its part of the answer, in the order in which they were added; None where the broker left it out."""
-        parts = {TopicPartition(topic.name, part.index): part for topic in response.responses for part in topic.partition_responses}
+        names = {topic_id: name for name, topic_id in self.topic_ids.items()}
+        parts = {
+            TopicPartition(topic.name or names.get(topic.topic_id, ""), part.index): part
+            for topic in response.responses
+            for part in topic.partition_responses
+        }
         for topic_partition, batch in self.batches.items():
             yield batch, parts.get(topic_partition)

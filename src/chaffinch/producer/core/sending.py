@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.errors import TransactionAbortableException
@@ -14,9 +15,10 @@ from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.outstanding import Outstanding
 from chaffinch.producer.core.partition_queues import PartitionQueues
-from chaffinch.producer.core.produce_requests import TRANSACTIONAL_VERSION_MAX, ProduceSent
+from chaffinch.producer.core.produce_requests import ProduceSent
 from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.producer.core.wiring import Wiring
+from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class Sending:
@@ -81,9 +83,8 @@ class Sending:
         if batch is None:
             return False
         if sent is None:
-            sent = open_requests[address] = ProduceSent(address)
+            sent = open_requests[address] = ProduceSent(address, self._topic_id)
         sent.add(batch)
-        batch.sent_to = address
         return True
 
     def _next_size(self, queue: PartitionQueue) -> int:
@@ -109,7 +110,7 @@ class Sending:
                 self._identity.want()
                 return False
         if queue.retries and (leader := self._wiring.cluster.leader_address(queue.topic_partition)) is not None:
-            queue.hurry(leader, now_ms)
+            queue.hurry((leader, self._topic_id(queue.topic_partition.topic)), now_ms)
         if not queue.wants_batch(now_ms, self._identity.current):
             return False
         return self._transaction is None or self._transaction.may_send(queue.topic_partition)
@@ -129,6 +130,9 @@ class Sending:
             return None
         return address if self._wiring.attempts.may_try(address, now_ms) else None
 
+    def _topic_id(self, topic: str) -> UUID:
+        return self._wiring.cluster.topic_id(topic) or ZERO_UUID
+
     def _emit(self, sent: ProduceSent) -> None:
         wiring = self._wiring
         self._requests[sent.address] += 1
@@ -142,7 +146,7 @@ class Sending:
                 message=sent.request(acks=wiring.acks, timeout_ms=wiring.request_timeout_ms, transactional_id=wiring.transactional_id),
                 token=sent,
                 timeout_ms=wiring.request_timeout_ms,
-                version_max=None if wiring.transactional_id is None else TRANSACTIONAL_VERSION_MAX,
+                version_max=sent.version_max(is_transactional=wiring.transactional_id is not None),
                 expects_answer=wiring.acks != 0,
             )
         )

@@ -1,0 +1,85 @@
+"""A topic is deleted and made anew under its name while a producer writes: the new one gets what comes after, each record once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.admin import topics
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.protocol import produce_path
+
+LATEST_S = 30
+
+
+@pytest.fixture
+def other_hand(strict_broker: EmbeddedBroker) -> Iterator[SyncClient]:
+    with SyncClient(strict_broker.bootstrap_servers) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("options", "version"), [({}, 13), ({"transactional_id": "t"}, 11)])
+def test_versions_on_the_wire(
+    broker: EmbeddedBroker, producer_of: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], version: int
+) -> None:
+    """The usual one is read by hand; a transactional id leaves it to the compiled decoder."""
+    read, seen = produce_path.read_request, []
+
+    def noted(frame: memoryview, version: int) -> Any:
+        seen.append((version, (found := read(frame, version)) is not None))
+        return found
+
+    monkeypatch.setattr(produce_path, "read_request", noted)
+    with producer_of(broker, **options) as producer:
+        if options:
+            producer.init_transactions()
+            producer.begin_transaction()
+        producer.send("orders", b"a")
+        producer.flush()
+    assert seen == [(version, not options)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"enable_idempotence": False}, {"enable_idempotence": False, "acks": 1}, {"compression_type": "gzip"}],
+    ids=["idempotent", "not idempotent", "leader only", "compressed"],
+)
+def test_what_comes_after_is_in_the_new_one(
+    strict_broker: EmbeddedBroker, other_hand: SyncClient, producer_of: Callable[..., Producer], options: dict[str, Any]
+) -> None:
+    with producer_of(strict_broker, linger_ms=0, batch_size=100, **options) as producer:
+        for _ in range(20):
+            producer.send("orders", b"old", partition=2).result(LATEST_S)
+        topics.delete_topics(other_hand, ["orders"])
+        topics.create_topic(other_hand, "orders", partitions=3)
+        futures = [producer.send("orders", b"%03d" % number, partition=number % 3) for number in range(300)]
+        offsets = [future.result(LATEST_S).offset for future in futures]
+    assert offsets == [number // 3 for number in range(300)]
+    table = strict_broker.read("orders").sort_by([("partition", "ascending"), ("offset", "ascending")])
+    assert table["value"].to_pylist() == [b"%03d" % number for partition in range(3) for number in range(partition, 300, 3)]
+
+
+def test_fewer_partitions_are_noticed(strict_broker: EmbeddedBroker, other_hand: SyncClient, producer_of: Callable[..., Producer]) -> None:
+    with producer_of(strict_broker, linger_ms=0, batch_size=100) as producer:
+        for number in range(20):
+            producer.send("orders", b"old", partition=number % 3).result(LATEST_S)
+        topics.delete_topics(other_hand, ["orders"])
+        topics.create_topic(other_hand, "orders", partitions=1)
+        producer.send("orders", b"first", partition=0).result(LATEST_S)
+        assert {producer.send("orders", b"later").result(LATEST_S).partition for _ in range(20)} == {0}
+        assert len(producer.partitions_for("orders")) == 1
+    assert strict_broker.read("orders")["value"].to_pylist() == [b"first"] + [b"later"] * 20
+
+
+def test_one_that_is_only_deleted_is_unknown(
+    strict_broker: EmbeddedBroker, other_hand: SyncClient, producer_of: Callable[..., Producer]
+) -> None:
+    with producer_of(strict_broker, linger_ms=0, retry_unknown_topic_partition_ms=200) as producer:
+        producer.send("orders", b"old", partition=0).result(LATEST_S)
+        topics.delete_topics(other_hand, ["orders"])
+        error = producer.send("orders", b"late", partition=0).exception(LATEST_S)
+    assert error is not None
+    assert (error.name, error.stored.value) == ("UNKNOWN_TOPIC_OR_PARTITION", "no")
