@@ -273,7 +273,7 @@ def _open_below(root: Path) -> int:
 
 
 class TestLargeFiles:
-    """What they take is freed in a thread of its own, once their names are gone."""
+    """What they take is freed in another thread, once their names are gone."""
 
     @pytest.fixture
     def freed(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
@@ -343,21 +343,48 @@ class TestLargeFiles:
     def test_many_at_once_do_not_hold_many_descriptors(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        gate = threading.Event()
-        counting = module.free
-        monkeypatch.setattr(module, "free", lambda descriptor: (gate.wait(), counting(descriptor)))
-        for number in range(module.FREEING_MAX + 5):
-            self.make(tmp_path / "d" / str(number))
+        monkeypatch.setattr(module, "FREEING_MAX", 4)
+        gate, counting, sizes = threading.Event(), module.free, []
+
+        def free(descriptor: int) -> None:
+            gate.wait()
+            sizes.append(os.fstat(descriptor).st_size)
+            counting(descriptor)
+
+        monkeypatch.setattr(module, "free", free)
         files = DiskFileSystem(tmp_path)
-        files.remove_tree("d")
-        assert not files.exists("d")
+        for number in range(7):
+            self.make(tmp_path / str(number), module.LARGE_BYTES + number)
+            files.remove(str(number))
+            assert not files.exists(str(number))
+        assert [thread.name for thread in threading.enumerate()].count(module.FREEING) == 1
         gate.set()
         self.wait()
-        assert len(freed) == module.FREEING_MAX
+        assert sizes == [module.LARGE_BYTES + number for number in range(4)]
         self.make(tmp_path / "later")
         files.remove("later")
         self.wait()
-        assert len(freed) == module.FREEING_MAX + 1
+        assert len(freed) == 5
+
+    def test_one_that_cannot_be_freed_keeps_none_behind_it(
+        self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gate, counting, calls = threading.Event(), module.free, []
+
+        def free(descriptor: int) -> None:
+            gate.wait()
+            calls.append(descriptor)
+            if len(calls) == 1:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            counting(descriptor)
+
+        monkeypatch.setattr(module, "free", free)
+        for name in ("d/1", "d/2"):
+            self.make(tmp_path / name)
+        DiskFileSystem(tmp_path).remove_tree("d")
+        gate.set()
+        self.wait()
+        assert (len(calls), len(freed)) == (2, 1)
 
     def test_without_a_thread_it_takes_its_time(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch

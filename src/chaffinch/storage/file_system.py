@@ -6,7 +6,7 @@ Descriptors are opened on first use and at most `DESCRIPTORS_MAX` stay open: a b
 When one more is needed, the file unused for longest goes (a clock with one bit per file: cheap on the append path).
 
 The name of a file goes at once, but what the system holds of a large one takes it long to free: a quarter of a second per GiB. So such a
-file is held open meanwhile, and let go by a thread of its own.
+file is held open meanwhile, and let go by another thread, one after the other.
 """
 
 import ctypes
@@ -15,6 +15,7 @@ import fcntl
 import os
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import cast
@@ -38,8 +39,8 @@ DESCRIPTORS_MAX = 256  # The usual soft limit of a process is 1024, and connecti
 BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
-LARGE_BYTES = 4 << 20  # From here on a file is freed by a thread: a millisecond.
-FREEING_MAX = 32  # Files at once; further ones take their time.
+LARGE_BYTES = 4 << 20  # From here on a file is freed by the other thread: a millisecond.
+FREEING_MAX = 256  # Descriptors of files that wait for it; further files take the caller's time.
 FREEING = "chaffinch-free"
 
 
@@ -194,7 +195,7 @@ class DiskFileSystem:
         self.root = os.path.abspath(root)
         self._descriptors_max = max(1, descriptors_max)
         self._open_files: dict[DiskFile, None] = {}
-        self._freeing = threading.Semaphore(FREEING_MAX)
+        self._freeing = Freeing()
         self.incarnation = _boot_id()
 
     def describe(self, path: str) -> str:
@@ -316,45 +317,58 @@ class DiskFileSystem:
     @contextmanager
     def _freed_aside(self, full: str) -> Iterator[None]:
         """Inside, the file's name goes; what it takes is freed in another thread if it is large."""
-        descriptor = self._held(full)
+        descriptor = None
+        with suppress(OSError):  # Then it cannot be held.
+            if os.stat(full).st_size >= LARGE_BYTES and self._freeing.has_room:
+                descriptor = os.open(full, os.O_RDWR | os.O_CLOEXEC)
         try:
             yield
         finally:
             if descriptor is not None:
-                self._let_go(descriptor)
+                self._freeing.let_go(descriptor)
 
-    def _held(self, full: str) -> int | None:
-        """The file, open; None where it is small, or cannot be held."""
-        with suppress(OSError):
-            if os.stat(full).st_size >= LARGE_BYTES and self._freeing.acquire(blocking=False):
-                try:
-                    return os.open(full, os.O_RDWR | os.O_CLOEXEC)
-                except BaseException:
-                    self._freeing.release()
-                    raise
-        return None
 
-    def _let_go(self, descriptor: int) -> None:
-        def close() -> None:
-            try:
-                free(descriptor)
-            finally:
-                os.close(descriptor)
-                self._freeing.release()
+class Freeing:
+    """Frees files whose names are gone, in the order in which they come. The thread is there while there is something to free."""
 
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._descriptors: deque[int] = deque()  # The first is being freed.
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._descriptors) < FREEING_MAX
+
+    def let_go(self, descriptor: int) -> None:
+        """Free it some time, and close it."""
+        with self._lock:
+            self._descriptors.append(descriptor)
+            if len(self._descriptors) > 1:
+                return
         try:
-            threading.Thread(target=close, name=FREEING, daemon=True).start()
+            threading.Thread(target=self._run, name=FREEING, daemon=True).start()
         except RuntimeError:  # No thread is to be had.
-            close()
+            self._run()
+
+    def _run(self) -> None:
+        is_done = False
+        while not is_done:
+            descriptor = self._descriptors[0]
+            with suppress(OSError):
+                free(descriptor)
+            with suppress(OSError):
+                os.close(descriptor)
+            with self._lock:
+                self._descriptors.popleft()
+                is_done = not self._descriptors
 
 
 def free(descriptor: int) -> None:
     """Cut off what a file without a name takes, piece by piece: a sync of anything else waits for one piece at most."""
-    with suppress(OSError):
-        found = os.fstat(descriptor)
-        if found.st_nlink == 0:  # Else it is somebody's backup.
-            for size in range(found.st_size - LARGE_BYTES, 0, -LARGE_BYTES):
-                os.ftruncate(descriptor, size)
+    found = os.fstat(descriptor)
+    if found.st_nlink == 0:  # Else it is somebody's backup.
+        for size in range(found.st_size - LARGE_BYTES, 0, -LARGE_BYTES):
+            os.ftruncate(descriptor, size)
 
 
 def _from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:
