@@ -106,6 +106,8 @@ class TestAlterConfigs:
             ("", RESOURCE_BROKER, {"log_dirs": "/elsewhere"}, 42, "no effect here"),
             ("", RESOURCE_BROKER, {"log_segment_bytez": "5"}, 40, "log.segment.bytes"),
             ("", RESOURCE_BROKER, {"message_max_bytes": "many"}, 42, "whole number"),
+            ("", RESOURCE_BROKER, {"num_partitions": "9" * 26}, 42, "at most 2147483647"),
+            ("orders", RESOURCE_TOPIC, {"retention_ms": "9" * 20}, 40, "at most 64 bits"),
             ("0", RESOURCE_BROKER_LOGGER, {}, 42, "type 8"),
             ("g", RESOURCE_GROUP, {}, 42, "type 32"),
             ("x", 77, {}, 42, "type 77"),

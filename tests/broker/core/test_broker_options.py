@@ -65,6 +65,23 @@ def test_a_negative_retention_is_none_in_any_unit(coarser: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "is_refused"),
+    [
+        ({"log.retention.ms": 0}, True),
+        ({"log.retention.minutes": 0, "log.retention.hours": 5}, True),
+        ({"log.retention.hours": 0}, True),
+        ({"log.retention.hours": 0, "log.retention.ms": 1}, False),
+    ],
+)
+def test_no_retention_at_all_is_no_default(given: dict[str, int], is_refused: bool) -> None:
+    if is_refused:
+        with pytest.raises(ConfigException, match="cannot be 0"):
+            options.parse(given)
+    else:
+        assert topic_defaults(options.parse(given))["retention.ms"] == 1
+
+
+@pytest.mark.parametrize(
     ("topic", "broker"),
     [
         ("max.message.bytes", "message.max.bytes"),

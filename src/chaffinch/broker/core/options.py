@@ -12,7 +12,8 @@ from typing import Any
 from chaffinch.broker.core import replication_check
 from chaffinch.broker.core.groups.group_options import GROUP_OPTIONS
 from chaffinch.broker.core.security_options import SECURITY_OPTIONS
-from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT
+from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
+from chaffinch.errors import ConfigException
 from chaffinch.settings import Option, OptionTable, Settings
 
 _OWN = (
@@ -315,4 +316,7 @@ _TOPIC_OPTION_BY_SYNONYM = {broker: topic for topic, broker in BROKER_SYNONYMS.i
 
 def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
     """Broker settings. Raises ConfigException for an unknown name (naming the nearest) or an illegal value."""
-    return BROKER_OPTIONS.parse(options, **keywords)
+    settings = BROKER_OPTIONS.parse(options, **keywords)
+    if topic_defaults(settings).get("retention.ms") == 0:  # A topic's own may be 0 (KafkaConfig.scala).
+        raise ConfigException("log.retention.ms, or the minutes or hours in its place, cannot be 0: at least 1, or below 0 for no limit")
+    return settings
