@@ -171,9 +171,10 @@ class Consumer:
             portions = self._portions(timeout_ms, records_max)
             try:
                 return made_of(portions)
-            except BaseException:  # Ctrl-C as well: nobody got them, so they must not be committed.
-                for portion in reversed(portions):
-                    self._go_back(portion.place, portion.first_offset)
+            except BaseException:  # Ctrl-C as well.
+                with self._changed:
+                    self._core.fetcher.take_back(portions)
+                    self._thread.push()
                 raise
 
     def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:

@@ -19,6 +19,7 @@ from chaffinch.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from chaffinch.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint
+from chaffinch.records.fetched import FetchedRecords
 from tests.consumer.core.rig import WALL_MS, Rig, records
 
 P0 = TopicPartition("t", 0)
@@ -142,6 +143,39 @@ class TestHandingOut:
         rig.answer_fetch(p0=b"")
         rig.answer_fetch(p0=records(2, b"c"))
         assert rig.poll() == [(0, b"c")]
+
+    def test_half_a_batch_is_an_error_and_no_endless_loop(self):
+        rig = Rig().assign(0)
+        rig.answer_fetch(p0=records(0, b"a", b"b")[:40])
+        assert not rig.pending(FetchRequest)
+        with pytest.raises(errors.CorruptRecordException) as caught:
+            rig.poll()
+        assert caught.value.topic_partition == P0
+        assert rig.poll() == []
+        rig.answer_fetch(p0=records(0, b"a", b"b") + records(2, b"c")[:40])
+        assert rig.poll() == [(0, b"a"), (0, b"b")]
+        assert asked(rig)[1] == {0: 2}
+
+    def test_what_was_read_when_ctrl_c_came_is_read_again(self, monkeypatch):
+        rig = Rig().assign(0, 1)
+        rig.answer_fetch(p0=records(0, b"a") + records(1, b"b", epoch=1), p1=records(0, b"c"))
+        read, reads = FetchedRecords.read, []
+
+        def interrupted(reader, records_max):
+            reads.append(records_max)
+            if len(reads) == 4:
+                raise KeyboardInterrupt
+            return read(reader, records_max)
+
+        monkeypatch.setattr(FetchedRecords, "read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rig.poll()
+        assert {place.partition: offset.offset for place, offset in rig.core.positions().items()} == {0: 0, 1: 0}
+        rig.step()
+        assert rig.poll() == [(1, b"c")]
+        rig.answer_fetch(p0=records(0, b"a", b"b"))
+        rig.answer_fetch(p0=records(0, b"a", b"b"))
+        assert rig.poll() == [(0, b"a"), (0, b"b")]
 
     def test_checksums_can_be_left_unchecked(self):
         rig = Rig(**{"check.crcs": False}).assign(0)

@@ -8,7 +8,7 @@ something only if the caller's position gets there: after a seek or a reset it i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -59,11 +59,6 @@ class Portion(NamedTuple):
     columns: RecordColumns
     timestamp_type: int
     leader_epoch: int
-
-    @property
-    def first_offset(self) -> int:
-        assert self.columns.offsets is not None, "records that were read have offsets"
-        return int(self.columns.offsets[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +207,9 @@ class Fetcher:
         assert not isinstance(records, list), "records that were received are one buffer"
         end = end_offset(records)
         if code is codes.NONE and end is None:
-            return
+            if not records:
+                return
+            code = codes.CORRUPT_MESSAGE  # Not one whole batch: asking again would bring the same, for ever.
         reader = None
         if code is codes.NONE:
             aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
@@ -254,8 +251,20 @@ class Fetcher:
         except KafkaException:
             if not portions:
                 raise
+        except BaseException:  # Ctrl-C as well.
+            self.take_back(portions)
+            raise
         self._wiring.counts["records_consumed"] += sum(len(portion.columns) for portion in portions)
         return portions
+
+    def take_back(self, portions: Sequence[Portion]) -> None:
+        """Nobody got them after all: they are read again, and not committed."""
+        for portion in reversed(portions):
+            state = self._subscriptions.of(portion.place)
+            self.drop(portion.place)
+            assert state.position is not None, "what was read has a position"
+            assert portion.columns.offsets is not None, "records that were read have offsets"
+            state.position = state.position._replace(offset=int(portion.columns.offsets[0]))
 
     def _portions(self, left: int) -> Iterator[Portion]:
         index = 0
