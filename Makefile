@@ -36,8 +36,8 @@ types: setup ## mypy, strict
 layers: setup ## who may import whom
 	@$(BIN)/lint-imports
 
-simulate: setup ## replay one simulated world: make simulate SEED=17, or many: make simulate SEED=1 SEEDS=10000
-	@$(BIN)/python -m chaffinch.simulation $(SEED) $(if $(filter command line,$(origin SEEDS)),--count $(SEEDS))
+simulate: setup ## simulated worlds on all processors: make simulate SEEDS=100000; one with its story: make simulate SEED=17
+	@$(BIN)/python -m chaffinch.simulation $(SEED) $(if $(filter command line,$(origin SEED)),$(if $(filter command line,$(origin SEEDS)),--count $(SEEDS),--verbose),--count $(SEEDS))
 
 fuzz: setup ## mutated bytes against every parser, with bounds checks on in the compiled loops
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz

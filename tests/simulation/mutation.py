@@ -20,7 +20,15 @@ ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_sh
 SLOW = Faults(latency_max_ms=20, slow_share=0.08)
 KILLS = Deeds(broker_death_ms=500)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
-NOBODY: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "version_2_count": 0, "query_count": 0}
+NOBODY: dict[str, Any] = {
+    "plain_count": 0,
+    "transactional_count": 0,
+    "version_2_count": 0,
+    "query_count": 0,
+    "reader_count": 0,
+    "transformer_count": 0,
+    "producer_records": 90,
+}
 PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
 TRANSACTIONAL: dict[str, Any] = {**PLAIN, "plain_count": 0, "transactional_count": 2}
 VERSION_2: dict[str, Any] = {**NOBODY, "version_2_count": 2, "transactional_count": 1, "flush_policy": "always", "deeds": POWER}

@@ -32,7 +32,7 @@ def test_a_world_that_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_one_line_per_failing_seed_says_how_to_replay(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(command, "run", lambda seed, **_: report(seed, "lost", "and found") if seed == 8 else report(seed))
-    assert command.main(["7", "--count", "3"]) == 1
+    assert command.main(["7", "--count", "3", "--processes", "1"]) == 1
     said = capsys.readouterr()
     assert said.out.splitlines() == ["seed 8: lost (and 1 more); replay: python -m chaffinch.simulation 8 --verbose"]
     assert "3 worlds" in said.err
@@ -44,3 +44,11 @@ def test_verbose_tells_the_story_and_every_violation(monkeypatch: pytest.MonkeyP
     assert command.main(["7", "--verbose"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["0 world: seed 7", "violated: lost", "violated: found"]
+
+
+def test_the_report_is_the_same_from_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    said = []
+    for processes in ("1", "2"):
+        assert command.main(["3", "--count", "2", "--processes", processes]) == 0
+        said.append(capsys.readouterr().err.partition("; ")[2])
+    assert said[0] == said[1] != ""

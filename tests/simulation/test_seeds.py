@@ -18,11 +18,11 @@ import pytest
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
 from chaffinch.simulation.scenario import Report, run
+from tests.simulation.mutation import NOBODY
 
-CHUNKS, CHUNK = 8, 20
+CHUNKS, CHUNK = 4, 10
 ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
-NOBODY: dict[str, Any] = {"plain_count": 0, "transactional_count": 0, "version_2_count": 0, "query_count": 0}
 PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "bad_share": 0.1}
 TRANSACTIONAL: dict[str, Any] = {**NOBODY, "transactional_count": 2, "bad_share": 0.03}
 QUERY: dict[str, Any] = {**NOBODY, "query_count": 1, "bad_share": 0.3}
@@ -63,16 +63,13 @@ def _quiet() -> Any:
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_promise_is_kept(chunk: int) -> None:
-    """Rough worlds and calm ones; each has its hundred records, and on average a death and a lost answer."""
-    totals: Counter[str] = Counter()
+    """Rough worlds and calm ones; each has its 200 records, a crash and a lost answer."""
     for seed in range(chunk * CHUNK, (chunk + 1) * CHUNK):
         report = run(seed)
         assert report.violations == (), f"replay: python -m chaffinch.simulation {seed} --verbose"
-        totals.update(report.counters)
-        assert records_of(report) >= 60
-    assert records_of_totals(totals) >= 100 * CHUNK
-    assert sum(totals[name] for name in ("broker killed", "broker power lost")) >= CHUNK
-    assert totals["answers lost"] >= CHUNK
+        assert records_of(report) >= 200, seed
+        assert report.counters.get("broker killed", 0) + report.counters.get("broker power lost", 0) >= 1, seed
+        assert report.counters.get("answers lost", 0) >= 1, seed
 
 
 @pytest.mark.parametrize("chunk", range(4))
@@ -89,11 +86,7 @@ def test_writers_of_both_versions(chunk: int) -> None:
 
 
 def records_of(report: Report) -> int:
-    return records_of_totals(Counter(report.counters))
-
-
-def records_of_totals(totals: Counter[str]) -> int:
-    return totals["records sent"] + totals["rows"]
+    return report.counters.get("records sent", 0) + report.counters.get("rows", 0)
 
 
 @pytest.mark.parametrize(("behaviour", "seed", "knobs"), KEPT, ids=[f"{behaviour}, {seed}" for behaviour, seed, _ in KEPT])

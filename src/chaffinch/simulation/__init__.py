@@ -7,6 +7,7 @@ wrong; `cluster`, `producers` and `queries` are the shells around the cores; `ve
 `programs` and `workload` say what is written; `checkers` say what must hold.
 """
 
-from chaffinch.simulation.scenario import Knobs, Report, run
+from chaffinch.simulation.knobs import Knobs
+from chaffinch.simulation.scenario import Report, run
 
 __all__ = ["Knobs", "Report", "run"]

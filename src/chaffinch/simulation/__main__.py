@@ -1,42 +1,69 @@
 """`python -m chaffinch.simulation SEED [--count N] [--verbose]`: replay one world, or many; exit status 1 if a promise was broken.
 
-One line per failing seed says what was violated and how to replay it. `--verbose` tells the whole story in virtual time.
+One line per failing seed, in their order, says what was violated and how to replay it. `--verbose` tells the whole story in virtual time.
+Worlds know nothing of each other: many are played in as many processes as there are processors, and the report is the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Final
 
 from chaffinch.simulation.scenario import Report, run
 
 VIOLATIONS_SHOWN: Final = 20
+CHUNK: Final = 8
+"""Seeds that a process is given at once."""
+QUIET: Final = logging.WARNING
+"""Torn ends that recovery reports are what these worlds are made of."""
+INTERRUPTED: Final = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all promises were kept. 1: some were not."""
+    """0: all promises were kept. 1: some were not. 130: interrupted; what was played until then is reported."""
     parser = argparse.ArgumentParser(prog="python -m chaffinch.simulation", description="Replay simulated worlds from their seeds.")
     parser.add_argument("seed", type=int, help="the first world's seed")
     parser.add_argument("--count", type=int, default=1, help="how many worlds, with this seed and those after it")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="how many play at the same time; one per processor")
     parser.add_argument("--verbose", action="store_true", help="tell the story of each world in virtual time")
     chosen = parser.parse_args(arguments)
-    # Torn ends that recovery reports are what these worlds are made of.
-    logging.disable(logging.WARNING)
     began_s = time.perf_counter()
     totals: Counter[str] = Counter()
-    failed = 0
-    for seed in range(chosen.seed, chosen.seed + chosen.count):
-        report = run(seed, keeps_story=chosen.verbose)
-        totals.update(report.counters)
-        failed += bool(report.violations)
-        _print(report, is_verbose=chosen.verbose)
-    _print_totals(chosen.count, failed, time.perf_counter() - began_s, totals)
-    return 1 if failed else 0
+    played = failed = status = 0
+    try:
+        for report in _reports(chosen.seed, chosen.count, chosen.processes, keeps_story=chosen.verbose):
+            totals.update(report.counters)
+            played += 1
+            failed += bool(report.violations)
+            _print(report, is_verbose=chosen.verbose)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    _print_totals(played, failed, time.perf_counter() - began_s, totals)
+    return status or (1 if failed else 0)
+
+
+def _reports(first: int, count: int, processes: int, *, keeps_story: bool) -> Iterator[Report]:
+    """One per seed, in their order."""
+    seeds, play = range(first, first + count), partial(run, keeps_story=keeps_story)
+    if min(processes, count) <= 1:
+        logging.disable(QUIET)
+        yield from map(play, seeds)
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(processes, count), mp_context=context, initializer=logging.disable, initargs=(QUIET,))
+    try:
+        yield from pool.map(play, seeds, chunksize=min(CHUNK, -(-count // processes)))
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _print(report: Report, *, is_verbose: bool) -> None:
@@ -47,12 +74,14 @@ def _print(report: Report, *, is_verbose: bool) -> None:
             print(f"violated: {violation}")
     if report.violations:
         more = f" (and {len(report.violations) - 1} more)" if len(report.violations) > 1 else ""
-        print(f"seed {report.seed}: {report.violations[0]}{more}; replay: python -m chaffinch.simulation {report.seed} --verbose")
+        print(
+            f"seed {report.seed}: {report.violations[0]}{more}; replay: python -m chaffinch.simulation {report.seed} --verbose", flush=True
+        )
 
 
 def _print_totals(count: int, failed: int, seconds: float, totals: Counter[str]) -> None:
     happened = ", ".join(f"{number} {name}" for name, number in totals.most_common())
-    print(f"{count} worlds in {seconds:.1f} s, {count / seconds:.1f} a second; {failed} failed; {happened}", file=sys.stderr)
+    print(f"{count} worlds in {seconds:.1f} s, {count / seconds:.2f} a second; {failed} failed; {happened}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any, Final
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
-from chaffinch.broker.core.events import ConnectionLost, Event, RequestReceived, TimePassed
+from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import ProduceResponse
@@ -75,11 +75,15 @@ class BrokerProcess:
         validation_first_share: float = 0.0,
         lying_share: float = 0.0,
         is_forgetful: bool = False,
+        replication: int = 1,
+        lost_answer_at: int = 0,
     ) -> None:
         self.disk = Disk(world)
         self.validation_first = ValidationFirst(world, validation_first_share)
         self.liar = Liar(world, lying_share)
         self._is_forgetful = is_forgetful
+        self._replication = replication
+        self._lost_answer_in = lost_answer_at
         self.core: BrokerCore | None = None
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
         self._world = world
@@ -93,7 +97,6 @@ class BrokerProcess:
         self._syncs = self._settings.get("flush.policy") == "always"
         self._unsent: list[Effect] = []
         self._is_sync_planned = False
-        self._leaders: dict[TopicPartition, int] = {}
         self._wall_ahead_ms = 0  # The machine's wall clock, of the world's time; and that of the core, since it began.
         self._core_ahead_ms = 0
 
@@ -117,9 +120,10 @@ class BrokerProcess:
         return [TopicPartition(topic.name, index) for topic in self._topics for index in range(topic.partition_count)]
 
     def leader_address(self, topic_partition: TopicPartition) -> Address:
-        """Where the partition's leader listens, or listened when the process last lived."""
-        leader = self._leaders[topic_partition]
-        return Address(self.nodes[leader].host, self.nodes[leader].port)
+        """Where the partition's leader listens; anywhere while there is none."""
+        partition = None if self.core is None else self.core.topics.partition(*topic_partition)
+        node = self.nodes[0 if partition is None else max(0, partition.replicas.leader)]
+        return Address(node.host, node.port)
 
     # Life and death --------------------------------------------------------------------------------------------------------------------
 
@@ -140,7 +144,7 @@ class BrokerProcess:
             )
             for topic in self._topics:
                 if core.topics.get(topic.name) is None:
-                    core.create_topic(topic.name, topic.partition_count, 1, topic.config, now_ms=self._core_ms)
+                    core.create_topic(topic.name, topic.partition_count, self._replication, topic.config, now_ms=self._core_ms)
         except Interrupted:
             self._world.count("deaths while starting")
             self._end(self.disk.armed_death)
@@ -155,7 +159,6 @@ class BrokerProcess:
         if self._is_forgetful:
             remembers_last_batches_only(core)
         self.core = core
-        self._leaders = {partition.topic_partition: partition.replicas.leader for partition in core.topics.partitions()}
         self._world.tell(WHO, f"starts, life {self._life}")
         for node in self.nodes:
             self._network.listen(Address(node.host, node.port), self, node.id)
@@ -205,6 +208,38 @@ class BrokerProcess:
         if self.core is not None:
             self.core.set_wall_clock(self._world.now_ms + ahead_ms, self._core_ms)
             self._watch()
+
+    # Nodes -----------------------------------------------------------------------------------------------------------------------------
+
+    def stop_node(self, node_id: int, *, abruptly: bool) -> None:
+        """Stop one declared node, unless it is the last that runs: its partitions and groups go to others."""
+        if self.core is None or len(self.core.state.nodes.stopped | {node_id}) == len(self.nodes):
+            return
+        if self._change_nodes(NodeStopped(node_id=node_id, abruptly=abruptly)):
+            self._world.count("nodes stopped")
+            self._world.tell(WHO, f"node {node_id} stops{' abruptly' if abruptly else ''}")
+            self._network.stop_listening(Address(self.nodes[node_id].host, self.nodes[node_id].port))
+            for connection in [found for found in self._connections.values() if found.node_id == node_id]:
+                del self._connections[connection.connection_id]
+                connection.link.close_by_broker(f"node {node_id} has stopped")
+                self.handle(ConnectionLost(connection_id=connection.connection_id))
+
+    def start_nodes(self) -> None:
+        """Every node that was stopped runs again."""
+        for node in self.nodes:
+            if self.core is not None and node.id in self.core.state.nodes.stopped and self._change_nodes(NodeStarted(node_id=node.id)):
+                self._world.tell(WHO, f"node {node.id} starts")
+                self._network.listen(Address(node.host, node.port), self, node.id)
+
+    def _change_nodes(self, event: NodeStopped | NodeStarted) -> bool:
+        """Whether it happened: the change has to be written down, and the process may die of it."""
+        try:
+            self.handle(event)
+        except StorageError:
+            if not self.disk.is_full:
+                raise
+            return False
+        return self.core is not None
 
     # Connections -----------------------------------------------------------------------------------------------------------------------
 
@@ -304,7 +339,7 @@ class BrokerProcess:
         message = self.validation_first.answer(connection.connection_id, effect.request, effect.message)
         message = self.liar.answer(effect.request, message)
         data = joined(connection.protocol.encode_response(effect.request, message))
-        if self._world.chance(self._network.faults.lost_answer_share):
+        if self._loses_answer(effect):
             # Between append and answer: the request is done, and nobody will hear of it.
             self._world.count("answers lost")
             if isinstance(effect.message, ProduceResponse):
@@ -315,6 +350,14 @@ class BrokerProcess:
             self.handle(ConnectionLost(connection_id=connection.connection_id))
             return
         connection.link.to_client.send(data)
+
+    def _loses_answer(self, effect: Respond) -> bool:
+        """One answer to a Produce for sure, others by chance."""
+        if self._lost_answer_in and isinstance(effect.message, ProduceResponse):
+            self._lost_answer_in -= 1
+            if not self._lost_answer_in:
+                return True
+        return self._world.chance(self._network.faults.lost_answer_share)
 
     def _watch(self) -> None:
         if self._timer is not None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.errors import codes
-from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
@@ -47,7 +47,7 @@ class Liar:
             for topic in message.responses:
                 for index, part in enumerate(topic.partition_responses):
                     if part.record_errors:
-                        numbers = _numbers(data[TopicPartition(topic.name, part.index)])
+                        numbers = _numbers(data[topic.name, topic.topic_id, part.index])
                         topic.partition_responses[index] = self._twisted(part, numbers)
         return message
 
@@ -89,11 +89,12 @@ def _blaming(part: PartitionProduceResponse, named: list[BatchIndexAndErrorMessa
     )
 
 
-def _batches(request: ProduceRequest) -> Iterator[tuple[TopicPartition, bytes]]:
+def _batches(request: ProduceRequest) -> Iterator[tuple[tuple[str, UUID, int], bytes]]:
+    """Each batch, by its topic's name or id, whichever the version of the request has, and its partition."""
     for topic in request.topics:
         for data in topic.partitions:
             if data.records is not None and not isinstance(data.records, list):
-                yield TopicPartition(topic.name, data.index), bytes(data.records)
+                yield (topic.name, topic.topic_id, data.index), bytes(data.records)
 
 
 def _numbers(data: bytes) -> list[int]:

@@ -1,5 +1,5 @@
-"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, full disks, killed clients, and a
-wall clock that is set.
+"""Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, nodes that stop and leave their
+partitions to others, full disks, killed clients, and a wall clock that is set.
 
 Works until `stop`; the world's quiet phase begins then.
 """
@@ -18,6 +18,7 @@ FULL_BYTES_MAX = 3_000
 FULL_MS_MAX = 1_200
 CLOCK_AHEAD_MS_MAX = 1_800_000
 """Forward or back; half of what `message.timestamp.after.max.ms` allows, so that good records stay good."""
+NODE_DOWN_MS_MAX = 2_500
 ARMED_START_OPERATIONS_MAX = 12
 """A start does few changing operations: an armed one dies in them, or soon after."""
 
@@ -31,6 +32,9 @@ class Deeds:
     zombie_ms: int = 0
     full_disk_ms: int = 0
     clock_step_ms: int = 0
+    node_stop_ms: int = 0
+    first_death_ms: int = 0
+    """One death of the broker that is certain, while there is work: at this time."""
     in_operation_share: float = 0.5
     clean_stop_share: float = 0.15
     power_loss_share: float = 0.0
@@ -52,12 +56,25 @@ class Nemesis:
         self._plan(deeds.client_death_ms, lambda: world.dice.choice(kills)())
         self._plan(deeds.full_disk_ms, self._fill_disk)
         self._plan(deeds.clock_step_ms, self._set_clock)
+        self._plan(deeds.node_stop_ms, self._stop_node)
+        if deeds.first_death_ms:
+            world.after(deeds.first_death_ms, self._kill_once)
         self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
 
     def stop(self) -> None:
         self._is_over = True
         self._broker.disk.disarm()
         self._broker.disk.empty()
+        self._broker.start_nodes()
+
+    def _kill_once(self) -> None:
+        if not self._is_over:
+            self._broker.die(Death.POWER_LOST if self._world.chance(self._deeds.power_loss_share) else Death.KILLED)
+
+    def _stop_node(self) -> None:
+        dice = self._world.dice
+        self._broker.stop_node(dice.choice(self._broker.nodes).id, abruptly=dice.random() < 0.5)
+        self._world.after(dice.randint(1, NODE_DOWN_MS_MAX), self._broker.start_nodes)
 
     def _set_clock(self) -> None:
         dice = self._world.dice

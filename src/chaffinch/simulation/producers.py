@@ -14,7 +14,7 @@ import numpy as np
 
 from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
-from chaffinch.identifiers import OffsetAndMetadata
+from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import record_size
 from chaffinch.producer.core.batches import ProducerBatch
@@ -29,7 +29,6 @@ from chaffinch.producer.core.effects import (
 )
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.records import GroupMetadata
 from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.program_process import ProgramProcess
@@ -62,7 +61,8 @@ WAKES_PER_S_MAX: Final = 300
 WAKES_FREE: Final = 300
 
 
-MakeProcess: TypeAlias = "Callable[[ProducerUser, str, Program], ProgramProcess]"
+MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
+"""Made of a `ProducerUser`, the incarnation's name, and its program."""
 
 
 class ProducerUser:
@@ -108,10 +108,13 @@ class ProducerUser:
         self._is_starting = False
         self._incarnations += 1
         assert self._incarnations <= INCARNATIONS_MAX, f"{self.ledger.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
-        program = transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work)
         self._live_count += 1
-        self._newest = self._process(self, f"{self.ledger.name}.{self._incarnations}", program)
+        self._newest = self._process(self, f"{self.ledger.name}.{self._incarnations}", self.program())
         self._newest.go_on()
+
+    def program(self) -> Program:
+        """What an incarnation does."""
+        return transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work)
 
     def kill(self) -> None:
         """SIGKILL to the newest process."""
@@ -284,8 +287,7 @@ class ProducerProcess(ProgramProcess):
             case Verb.BEGIN:
                 event = events.BeginTransactionCalled(call=call)
             case Verb.OFFSETS:
-                offsets = {GROUP_PARTITION: OffsetAndMetadata(call.offset)}
-                group = GroupMetadata(group_of_producer(self._user.ledger.name))
+                offsets, group = self._offsets(call)
                 event = events.SendOffsetsCalled(call=call, deadline_ms=deadline_ms, offsets=offsets, group=group)
             case Verb.COMMIT:
                 event = events.CommitCalled(call=call, deadline_ms=deadline_ms)
@@ -296,6 +298,10 @@ class ProducerProcess(ProgramProcess):
             case Verb.CLOSE:
                 event = events.CloseCalled(call=call, deadline_ms=self._world.now_ms + CLOSE_WITHIN_MS)
         self.handle(event)
+
+    def _offsets(self, call: Call) -> tuple[dict[TopicPartition, OffsetAndMetadata], GroupMetadata]:
+        """What goes into the transaction, and for which group."""
+        return {GROUP_PARTITION: OffsetAndMetadata(call.offset)}, GroupMetadata(group_of_producer(self._user.ledger.name))
 
     # The core --------------------------------------------------------------------------------------------------------------------------
 

@@ -59,7 +59,33 @@ class Restart(Exception):
     """The program wants a new producer in place of this one."""
 
 
-Wanted: TypeAlias = Sleep | Send | Call
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """Brings a list of portions, or the exception that `poll` raised."""
+
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """`commit()` of what was read; brings None or what it raised. `waits` False: without waiting, and None at once."""
+
+    waits: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GoBack:
+    """Seek to what is committed, in every assigned partition; brings None or what `committed()` raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """`close()`; brings None."""
+
+
+Asked: TypeAlias = Poll | Commit | GoBack | Leave
+"""Of a consumer."""
+Wanted: TypeAlias = Sleep | Send | Call | Asked
 Program: TypeAlias = Generator[Wanted, Any, None]
 
 
@@ -137,25 +163,25 @@ def plain_program(bursts: Iterator[Burst]) -> Program:
 
 def transactional_program(ledger: Ledger, planned: Iterator[PlannedTransaction]) -> Program:
     """Every transaction of the plan, each once; what is aborted is not written again. Raises Restart."""
-    yield from _insist(ledger, Verb.INIT)
+    yield from insist(ledger, Verb.INIT)
     for plan in planned:
         transaction = Transaction(len(ledger.transactions))
         ledger.transactions.append(transaction)
-        error = yield from _in_transaction(ledger, transaction, plan)
+        error = yield from in_transaction(ledger, transaction, plan)
         if error is None and plan.commits:
             transaction.fate = Fate.COMMITTING
-            error = yield from _call(ledger, Call(Verb.COMMIT))
+            error = yield from call_again(ledger, Call(Verb.COMMIT))
             if error is None:
                 transaction.fate = Fate.COMMITTED
                 continue
-        yield from _insist(ledger, Verb.ABORT)
+        yield from insist(ledger, Verb.ABORT)
         transaction.fate = Fate.ABORTED
     yield Call(Verb.CLOSE)
 
 
-def _in_transaction(ledger: Ledger, transaction: Transaction, plan: PlannedTransaction) -> Generator[Wanted, Any, KafkaException | None]:
+def in_transaction(ledger: Ledger, transaction: Transaction, plan: PlannedTransaction) -> Generator[Wanted, Any, KafkaException | None]:
     """From begin to just before the end."""
-    error = yield from _call(ledger, Call(Verb.BEGIN))
+    error = yield from call_again(ledger, Call(Verb.BEGIN))
     if error is not None:
         raise Restart from error
     for burst in plan.bursts:
@@ -163,13 +189,13 @@ def _in_transaction(ledger: Ledger, transaction: Transaction, plan: PlannedTrans
         yield Send(burst, transaction)
         yield Sleep(burst.pause_ms)
     if plan.sends_offsets:
-        error = yield from _call(ledger, Call(Verb.OFFSETS, transaction.number))
+        error = yield from call_again(ledger, Call(Verb.OFFSETS, transaction.number))
         transaction.has_offsets = error is None
         return error
     return None
 
 
-def _call(ledger: Ledger, call: Call) -> Generator[Wanted, Any, KafkaException | None]:
+def call_again(ledger: Ledger, call: Call) -> Generator[Wanted, Any, KafkaException | None]:
     """One call, made again while it times out; the error that asks for an abort, or None. Raises Restart."""
     while True:
         error: KafkaException | None = yield call
@@ -183,7 +209,7 @@ def _call(ledger: Ledger, call: Call) -> Generator[Wanted, Any, KafkaException |
         raise Restart from error
 
 
-def _insist(ledger: Ledger, verb: Verb) -> Generator[Wanted, Any, None]:
-    error = yield from _call(ledger, Call(verb))
+def insist(ledger: Ledger, verb: Verb) -> Generator[Wanted, Any, None]:
+    error = yield from call_again(ledger, Call(verb))
     if error is not None:
         raise Restart from error

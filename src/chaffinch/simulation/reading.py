@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from chaffinch.broker.core.broker_core import BrokerCore
+from chaffinch.broker.core.topics import Partition
 from chaffinch.client.connections import Answered, ConnectionEvent, Failed
+from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.fetch import (
     READ_COMMITTED,
@@ -34,7 +36,9 @@ from chaffinch.simulation.world import World
 
 READ_BYTES: Final = 1 << 30
 REMEMBERED_BYTES_MAX: Final = 4_000
-FOLLOW_MS_MAX: Final = 500
+FOLLOW_MS_MAX: Final = 1_500
+ELSEWHERE: Final = frozenset({codes.NOT_LEADER_OR_FOLLOWER.number, codes.OFFSET_NOT_AVAILABLE.number})
+"""Errors of a partition whose leader has just moved."""
 FETCH_BYTES: Final = 20_000
 """Small, so that aborted transactions begin in one answer and end in another."""
 
@@ -68,27 +72,27 @@ class LogContents:
 
 def read_logs(core: BrokerCore) -> dict[TopicPartition, LogContents]:
     """Every partition's log, by whole batches, undecided and aborted records too."""
-    found = {}
-    for partition in core.topics.partitions():
-        log = partition.log
-        records: list[LogRecord] = []
-        markers: list[Marker] = []
-        offset = log.log_start_offset
-        while offset < log.log_end_offset:
-            parts = log.read(offset, READ_BYTES)
-            assert parts, f"nothing at offset {offset} of {partition.topic_partition}, which ends at {log.log_end_offset}"
-            for part in parts:
-                for view in batches.views(part):
-                    _note(view, records, markers)
-                    offset = view.header.last_offset + 1
-        found[partition.topic_partition] = LogContents(
-            records=records,
-            markers=markers,
-            last_stable_offset=log.last_stable_offset,
-            log_end_offset=log.log_end_offset,
-            is_compacted=log.config.compacts,
-        )
-    return found
+    return {partition.topic_partition: read_log(partition, partition.log.log_start_offset) for partition in core.topics.partitions()}
+
+
+def read_log(partition: Partition, offset: int) -> LogContents:
+    """A log from an offset on, by whole batches."""
+    log, records, markers = partition.log, list[LogRecord](), list[Marker]()
+    start = offset
+    while offset < log.log_end_offset:
+        parts = log.read(offset, READ_BYTES)
+        assert parts, f"nothing at offset {offset} of {partition.topic_partition}, which ends at {log.log_end_offset}"
+        for part in parts:
+            for view in batches.views(part):
+                _note(view, records, markers)
+                offset = view.header.last_offset + 1
+    return LogContents(
+        records=[record for record in records if record.offset >= start],
+        markers=markers,
+        last_stable_offset=log.last_stable_offset,
+        log_end_offset=log.log_end_offset,
+        is_compacted=log.config.compacts,
+    )
 
 
 def _note(view: BatchView, records: list[LogRecord], markers: list[Marker]) -> None:
@@ -171,6 +175,9 @@ class CommittedReader:
             self._take(topic_partition, offset, response.responses[0].partitions[0], is_last_look)
 
     def _take(self, topic_partition: TopicPartition, offset: int, data: PartitionData, is_last_look: bool) -> None:
+        if data.error_code in ELSEWHERE:
+            self._ask_later(topic_partition, offset)
+            return
         assert data.error_code == 0, f"{self._who}: {topic_partition} at offset {offset}: error {data.error_code}"
         position = self._collect(topic_partition, offset, data.records, list(data.aborted_transactions or ()))
         if position < data.last_stable_offset:

@@ -9,33 +9,31 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES
-from chaffinch.simulation import checkers
+from chaffinch.simulation import checkers, consumer_checkers
 from chaffinch.simulation.cluster import BrokerProcess
+from chaffinch.simulation.consumers import Group, Member
 from chaffinch.simulation.disk import Death
-from chaffinch.simulation.nemesis import Deeds, Nemesis
-from chaffinch.simulation.network import CALM, Faults, Network
+from chaffinch.simulation.knobs import Knobs
+from chaffinch.simulation.nemesis import Nemesis
+from chaffinch.simulation.network import Network
 from chaffinch.simulation.producers import MakeProcess, ProducerUser, group_of_producer
-from chaffinch.simulation.programs import GROUP_PARTITION
-from chaffinch.simulation.queries import Cut, CutKind, Supervisor
+from chaffinch.simulation.programs import GROUP_PARTITION, Ledger
+from chaffinch.simulation.queries import CutKind, Supervisor
 from chaffinch.simulation.reading import CommittedReader, read_logs
+from chaffinch.simulation.transformers import Transformer
 from chaffinch.simulation.version_2_producer import Version2Process
-from chaffinch.simulation.workload import TOPICS, Workload
+from chaffinch.simulation.workload import COMPACTED, COUNTED, NARROW, PLAIN, TOPICS, TRANSFORMED, Workload
 from chaffinch.simulation.world import Stuck, World
 
 ARMED_BY_CUT_MAX: Final = 4
-VERSION_2_EVERY: Final = 4
-LYING_EVERY: Final = 5
-FORGETFUL_EVERY: Final = 3
-CLOCK_EVERY: Final = 7
-"""One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set. By the
-seed and not by the dice: the others stay what they are."""
 ARMED_BY_END_MAX: Final = 12
 """Disk operations of an end and what follows it: the broker dies in one of them."""
 ARMED_ENDS_SHARE: Final = 0.15
@@ -43,83 +41,15 @@ STARTS_WITHIN_MS: Final = 10_000
 READ_WITHIN_MS: Final = 60_000
 
 
-MAINTENANCE: Final = {"log.cleaner.backoff.ms": 400, "log.retention.check.interval.ms": 1_000}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knobs:
-    """What a world is like. `of` rolls them; a caller may fix any of them."""
-
-    node_count: int = 1
-    flush_policy: str = "os"
-    plain_count: int = 0
-    """Idempotent producers."""
-    transactional_count: int = 0
-    version_2_count: int = 0
-    """Producers of transaction version 2."""
-    producer_records: int = 100
-    in_flight_max: int = BROKER_REMEMBERED_BATCHES
-    """Requests under way per broker, of each producer, at least; with 1 some producers have five nevertheless."""
-    query_count: int = 0
-    query_rows: int = 60
-    query_has_checkpoint: bool = True
-    """Whether the sink knows the query's checkpoint."""
-    validation_first_share: float = 0.0
-    """Of repeated batches: refused with a culprit, as a broker may whose limits have changed."""
-    lying_share: float = 0.0
-    """Of refusals: with wrong culprits; and some batches are never told that they are refused for good."""
-    is_forgetful: bool = False
-    """A broker that starts knows one batch of each producer, not five."""
-    bad_share: float = 0.04
-    value_bytes_max: int = 400
-    trouble_ms: int = 8_000
-    """How long things go wrong at least; longer while work is left, up to three times that."""
-    quiet_limit_ms: int = 45_000
-    """How long it may take after that until all is done: twice the longest transaction timeout, ten times what worlds take."""
-    faults: Faults = CALM
-    deeds: Deeds = field(default_factory=Deeds)
-    cuts: tuple[Cut, ...] = ()
-
-    @classmethod
-    def of(cls, world: World, overrides: Mapping[str, Any]) -> Knobs:
-        """Knobs for this world: some worlds are rough, some nearly calm, because calm ones reach what rough ones never do."""
-        dice = world.dice
-        flush_policy = dice.choice(("os", "always"))
-        roughness = dice.choice((0.2, 1.0, 1.0, 2.0))
-        knobs = cls(
-            node_count=dice.choice((1, 1, 2, 3)),
-            flush_policy=flush_policy,
-            plain_count=dice.choice((1, 1, 2)),
-            transactional_count=dice.choice((0, 1, 1, 2)),
-            version_2_count=int(world.seed % VERSION_2_EVERY == VERSION_2_EVERY - 1),
-            producer_records=dice.randint(60, 120),
-            in_flight_max=dice.choice((1, BROKER_REMEMBERED_BATCHES)),
-            query_count=dice.choice((0, 0, 1)),
-            query_rows=dice.randint(40, 120),
-            query_has_checkpoint=dice.random() < 0.7,
-            validation_first_share=dice.choice((0.0, 0.0, 0.3)),
-            lying_share=0.5 * (world.seed % LYING_EVERY == LYING_EVERY - 1),
-            is_forgetful=world.seed % FORGETFUL_EVERY == FORGETFUL_EVERY - 1,
-            bad_share=dice.choice((0.0, 0.03, 0.1)),
-            value_bytes_max=dice.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),
-            faults=Faults(
-                latency_max_ms=dice.choice((1, 4, 20)),
-                slow_share=dice.choice((0.01, 0.01, 0.06)) * roughness * dice.random(),
-                cut_share=0.25 * roughness * dice.random(),
-                silent_share=0.1 * roughness * dice.random(),
-                lost_answer_share=0.04 * roughness * dice.random(),
-                unreachable_share=0.05 * roughness * dice.random(),
-            ),
-            deeds=Deeds(
-                broker_death_ms=int(dice.choice((600, 1_500, 4_000)) / roughness),
-                client_death_ms=dice.choice((0, 3_000, 8_000)),
-                zombie_ms=dice.choice((0, 0, 5_000)),
-                full_disk_ms=dice.choice((0, 0, 1_500, 5_000)),
-                clock_step_ms=1_000 * (world.seed % CLOCK_EVERY == CLOCK_EVERY - 1),
-                power_loss_share=0.4 if flush_policy == "always" else 0.0,
-            ),
-        )
-        return replace(knobs, **overrides)
+SETTINGS: Final = {
+    "log.cleaner.backoff.ms": 400,
+    "log.retention.check.interval.ms": 1_000,
+    "group.initial.rebalance.delay.ms": 100,
+    "group.min.session.timeout.ms": 1_000,
+    "replica.lag.time.max.ms": 1_500,
+    "leader.imbalance.check.interval.seconds": 2,
+}
+"""Of the broker: chores and groups in a world's short time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,11 +101,13 @@ class _Scene:
             world,
             self.network,
             node_count=knobs.node_count,
-            settings={"flush.policy": knobs.flush_policy, **MAINTENANCE},
-            topics=TOPICS,
+            settings={"flush.policy": knobs.flush_policy, **SETTINGS},
+            topics=[*TOPICS, COUNTED] if knobs.transformer_count else TOPICS,
             validation_first_share=knobs.validation_first_share,
             lying_share=knobs.lying_share,
             is_forgetful=knobs.is_forgetful,
+            replication=knobs.node_count if knobs.deeds.node_stop_ms else 1,
+            lost_answer_at=knobs.lost_answer_at,
         )
         self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
         self.broker.start()
@@ -192,6 +124,10 @@ class _Scene:
         self.producers += [self._transactional(number) for number in range(knobs.transactional_count)]
         self.producers += [self._version_2(number) for number in range(knobs.version_2_count)]
         self.actors: list[ProducerUser | Supervisor] = [*self.producers, *self.supervisors]
+        self.readers = self._group("readers", (PLAIN, COMPACTED, NARROW), committed_only=knobs.reads_committed)
+        self.members = [self._member(number) for number in range(knobs.reader_count)]
+        self.transformers_group = self._group("transformers", TRANSFORMED, committed_only=True)
+        self.transformers = [self._transformer(number) for number in range(knobs.transformer_count)]
 
     def _plain(self, number: int) -> ProducerUser:
         work = iter(self.workload.bursts(self.knobs.producer_records))
@@ -218,6 +154,24 @@ class _Scene:
             process=process,
         )
 
+    def _group(self, name: str, topics: Sequence[str], *, committed_only: bool) -> Group:
+        return Group(self.world, self.network, self.broker, name, topics, committed_only=committed_only)
+
+    def _member(self, number: int) -> Member:
+        dice = self.world.dice
+        options = {
+            "enable.auto.commit": dice.random() < 0.5,
+            "auto.commit.interval.ms": dice.choice((0, 300)),
+            "max.poll.records": dice.choice((3, 20, 500)),
+            "group.instance.id": f"member-{number}" if dice.random() < 0.3 else None,
+        }
+        return Member(self.readers, f"reader-{number}", {name: value for name, value in options.items() if value is not None})
+
+    def _transformer(self, number: int) -> Transformer:
+        name = f"transformer-{number}"
+        options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
+        return Transformer(self.transformers_group, name, options, self.workload.record_for)
+
     def _before_end(self) -> None:
         """The broker may die at the decision, before the markers, between two of them, or before the completion."""
         if self.knobs.deeds.broker_death_ms and not self.is_quiet and self.world.chance(ARMED_ENDS_SHARE):
@@ -242,9 +196,9 @@ class _Scene:
 
     def play(self) -> list[str]:
         world, knobs = self.world, self.knobs
-        actors = self.actors
-        nemesis = Nemesis(world, knobs.deeds, self.broker, [actor.kill for actor in actors], [actor.start_beside for actor in actors])
-        for actor in actors:
+        everybody: list[ProducerUser | Supervisor | Member] = [*self.actors, *self.members, *self.transformers]
+        nemesis = Nemesis(world, knobs.deeds, self.broker, [each.kill for each in everybody], [each.start_beside for each in everybody])
+        for actor in everybody:
             actor.start()
         trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
         world.at(trouble_ends_ms, lambda: None)
@@ -254,16 +208,26 @@ class _Scene:
         self.broker.stop_lying()
         self.network.heal()
         world.tell("world", "from here on nothing goes wrong")
-        world.run(lambda: self._is_done, limit_ms=knobs.quiet_limit_ms, waiting_for="work is left")
-        world.run(self._is_decided, limit_ms=knobs.quiet_limit_ms, waiting_for="a transaction is left undecided")
+        self._wait_until_done(self.actors)
+        for group, users in ((self.transformers_group, self.transformers), (self.readers, self.members)):
+            if users:
+                group.finish()
+                self._wait_until_done(users)
         return self._verdict()
+
+    def _wait_until_done(self, users: Sequence[ProducerUser | Supervisor | Member]) -> None:
+        """Until they have done their work, and every transaction is decided."""
+        limit_ms = self.knobs.quiet_limit_ms
+        self.world.run(lambda: all(user.is_done for user in users), limit_ms=limit_ms, waiting_for="work is left")
+        self.world.run(self._is_decided, limit_ms=limit_ms, waiting_for="a transaction is left undecided")
 
     @property
     def _is_done(self) -> bool:
         return all(actor.is_done for actor in self.actors)
 
     def left(self) -> str:
-        return ", ".join(actor.name for actor in self.actors if not actor.is_done)
+        """Who is not done."""
+        return ", ".join(user.name for user in [*self.actors, *self.transformers, *self.members] if not user.is_done)
 
     def _is_decided(self) -> bool:
         """Whether no partition and no transactional id has an open transaction: late requests may have opened one that nobody wants."""
@@ -276,7 +240,7 @@ class _Scene:
 
     @property
     def _transactional_ids(self) -> list[str]:
-        return [*(producer.name for producer in self.producers), *(query.transactional_id for query in self.queries)]
+        return [*(user.name for user in [*self.producers, *self.transformers]), *(query.transactional_id for query in self.queries)]
 
     def _cut_broker(self, kind: CutKind) -> None:
         if kind is CutKind.BROKER_DIES_DURING:
@@ -308,13 +272,23 @@ class _Scene:
             *checkers.readers_agree("reader", committed, logs),
             *checkers.readers_agree("follower", self.follower.found, logs),
         ]
-        away = checkers.compacted_away([producer.ledger for producer in self.producers], logs)
+        ledgers = [user.ledger for user in [*self.producers, *self.transformers]]
+        away = checkers.compacted_away(ledgers, logs)
         world.count("records compacted away", len(away))
+        for user in [*self.producers, *self.transformers]:
+            found += self._producer_verdict(user, logs, committed, away)
         for producer in self.producers:
-            found += self._producer_verdict(producer, logs, committed, away)
+            found += checkers.offsets_follow_transactions(producer.ledger, committed, self._committed_by(producer), away)
         for query in self.queries:
             world.count("rows", len(query.rows()))
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
+        if self.members:
+            found += self._group_verdict(self.readers, logs, ledgers)
+        if self.transformers:
+            found += self._group_verdict(self.transformers_group, logs, ledgers)
+            made_from = {made: read for user in self.transformers for made, read in user.made_from.items()}
+            group = self.transformers_group
+            found += consumer_checkers.made_once(group.diary, made_from, logs, committed, group.places)
         world.count("records in logs", sum(len(log.records) for log in logs.values()))
         world.count("records visible", sum(map(len, committed.values())))
         return found
@@ -322,9 +296,7 @@ class _Scene:
     def _producer_verdict(
         self, producer: ProducerUser, logs: checkers.Logs, committed: checkers.Committed, away: frozenset[int]
     ) -> list[str]:
-        ledger, core = producer.ledger, self.broker.core
-        assert core is not None
-        offset = core.state.offsets.fetch(group_of_producer(ledger.name), GROUP_PARTITION)
+        ledger = producer.ledger
         for transaction in ledger.transactions:
             self.world.count(f"transactions {transaction.fate.value}")
         self.world.count("records sent", len(ledger.told))
@@ -335,5 +307,26 @@ class _Scene:
             *checkers.only_culprits_are_blamed(ledger, self.broker.accused),
             *checkers.order_is_kept(ledger, logs),
             *checkers.transactions_are_whole(ledger, committed, away),
-            *checkers.offsets_follow_transactions(ledger, committed, None if offset is None else offset.offset, away),
+        ]
+
+    def _committed_by(self, producer: ProducerUser) -> int | None:
+        return self._committed(group_of_producer(producer.name), GROUP_PARTITION)
+
+    def _committed(self, group: str, place: TopicPartition) -> int | None:
+        assert self.broker.core is not None
+        found = self.broker.core.state.offsets.fetch(group, place)
+        return None if found is None else found.offset
+
+    def _group_verdict(self, group: Group, logs: checkers.Logs, ledgers: Sequence[Ledger]) -> list[str]:
+        diary = group.diary
+        offsets = consumer_checkers.offsets_of(diary, logs)
+        committed = {place: self._committed(group.name, place) for place in group.places}
+        return [
+            *consumer_checkers.delivered_in_order(diary, logs, offsets),
+            *consumer_checkers.nothing_aborted_is_given(diary, ledgers),
+            *consumer_checkers.everything_is_given(diary, offsets, group.places),
+            *consumer_checkers.commits_are_covered(diary, offsets),
+            *consumer_checkers.members_begin_where_committed(diary),
+            *consumer_checkers.the_end_is_committed(diary, offsets, committed),
+            *consumer_checkers.one_member_each(diary),
         ]

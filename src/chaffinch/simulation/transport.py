@@ -108,7 +108,7 @@ class Transport:
     def _connect(self, address: Address) -> _Connection:
         connection = _Connection(self, address)
         self._connections[address] = connection
-        self._network.connect(self.who, address, lambda link: self._connected(connection, link))
+        self._network.connect(self.who, address._replace(lane=0), lambda link: self._connected(connection, link))
         connection.timer = self.world.after(
             self._connect_timeout_ms, lambda: self.lose(connection, "no connection in time") if connection.link is None else None
         )

@@ -6,9 +6,10 @@ It refuses, with culprits, the repetition of a batch that it has stored: the one
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.errors import codes
-from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse, ProduceRequest, ProduceResponse
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest
@@ -24,7 +25,8 @@ class ValidationFirst:
         self.accused: set[int] = set()
         self._world = world
         self._share = share
-        self._repeated: dict[tuple[int, int], dict[TopicPartition, int]] = {}
+        self._repeated: dict[tuple[int, int], dict[tuple[str, UUID, int], int]] = {}
+        """Of each request: whom to blame in which batch, by its topic's name or id and its partition."""
 
     def stop(self) -> None:
         """Answer as the core does from here on."""
@@ -37,14 +39,15 @@ class ValidationFirst:
         found = {}
         for topic in request.message.topics:
             for data in topic.partitions:
-                partition = core.topics.partition(topic.name, data.index)
+                known = core.topics.get(topic.name) or core.topics.by_id(topic.topic_id)
+                partition = None if known is None else core.topics.partition(known.name, data.index)
                 if partition is None or data.records is None or isinstance(data.records, list):
                     continue
                 header = batches.read_header(data.records)
                 if partition.log.find_duplicate(header) is not None and self._world.chance(self._share):
                     blamed = self._world.dice.randrange(header.count)
                     self.accused.add(number_of(batches.decode(data.records).value(blamed)))
-                    found[TopicPartition(topic.name, data.index)] = blamed
+                    found[topic.name, topic.topic_id, data.index] = blamed
         if found:
             self._repeated[connection_id, request.correlation_id] = found
 
@@ -55,7 +58,7 @@ class ValidationFirst:
             return message
         for topic in message.responses:
             for index, part in enumerate(topic.partition_responses):
-                blamed = repeated.get(TopicPartition(topic.name, part.index))
+                blamed = repeated.get((topic.name, topic.topic_id, part.index))
                 if blamed is not None:
                     self._world.count("repetitions refused with culprits")
                     topic.partition_responses[index] = _refusal(part.index, blamed)

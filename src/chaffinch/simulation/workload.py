@@ -37,6 +37,9 @@ TOPICS: Final = (
     TopicPlan(name=NARROW, partition_count=1, config={"max.message.bytes": str(NARROW_BYTES)}),
     TopicPlan(name=DEAD_LETTER_TOPIC, partition_count=2),
 )
+COUNTED: Final = TopicPlan(name="counted", partition_count=2)
+"""What programs write that consume, transform and produce; they read `TRANSFORMED`."""
+TRANSFORMED: Final = (PLAIN, NARROW)
 FUTURE_MS: Final = 10 * 3_600_000
 """Ahead of the broker's clock by more than message.timestamp.after.max.ms, one hour, for the whole life of a world."""
 QUERY_TASKS, QUERY_BATCHES = 2, 3
@@ -67,6 +70,17 @@ class Workload:
             value=value_of(number, size),
             timestamp_ms=self._world.now_ms + (FUTURE_MS if fault is Fault.FUTURE else -dice.randint(0, 100_000)),
             fault=fault,
+        )
+
+    def record_for(self, number: int) -> Record:
+        """A record to be written for the one of that number: good, and in a partition that follows from it."""
+        made, self._count = self._count, self._count + 1
+        return Record(
+            number=made,
+            topic_partition=TopicPartition(COUNTED.name, number % COUNTED.partition_count),
+            key=b"%d" % number,
+            value=value_of(made, 20),
+            timestamp_ms=self._world.now_ms,
         )
 
     def _key(self, topic: str, number: int, fault: Fault | None, may_share: bool) -> bytes | None:

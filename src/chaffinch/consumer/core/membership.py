@@ -202,7 +202,7 @@ class Membership:
 
     def _said(self, assignor: str) -> MemberSubscription:
         return MemberSubscription(
-            topics=tuple(self.joined_topics),
+            topics=tuple(sorted(self.joined_topics)),
             owned=tuple(self._subscriptions.assigned),
             generation=self.identity.generation,
             rack=self._wiring.settings["client.rack"] or None,

@@ -1,0 +1,152 @@
+"""What must hold of what consumers were given and committed, once everything is quiet. Facts only, as in `checkers`."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.simulation.checkers import Committed, Logs, visible
+from chaffinch.simulation.diaries import Commit, Diary, Span
+from chaffinch.simulation.programs import Fate, Ledger
+from chaffinch.simulation.reading import LogContents, LogRecord
+
+Offsets = Mapping[TopicPartition, Sequence[int]]
+"""Of each partition, ascending: what a group has to be given."""
+
+
+def offsets_of(diary: Diary, logs: Logs) -> dict[TopicPartition, list[int]]:
+    """The offsets that the group's isolation level lets it see, of what is in the logs now."""
+    return {place: [record.offset for record in seen(diary, log)] for place, log in logs.items()}
+
+
+def seen(diary: Diary, log: LogContents) -> list[LogRecord]:
+    """What the group's isolation level lets it see of a log."""
+    return visible(log) if diary.is_committed_only else log.records
+
+
+def delivered_in_order(diary: Diary, logs: Logs, offsets: Offsets) -> Iterator[str]:
+    """A member is given the records of a partition in order, from where it began and without gaps; and nothing else.
+
+    A compacted log may have lost records since."""
+    for span in diary.spans:
+        given = [offset for offset, _ in span.records]
+        if not given:
+            continue
+        name = f"{diary.group}: {span.member}: {span.place}"
+        if span.start is None or given != sorted(set(given)) or given[0] < span.start:
+            yield f"{name}: given out of order, from {span.start} on: {_around(given)}"
+            continue
+        due = _between(offsets[span.place], span.start, given[-1] + 1)
+        missing = sorted(set(due) - set(given))
+        if missing:
+            yield f"{name}: not given offsets {missing[:5]}, although {given[-1]} was, from {span.start} on"
+        surplus = sorted(set(given) - set(due))
+        if surplus and not logs[span.place].is_compacted:
+            yield f"{name}: given offsets {surplus[:5]}, which it may not see"
+        yield from _are_those(name, span, logs[span.place])
+
+
+def _are_those(name: str, span: Span, log: LogContents) -> Iterator[str]:
+    numbers = {record.offset: record.number for record in log.records}
+    for offset, number in span.records:
+        if numbers.get(offset, number) != number:
+            yield f"{name}: given record {number} at offset {offset}, which has {numbers[offset]}"
+
+
+def nothing_aborted_is_given(diary: Diary, ledgers: Sequence[Ledger]) -> Iterator[str]:
+    """With read_committed: no record of a transaction whose abort was confirmed, wherever it is now."""
+    if not diary.is_committed_only:
+        return
+    told = {number: entry for ledger in ledgers for number, entry in ledger.told.items()}
+    for span in diary.spans:
+        for offset, number in span.records:
+            entry = told.get(number)
+            if entry is not None and entry.transaction is not None and entry.transaction.fate is Fate.ABORTED:
+                yield f"{diary.group}: {span.member}: {span.place}: given record {number} at {offset}, whose transaction was aborted"
+
+
+def everything_is_given(diary: Diary, offsets: Offsets, places: Sequence[TopicPartition]) -> Iterator[str]:
+    """Some member was done with each record."""
+    for place in places:
+        done = {offset for span in diary.spans if span.place == place for offset, _ in span.records[: span.processed]}
+        missing = sorted(set(offsets[place]) - done)
+        if missing:
+            yield f"{diary.group}: {place}: nobody was done with offsets {missing[:5]}"
+
+
+def commits_are_covered(diary: Diary, offsets: Offsets) -> Iterator[str]:
+    """A member commits no further than it is done with what it was given."""
+    for commit in diary.commits:
+        span = commit.span
+        if span is None or span.start is None:
+            yield f"{diary.group}: {commit.place}: offset {commit.offset} was committed by a member without the partition"
+            continue
+        done = {offset for offset, _ in span.records[: commit.processed]}
+        early = sorted(set(_between(offsets[commit.place], span.start, commit.offset)) - done)
+        if early:
+            yield f"{diary.group}: {span.member}: {commit.place}: committed {commit.offset} before it was done with {early[:5]}"
+
+
+def members_begin_where_committed(diary: Diary) -> Iterator[str]:
+    """Where a member begins is the last offset committed: any that may have been the last one while it asked.
+
+    A commit without an answer may be written at any time after it was sent."""
+    by_place: dict[TopicPartition, list[Commit]] = {}
+    for commit in diary.commits:
+        if not commit.is_refused:
+            by_place.setdefault(commit.place, []).append(commit)
+    for span in diary.spans:
+        if span.start is None:
+            continue
+        commits = by_place.get(span.place, [])
+        name = f"{diary.group}: {span.member}: {span.place}"
+        certain = [commit for commit in commits if commit.ended is not None and commit.ended < span.began]
+        if span.is_reset and certain:
+            yield f"{name}: begins anew, although {certain[-1].offset} was committed"
+        elif not span.is_reset and not any(_may_be_read(commit, certain, span) for commit in commits):
+            yield f"{name}: begins at {span.start}, committed were {[commit.offset for commit in certain[-3:]]}"
+
+
+def _may_be_read(commit: Commit, certain: Sequence[Commit], span: Span) -> bool:
+    if commit.offset != span.start or commit.began > span.found:
+        return False
+    ended = commit.ended
+    return ended is None or not any(later.began > ended for later in certain)
+
+
+def the_end_is_committed(diary: Diary, offsets: Offsets, committed: Mapping[TopicPartition, int | None]) -> Iterator[str]:
+    """After the last member left in order, nothing is left to read."""
+    for place, offset in committed.items():
+        left = [other for other in offsets[place] if other >= (offset or 0)]
+        if left:
+            yield f"{diary.group}: {place}: committed is {offset}, offsets {left[:5]} come after it"
+
+
+def one_member_each(diary: Diary) -> Iterator[str]:
+    """In one generation of the group a partition is given to one member."""
+    for (generation, place), members in sorted(diary.members_of.items()):
+        if len(members) > 1:
+            yield f"{diary.group}: {place} has {len(members)} members in generation {generation}"
+
+
+def made_once(
+    diary: Diary, made_from: Mapping[int, int], logs: Logs, committed: Committed, places: Sequence[TopicPartition]
+) -> Iterator[str]:
+    """Of each record that could be read there is one record that was made from it, and of no other one."""
+    made = Counter(made_from[record.number] for records in committed.values() for record in records if record.number in made_from)
+    due: Set[int] = {record.number for place in places for record in seen(diary, logs[place])}
+    for number in sorted(due | set(made)):
+        if made[number] != (number in due):
+            yield f"{diary.group}: of record {number} {made[number]} records were made, expected {int(number in due)}"
+
+
+def _between(offsets: Sequence[int], start: int, stop: int) -> Sequence[int]:
+    return offsets[bisect_left(offsets, start) : bisect_left(offsets, stop)]
+
+
+def _around(given: Sequence[int]) -> list[int]:
+    """Where the order is broken."""
+    place = next((index for index in range(1, len(given)) if given[index] <= given[index - 1]), 1)
+    return list(given[max(0, place - 2) : place + 3])

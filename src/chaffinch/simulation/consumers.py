@@ -1,0 +1,212 @@
+"""Groups of consumers in the simulated world: members that come and go, are killed, are too slow, and read until all is read.
+
+`Group` is what a group shares: its diary, its topics, and when it is over. `Member` survives its processes, as `ProducerUser` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from chaffinch.errors import KafkaException
+from chaffinch.errors.codes import FENCED_INSTANCE_ID
+from chaffinch.identifiers import TopicPartition
+from chaffinch.simulation.cluster import BrokerProcess
+from chaffinch.simulation.consumer_checkers import seen
+from chaffinch.simulation.consumer_shell import ConsumerShell
+from chaffinch.simulation.diaries import Diary
+from chaffinch.simulation.network import Network
+from chaffinch.simulation.program_process import ProgramProcess
+from chaffinch.simulation.programs import Commit, Leave, Ledger, Poll, Program, Restart, Sleep
+from chaffinch.simulation.reading import read_log
+from chaffinch.simulation.world import World
+
+POLL_INTERVAL_MS: Final = 3_000
+RESTART_MS_MAX: Final = 1_500
+SLOW_SHARE: Final = 0.01
+"""Of polls: what they gave takes longer than max.poll.interval.ms."""
+LOOK_MS: Final = 50
+INCARNATIONS_MAX: Final = 80
+STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
+
+
+class Group:
+    """See the module. `shells`: those of the processes that live."""
+
+    def __init__(self, world: World, network: Network, broker: BrokerProcess, name: str, topics: Sequence[str], *, committed_only: bool):
+        self.world = world
+        self.network = network
+        self.broker = broker
+        self.name = name
+        self.topics = tuple(topics)
+        self.diary = Diary(group=name, is_committed_only=committed_only)
+        self.places = [place for place in broker.partitions if place.topic in topics]
+        self.shells: list[ConsumerShell] = []
+        self._is_finishing = False
+        self._is_over = False
+        self._looks_at_ms = 0
+        self._options = self._common_options(world, committed_only)
+
+    def _common_options(self, world: World, committed_only: bool) -> dict[str, Any]:
+        dice = world.dice
+        return {
+            "bootstrap.servers": ",".join(map(str, self.broker.addresses)),
+            "group.id": self.name,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed" if committed_only else "read_uncommitted",
+            "partition.assignment.strategy": dice.choice(STRATEGIES),
+            "session.timeout.ms": 2_000,
+            "heartbeat.interval.ms": 400,
+            "max.poll.interval.ms": POLL_INTERVAL_MS,
+            "request.timeout.ms": 1_000,
+            "retry.backoff.ms": 20,
+            "retry.backoff.max.ms": 400,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 400,
+            "fetch.max.wait.ms": dice.choice((100, 400)),
+            "fetch.max.bytes": dice.choice((2_000, 20_000, 1 << 20)),
+            "max.partition.fetch.bytes": dice.choice((1_000, 10_000)),
+            "metadata.max.age.ms": 5_000,
+        }
+
+    def shell(self, who: str, options: Mapping[str, Any], go_on: Callable[[Any], None], *, commits_on_revoke: bool) -> ConsumerShell:
+        """A new consumer in the group."""
+        shell = ConsumerShell(
+            self.world,
+            self.network,
+            who,
+            {**self._options, **options, "client.id": who},
+            self.topics,
+            self.diary,
+            go_on,
+            commits_on_revoke=commits_on_revoke,
+        )
+        self.shells.append(shell)
+        return shell
+
+    def finish(self) -> None:
+        """Nothing more will be written: members are to end when all is read."""
+        self._is_finishing = True
+
+    @property
+    def is_over(self) -> bool:
+        """Whether members may end: all that is there to read is read and committed. Once so, for good."""
+        if self._is_finishing and not self._is_over and self.world.now_ms >= self._looks_at_ms:
+            self._looks_at_ms = self.world.now_ms + LOOK_MS
+            self._is_over = not any(map(self._left, self.places))
+        return self._is_over
+
+    @property
+    def is_finishing(self) -> bool:
+        return self._is_finishing
+
+    def _left(self, place: TopicPartition) -> bool:
+        """Whether something comes after the committed offset."""
+        core = self.broker.core
+        partition = None if core is None else core.topics.partition(*place)
+        if core is None or partition is None:
+            return True
+        committed = core.state.offsets.fetch(self.name, place)
+        contents = read_log(partition, 0 if committed is None else committed.offset)
+        return bool(seen(self.diary, contents))
+
+
+class Member:
+    """One place in a group, and the processes that fill it one after the other. `is_leaving`: the process is to end in order."""
+
+    def __init__(self, group: Group, name: str, options: Mapping[str, Any]) -> None:
+        self.ledger = Ledger(name=name)
+        self.group = group
+        self.world = group.world
+        self.options = options
+        self.is_leaving = False
+        self._incarnations = 0
+        self._process: MemberProcess | None = None
+
+    @property
+    def name(self) -> str:
+        return self.ledger.name
+
+    @property
+    def is_done(self) -> bool:
+        """The group is over, and no process is left."""
+        return self.group.is_over and self._process is None
+
+    def start(self) -> None:
+        if self.group.is_over or self._process is not None:
+            return
+        self._incarnations += 1
+        self.is_leaving = False
+        assert self._incarnations <= INCARNATIONS_MAX, f"{self.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
+        self._process = MemberProcess(self, f"{self.name}.{self._incarnations}")
+        self._process.go_on()
+
+    def kill(self) -> None:
+        """SIGKILL: the group does not hear of it before the session is over."""
+        if self._process is not None:
+            self.world.count("members killed")
+            self._process.die("killed")
+            self._start_soon()
+
+    def start_beside(self) -> None:
+        """The process leaves the group in order; another one comes later."""
+        self.world.count("members asked to leave")
+        self.is_leaving = True
+
+    def finished(self, _process: ProgramProcess) -> None:
+        self._start_soon()
+
+    def ended(self) -> None:
+        self._process = None
+
+    def wants_restart(self, process: ProgramProcess) -> None:
+        process.die("its program asks for a new consumer")
+        self._start_soon()
+
+    def _start_soon(self) -> None:
+        self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
+
+
+class MemberProcess(ProgramProcess):
+    """One consumer and its program."""
+
+    def __init__(self, member: Member, who: str) -> None:
+        super().__init__(member, who, reading_program(member))
+        self._group = member.group
+        commits_itself = bool(member.options["enable.auto.commit"])
+        self.shell = member.group.shell(who, member.options, self.go_on, commits_on_revoke=not commits_itself)
+
+    def _begin(self, wanted: Any) -> None:
+        if isinstance(wanted, Sleep):
+            self._world.after(wanted.ms, self.go_on)
+        else:
+            self.shell.begin(wanted)
+
+    def _close(self) -> None:
+        self.shell.close()
+        self._group.shells.remove(self.shell)
+
+
+def reading_program(member: Member) -> Program:
+    """Poll, work, commit unless that is automatic, until the group is over or the process is to leave."""
+    dice, is_automatic = member.world.new_dice(), bool(member.options["enable.auto.commit"])
+    while not (member.group.is_over or member.is_leaving):
+        got = yield Poll(dice.choice((0, 50, 300)))
+        if isinstance(got, KafkaException):
+            member.ledger.calls_failed.append(f"poll: {got!r}")
+            member.world.count(f"polls failed: {type(got).__name__}")
+            if got.code is FENCED_INSTANCE_ID:
+                raise Restart from got
+        yield Sleep(POLL_INTERVAL_MS + 500 if dice.random() < SLOW_SHARE else dice.choice((1, 20, 60)))
+        if not is_automatic and (member.group.is_finishing or (got and dice.random() < 0.7)):
+            yield Commit(waits=dice.random() < 0.7)
+    if not is_automatic:
+        yield from _commit_all(member)
+    yield Leave()
+
+
+def _commit_all(member: Member) -> Iterator[Any]:
+    """As at the end of a program: a commit that fails is left to whoever reads on."""
+    error = yield Commit()
+    if error is not None:
+        member.ledger.calls_failed.append(f"commit: {error!r}")

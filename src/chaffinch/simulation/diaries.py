@@ -1,0 +1,67 @@
+"""What the members of one group were given, did with it, and committed: facts for `consumer_checkers`, in the order in which they happened.
+
+`Span`: one partition in the hands of one member. `Commit`: one attempt to write one committed offset, as it left for the coordinator;
+an attempt without an answer may be carried out at any later time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from chaffinch.identifiers import TopicPartition
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Span:
+    """From when a partition was given to a member, or it went back, to when it gave it up, went back, or died."""
+
+    member: str
+    place: TopicPartition
+    began: int
+    """Moment after which its position was looked up."""
+    start: int | None = None
+    """Where it began to read; None: it never came to that."""
+    found: int = -1
+    """Moment at which `start` was known."""
+    is_reset: bool = False
+    """Nothing was committed, it was told."""
+    records: list[tuple[int, int]] = field(default_factory=list)
+    """(offset, number) as delivered."""
+    processed: int = 0
+    """How many of them the program is done with."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Commit:
+    """`offset` of `place` as the offset to read next. `ended` None: nobody knows whether it was, or will be, written."""
+
+    place: TopicPartition
+    offset: int
+    began: int
+    ended: int | None = None
+    is_refused: bool = False
+    span: Span | None = None
+    processed: int = 0
+    """How many records of the span the program was done with when this was sent."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Diary:
+    """Everything of one group. `members_of`: who was given a partition in which generation."""
+
+    group: str
+    is_committed_only: bool
+    spans: list[Span] = field(default_factory=list)
+    commits: list[Commit] = field(default_factory=list)
+    members_of: dict[tuple[int, TopicPartition], set[str]] = field(default_factory=dict)
+    moment: int = 0
+
+    def next_moment(self) -> int:
+        """Numbers what happens."""
+        self.moment += 1
+        return self.moment
+
+    def assigned(self, generation: int, member_id: str, places: Iterable[TopicPartition]) -> None:
+        for place in places:
+            self.members_of.setdefault((generation, place), set()).add(member_id)

@@ -1,0 +1,119 @@
+"""How rough a world is and who is in it: rolled from its seed, or fixed by a caller."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES
+from chaffinch.simulation.nemesis import Deeds
+from chaffinch.simulation.network import CALM, Faults
+from chaffinch.simulation.queries import Cut
+from chaffinch.simulation.world import World
+
+VERSION_2_EVERY: Final = 4
+LYING_EVERY: Final = 5
+FORGETFUL_EVERY: Final = 3
+CLOCK_EVERY: Final = 7
+"""One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set. By the
+seed and not by the dice: the others stay what they are."""
+RECORDS_MIN, RECORDS_MAX = 230, 260
+"""Of all producers together; some are never sent, because the transaction for which they were planned did not begin."""
+FIRST_DEATH_MS_MAX: Final = 700
+"""Before any world can be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knobs:
+    """What a world is like. `of` rolls them; a caller may fix any of them."""
+
+    node_count: int = 1
+    flush_policy: str = "os"
+    plain_count: int = 0
+    """Idempotent producers."""
+    transactional_count: int = 0
+    version_2_count: int = 0
+    """Producers of transaction version 2."""
+    producer_records: int = 100
+    """Of each producer."""
+    in_flight_max: int = BROKER_REMEMBERED_BATCHES
+    """Requests under way per broker, of each producer, at least; with 1 some producers have five nevertheless."""
+    query_count: int = 0
+    query_rows: int = 60
+    query_has_checkpoint: bool = True
+    """Whether the sink knows the query's checkpoint."""
+    reader_count: int = 0
+    """Members of a group of consumers."""
+    reads_committed: bool = True
+    """Whether that group sees what is committed only."""
+    transformer_count: int = 0
+    """Programs that consume, transform and produce, in a group of their own."""
+    validation_first_share: float = 0.0
+    """Of repeated batches: refused with a culprit, as a broker may whose limits have changed."""
+    lying_share: float = 0.0
+    """Of refusals: with wrong culprits; and some batches are never told that they are refused for good."""
+    is_forgetful: bool = False
+    """A broker that starts knows one batch of each producer, not five."""
+    bad_share: float = 0.04
+    value_bytes_max: int = 400
+    trouble_ms: int = 8_000
+    """How long things go wrong at least; longer while work is left, up to three times that."""
+    quiet_limit_ms: int = 45_000
+    """How long it may take after that until all is done: twice the longest transaction timeout, ten times what worlds take."""
+    lost_answer_at: int = 0
+    """The answer to a Produce that is lost for certain, counted from 1; 0: none."""
+    faults: Faults = CALM
+    deeds: Deeds = field(default_factory=Deeds)
+    cuts: tuple[Cut, ...] = ()
+
+    @classmethod
+    def of(cls, world: World, overrides: Mapping[str, Any]) -> Knobs:
+        """Knobs for this world: some worlds are rough, some nearly calm, because calm ones reach what rough ones never do."""
+        dice = world.dice
+        flush_policy = dice.choice(("os", "always"))
+        roughness = dice.choice((0.2, 1.0, 1.0, 2.0))
+        plain_count, transactional_count = dice.choice(((1, 0), (1, 1), (1, 1), (1, 2), (2, 0), (2, 1)))
+        version_2_count = int(world.seed % VERSION_2_EVERY == VERSION_2_EVERY - 1)
+        producer_count = plain_count + transactional_count + version_2_count
+        reader_count, transformer_count = dice.choice(((0, 0), (0, 0), (0, 0), (1, 0), (3, 0), (0, 1), (0, 2), (2, 1)))
+        knobs = cls(
+            node_count=dice.choice((1, 1, 2, 3)),
+            flush_policy=flush_policy,
+            plain_count=plain_count,
+            transactional_count=transactional_count,
+            version_2_count=version_2_count,
+            producer_records=-(-dice.randint(RECORDS_MIN, RECORDS_MAX) // producer_count),
+            in_flight_max=dice.choice((1, BROKER_REMEMBERED_BATCHES)),
+            query_count=dice.choice((0, 0, 1)),
+            query_rows=dice.randint(40, 120),
+            query_has_checkpoint=dice.random() < 0.7,
+            reader_count=reader_count,
+            reads_committed=dice.random() < 0.7,
+            transformer_count=transformer_count,
+            lost_answer_at=dice.randint(1, 12),
+            validation_first_share=dice.choice((0.0, 0.0, 0.3)),
+            lying_share=0.5 * (world.seed % LYING_EVERY == LYING_EVERY - 1),
+            is_forgetful=world.seed % FORGETFUL_EVERY == FORGETFUL_EVERY - 1,
+            bad_share=dice.choice((0.0, 0.03, 0.1)),
+            value_bytes_max=dice.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),
+            faults=Faults(
+                latency_max_ms=dice.choice((1, 4, 20)),
+                slow_share=dice.choice((0.01, 0.01, 0.06)) * roughness * dice.random(),
+                cut_share=0.25 * roughness * dice.random(),
+                silent_share=0.1 * roughness * dice.random(),
+                lost_answer_share=0.04 * roughness * dice.random(),
+                unreachable_share=0.05 * roughness * dice.random(),
+            ),
+            deeds=Deeds(
+                broker_death_ms=int(dice.choice((600, 1_500, 4_000)) / roughness),
+                client_death_ms=dice.choice((0, 3_000, 8_000)),
+                zombie_ms=dice.choice((0, 0, 5_000)),
+                full_disk_ms=dice.choice((0, 0, 1_500, 5_000)),
+                clock_step_ms=1_000 * (world.seed % CLOCK_EVERY == CLOCK_EVERY - 1),
+                node_stop_ms=dice.choice((0, 0, 1_500)),
+                first_death_ms=dice.randint(100, FIRST_DEATH_MS_MAX),
+                power_loss_share=0.4 if flush_policy == "always" else 0.0,
+            ),
+        )
+        return replace(knobs, **overrides)

@@ -1,0 +1,166 @@
+"""Each promise about consumers broken once by hand: members of groups, positions, and programs that consume, transform and produce.
+
+Those marked "once real" were defects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.groups.classic_requests import ClassicRequests
+from chaffinch.consumer.core import commits, fetcher, group_requests
+from chaffinch.consumer.core.commits import Commits
+from chaffinch.consumer.core.consumer_core import ConsumerCore
+from chaffinch.consumer.core.group_protocol import encode_assignment
+from chaffinch.consumer.core.membership import Membership
+from chaffinch.consumer.core.positions import Position, Subscriptions
+from chaffinch.errors import codes
+from chaffinch.identifiers import GroupMetadata, TopicPartition
+from chaffinch.records.fetched import FetchedRecords
+from chaffinch.simulation.nemesis import Deeds
+from chaffinch.simulation.network import Faults
+from chaffinch.storage import leader_epochs
+from tests.simulation.mutation import NOBODY, Mutation, Patch, find
+
+LOSSY = Faults(lost_answer_share=0.05, cut_share=0.2)
+COMING_AND_GOING = Deeds(broker_death_ms=2_000, client_death_ms=1_000, zombie_ms=1_500)
+READERS: dict[str, Any] = {
+    **NOBODY,
+    "plain_count": 1,
+    "transactional_count": 1,
+    "reader_count": 2,
+    "faults": LOSSY,
+    "deeds": COMING_AND_GOING,
+    "trouble_ms": 6_000,
+}
+TRANSFORMERS: dict[str, Any] = {**READERS, "reader_count": 0, "transformer_count": 2, "transactional_count": 0}
+
+
+def gives_aborted_records(patch: Patch) -> None:
+    made = FetchedRecords.__init__
+    patch.setattr(FetchedRecords, "__init__", lambda self, data, position, *, aborted=(), checks_crc=True: made(self, data, position))
+
+
+def passes_a_record_over(patch: Patch) -> None:
+    """The offset after a batch is one too large."""
+    end_offset = fetcher.end_offset
+    patch.setattr(fetcher, "end_offset", lambda records: None if (end := end_offset(records)) is None else end + 1)
+
+
+def begins_anew(patch: Patch) -> None:
+    """What is committed is not looked at."""
+    place = Commits._place
+    patch.setattr(Commits, "_place", lambda self, found: place(self, dict.fromkeys(found)))
+
+
+def commits_one_too_many(patch: Patch) -> None:
+    consumed = Subscriptions.consumed
+
+    def ahead(self: Subscriptions) -> Mapping[TopicPartition, Position]:
+        return {place: position._replace(offset=position.offset + 1) for place, position in consumed(self).items()}
+
+    patch.setattr(Subscriptions, "consumed", ahead)
+
+
+def commits_what_was_just_given(patch: Patch) -> None:
+    """`poll` commits before it returns, not when the caller comes back."""
+    take = ConsumerCore.take
+
+    def takes(self: ConsumerCore, records_max: int) -> Any:
+        portions = take(self, records_max)
+        if portions and self.group is not None:
+            self.group.commits.commit_all(2**60, lambda _error: None, retries=False)
+        return portions
+
+    patch.setattr(ConsumerCore, "take", takes)
+
+
+def writes_as_nobody(patch: Patch) -> None:
+    """Once real: a member that was out of its group wrote in a transaction what others had read meanwhile."""
+
+    def as_nobody(self: ConsumerCore) -> GroupMetadata:
+        assert self.group is not None
+        membership = self.group.membership
+        return GroupMetadata(membership.group_id, *membership.identity, membership.instance_id)
+
+    patch.setattr(ConsumerCore, "group_metadata", as_nobody)
+
+
+def gives_everything_to_everybody(patch: Patch) -> None:
+    def shares(self: Membership) -> dict[str, bytes]:
+        if self._members is None:
+            return {}
+        self._counts = self._partition_counts()
+        everything = [TopicPartition(topic, index) for topic, count in self._counts.items() for index in range(count)]
+        return {member: encode_assignment(everything) for member in self._members}
+
+    patch.setattr(Membership, "_shares", shares)
+
+
+def takes_commits_of_anybody(patch: Patch) -> None:
+    patch.setattr(ClassicRequests, "commit_fault", lambda *_arguments, **_keywords: codes.NONE)
+
+
+def does_not_wait_for_transactions(patch: Patch) -> None:
+    """Committed offsets are told while a transaction may still replace them."""
+    ask = group_requests.offset_fetch
+    patch.setattr(commits.group_requests, "offset_fetch", lambda group, places, *, require_stable: ask(group, places, require_stable=False))
+
+
+def forgets_commits(patch: Patch) -> None:
+    patch.setattr(GroupOffsets, "commit", lambda *_: None)
+
+
+def finds_no_epoch(patch: Patch) -> None:
+    """Once real: leaders told that nothing of an earlier epoch is left, upon which consumers began anew."""
+    patch.setattr(leader_epochs, "end_of_epoch", lambda *_: (leader_epochs.NO_EPOCH, 0))
+
+
+MOVING: dict[str, Any] = {"node_count": 3, "deeds": Deeds(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)}
+MUTATIONS = [
+    Mutation(name="aborted records are given", breaks=gives_aborted_records, knobs=READERS, says=("may not see", "was aborted")),
+    Mutation(name="a record is passed over", breaks=passes_a_record_over, knobs=READERS, says=("not given", "nobody was done")),
+    Mutation(name="members begin anew", breaks=begins_anew, knobs=READERS, says=("begins anew",)),
+    Mutation(name="more is committed than was read", breaks=commits_one_too_many, knobs=READERS, says=("before it was done",)),
+    Mutation(name="what was just given is committed", breaks=commits_what_was_just_given, knobs=READERS, says=("before it was done",)),
+    Mutation(
+        name="once real: transactions of a lost member are nobody's",
+        breaks=writes_as_nobody,
+        knobs=TRANSFORMERS,
+        says=("records were made",),
+        seeds=60,
+    ),
+    Mutation(
+        name="two members are given a partition", breaks=gives_everything_to_everybody, knobs=READERS, says=("members in generation",)
+    ),
+    Mutation(
+        name="the group takes offsets of any generation",
+        breaks=takes_commits_of_anybody,
+        knobs=TRANSFORMERS,
+        says=("records were made", "begins at"),
+        seeds=60,
+    ),
+    Mutation(
+        name="offsets of open transactions are not waited for",
+        breaks=does_not_wait_for_transactions,
+        knobs=TRANSFORMERS,
+        says=("records were made", "begins at", "begins anew"),
+        seeds=60,
+    ),
+    Mutation(name="commits are forgotten", breaks=forgets_commits, knobs=READERS),
+    Mutation(
+        name="once real: leaders find no epoch",
+        breaks=finds_no_epoch,
+        knobs={**READERS, **MOVING},
+        says=("out of order", "begins", "raised"),
+    ),
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+    find(mutation, monkeypatch)
