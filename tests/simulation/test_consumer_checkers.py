@@ -1,0 +1,155 @@
+"""Each checker of consumers against facts made by hand: nothing to say about good ones, the right line about each kind of bad one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.simulation import consumer_checkers
+from chaffinch.simulation.diaries import Commit, Diary, Span
+from chaffinch.simulation.programs import Fate, Ledger, Told, Transaction
+from chaffinch.simulation.reading import LogContents, LogRecord, Marker
+from chaffinch.simulation.records import Record
+
+PLACE = TopicPartition("plain", 0)
+WRITER = ProducerIdentity(1, 0)
+LOG = LogContents(
+    records=[LogRecord(offset, 10 + offset, WRITER, offset, False) for offset in range(4)],
+    markers=[],
+    last_stable_offset=4,
+    log_end_offset=4,
+)
+LOGS = {PLACE: LOG}
+OFFSETS = {PLACE: [0, 1, 2, 3]}
+
+
+def span(*offsets: int, start: int = 0, began: int = 0, found: int = 100, processed: int | None = None, is_reset: bool = False) -> Span:
+    records = [(offset, 10 + offset) for offset in offsets]
+    done = len(records) if processed is None else processed
+    return Span(member="m.1", place=PLACE, began=began, start=start, found=found, is_reset=is_reset, records=records, processed=done)
+
+
+def commit(
+    offset: int, *, began: int = 1, ended: int | None = 2, by: Span | None = None, processed: int = 0, refused: bool = False
+) -> Commit:
+    return Commit(place=PLACE, offset=offset, began=began, ended=ended, span=by, processed=processed, is_refused=refused)
+
+
+def diary(*facts: Span | Commit) -> Diary:
+    found = Diary(group="g", is_committed_only=True)
+    found.spans = [fact for fact in facts if isinstance(fact, Span)]
+    found.commits = [fact for fact in facts if isinstance(fact, Commit)]
+    return found
+
+
+def ledger(fate: Fate) -> Ledger:
+    transaction = Transaction(0, fate, [11])
+    record = Record(number=11, topic_partition=PLACE, key=None, value=b"", timestamp_ms=0)
+    return Ledger(name="p", told={11: Told(record=record, sender="p.1", serial=1, transaction=transaction)}, transactions=[transaction])
+
+
+def given(found: Diary) -> Iterator[str]:
+    return consumer_checkers.delivered_in_order(found, LOGS, OFFSETS)
+
+
+def shared(*members: str) -> Diary:
+    found = diary()
+    for member in members:
+        found.assigned(3, member, [PLACE])
+    return found
+
+
+def made(*pairs: tuple[int, int], places: tuple[TopicPartition, ...] = (PLACE,)) -> Iterator[str]:
+    """`pairs`: number of a record made and visible, and of the one it was made from."""
+    records = [LogRecord(index, number, WRITER, index, True) for index, (number, _) in enumerate(pairs)]
+    return consumer_checkers.made_once(diary(), dict(pairs), LOGS, {TopicPartition("counted", 0): records}, places)
+
+
+ALL = tuple((100 + number, number) for number in (10, 11, 12, 13))
+FIRST = span(0, 1)
+
+GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
+    ("in order", lambda: given(diary(span(1, 2, start=1), span(0, 1, 2, 3)))),
+    ("aborted, not given", lambda: consumer_checkers.nothing_aborted_is_given(diary(span(0)), [ledger(Fate.ABORTED)])),
+    ("committed and given", lambda: consumer_checkers.nothing_aborted_is_given(diary(span(0, 1)), [ledger(Fate.COMMITTED)])),
+    ("everything", lambda: consumer_checkers.everything_is_given(diary(span(0, 1), span(1, 2, 3, start=1)), OFFSETS, [PLACE])),
+    ("covered", lambda: consumer_checkers.commits_are_covered(diary(FIRST, commit(2, by=FIRST, processed=2)), OFFSETS)),
+    ("begins there", lambda: consumer_checkers.members_begin_where_committed(diary(commit(2), span(2, start=2, began=9)))),
+    ("nothing committed", lambda: consumer_checkers.members_begin_where_committed(diary(span(0, is_reset=True)))),
+    ("refused", lambda: consumer_checkers.members_begin_where_committed(diary(commit(2, refused=True), span(0, began=9, is_reset=True)))),
+    (
+        "an answer was lost",
+        lambda: consumer_checkers.members_begin_where_committed(
+            diary(commit(1, ended=None), commit(2, began=3, ended=4), span(1, start=1, began=9))
+        ),
+    ),
+    (
+        "commits meanwhile",
+        lambda: consumer_checkers.members_begin_where_committed(diary(commit(1), commit(2, began=10, ended=20), span(1, start=1, began=9))),
+    ),
+    ("the end", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: 4})),
+    ("one member", lambda: consumer_checkers.one_member_each(shared("a", "a"))),
+    ("made once", lambda: made(*ALL)),
+]
+
+BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
+    ("out of order, from 0 on: [1, 0]", lambda: given(diary(span(1, 0)))),
+    ("out of order", lambda: given(diary(span(0, 0)))),
+    ("out of order, from 2 on", lambda: given(diary(span(1, 2, start=2)))),
+    ("not given offsets [1]", lambda: given(diary(span(0, 2)))),
+    ("not given offsets [0]", lambda: given(diary(span(1)))),
+    ("given offsets [7]", lambda: given(diary(span(0, 1, 2, 3, 7)))),
+    (
+        "given record 99 at offset 0",
+        lambda: given(diary(Span(member="m.1", place=PLACE, began=0, start=0, found=1, records=[(0, 99)], processed=1))),
+    ),
+    ("whose transaction was aborted", lambda: consumer_checkers.nothing_aborted_is_given(diary(span(0, 1)), [ledger(Fate.ABORTED)])),
+    (
+        "nobody was done with offsets [3]",
+        lambda: consumer_checkers.everything_is_given(diary(span(0, 1, 2, 3, processed=3)), OFFSETS, [PLACE]),
+    ),
+    ("done with [1]", lambda: consumer_checkers.commits_are_covered(diary(FIRST, commit(2, by=FIRST, processed=1)), OFFSETS)),
+    ("without the partition", lambda: consumer_checkers.commits_are_covered(diary(commit(2)), OFFSETS)),
+    ("begins anew, although 2", lambda: consumer_checkers.members_begin_where_committed(diary(commit(2), span(0, began=9, is_reset=True)))),
+    (
+        "begins at 1, committed were [2]",
+        lambda: consumer_checkers.members_begin_where_committed(diary(commit(2), span(1, start=1, began=9))),
+    ),
+    (
+        "begins at 1, committed were [1, 2]",
+        lambda: consumer_checkers.members_begin_where_committed(diary(commit(1), commit(2, began=3, ended=4), span(1, start=1, began=9))),
+    ),
+    ("committed is 3, offsets [3]", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: 3})),
+    ("committed is None", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: None})),
+    ("has 2 members in generation 3", lambda: consumer_checkers.one_member_each(shared("a", "b"))),
+    ("of record 13 0 records", lambda: made(*ALL[:3])),
+    ("of record 10 2 records", lambda: made(*ALL, (200, 10))),
+    ("of record 50 1 records", lambda: made(*ALL, (200, 50))),
+]
+
+
+@pytest.mark.parametrize("check", [check for _, check in GOOD], ids=[name for name, _ in GOOD])
+def test_nothing_to_say_about_what_is_right(check: Callable[[], Iterator[str]]) -> None:
+    assert list(check()) == []
+
+
+@pytest.mark.parametrize(("says", "check"), BAD, ids=[f"{number}: {says}" for number, (says, _) in enumerate(BAD)])
+def test_what_is_wrong_is_said(says: str, check: Callable[[], Iterator[str]]) -> None:
+    (line,) = check()
+    assert says in line
+
+
+def test_what_a_group_may_see() -> None:
+    """With read_committed what was committed; else all that is there."""
+    undecided = LogContents(
+        records=[LogRecord(0, 10, WRITER, 0, True), LogRecord(2, 12, WRITER, 1, True)],
+        markers=[Marker(1, WRITER, False), Marker(3, WRITER, True)],
+        last_stable_offset=4,
+        log_end_offset=4,
+    )
+    found = diary()
+    assert consumer_checkers.offsets_of(found, {PLACE: undecided}) == {PLACE: [2]}
+    found.is_committed_only = False
+    assert consumer_checkers.offsets_of(found, {PLACE: undecided}) == {PLACE: [0, 2]}
