@@ -19,6 +19,7 @@ from chaffinch.errors import ConfigException
 
 Kind = Literal["int", "float", "bool", "string", "list", "any"]
 
+INT_MAX: Final = 2**31 - 1
 LONG_MIN: Final = -(2**63)
 LONG_MAX: Final = 2**63 - 1
 

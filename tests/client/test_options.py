@@ -15,6 +15,8 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
+from chaffinch.consumer.core.options import CONSUMER_OPTIONS
+from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime import sockets
@@ -131,3 +133,25 @@ def test_buffers_of_the_system(option: str, number: int, monkeypatch: pytest.Mon
     with ScriptedServer() as server, network_of(ManualClock(), **{option: 20_000}) as network:
         ask(network, server)
         assert opened[0].getsockopt(socket.SOL_SOCKET, number) == 40_000, "Linux counts what it needs itself, the same again"
+
+
+@pytest.mark.parametrize("parse", [table.parse for table in (PRODUCER_OPTIONS, CONSUMER_OPTIONS, ADMIN_TABLE)])
+@pytest.mark.parametrize("name", ["request.timeout.ms", "send.buffer.bytes", "receive.buffer.bytes"])
+def test_numbers_that_go_into_32_bits_have_no_more(parse: Any, name: str) -> None:
+    """Beyond them no socket takes a buffer's size, and no request a time."""
+    assert parse({"bootstrap.servers": "a:1", name: 2**31 - 1})[name] == 2**31 - 1
+    with pytest.raises(ConfigException, match=f"option {name} cannot be {2**31}: it must be at least -?1 and at most {2**31 - 1}"):
+        parse({"bootstrap.servers": "a:1", name: 2**31})
+
+
+@pytest.mark.parametrize(
+    ("parse", "name"),
+    [
+        (PRODUCER_OPTIONS.parse, "transaction.timeout.ms"),
+        (CONSUMER_OPTIONS.parse, "max.poll.records"),
+        (ADMIN_TABLE.parse, "default.api.timeout.ms"),
+    ],
+)
+def test_each_client_has_its_own_numbers_of_32_bits(parse: Any, name: str) -> None:
+    with pytest.raises(ConfigException, match=f"option {name} cannot be {2**31}"):
+        parse({"bootstrap.servers": "a:1", name: 2**31})

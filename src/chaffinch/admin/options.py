@@ -12,11 +12,11 @@ from typing import Any, Final
 from chaffinch.client import options as client_options
 from chaffinch.client.options import ConnectionSettings, connection_options, reconnect_backoff, retry_backoff
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.settings import Option, OptionTable, Settings
+from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 
 CLIENT_OPTIONS: Final = (
     *connection_options("chaffinch-admin"),
-    Option("default.api.timeout.ms", "int", 15_000, "how long one operation is tried, all attempts together", minimum=1),
+    Option("default.api.timeout.ms", "int", 15_000, "how long one operation is tried, all attempts together", minimum=1, maximum=INT_MAX),
 )
 READING_OPTIONS: Final = (
     Option(

@@ -13,13 +13,20 @@ from typing import Any, Final, Self
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.security import PLAINTEXT, SECURITY_OPTIONS, Security
 from chaffinch.protocol.security_options import TLS_WITHOUT_EFFECT
-from chaffinch.settings import Option
+from chaffinch.settings import INT_MAX, Option
 
 # Batches are large and few: the system takes several at once, so that the thread that sends can go on. Kafka's own default is 131072.
 SEND_BUFFER_BYTES: Final = 4 << 20
 
 _ROWS: Final = (
-    Option("request.timeout.ms", "int", 30_000, "how long a broker may take to answer before its connection is given up", minimum=1),
+    Option(
+        "request.timeout.ms",
+        "int",
+        30_000,
+        "how long a broker may take to answer before its connection is given up",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option("socket.connection.setup.timeout.ms", "int", 10_000, "how long opening a connection may take", minimum=1),
     Option("socket.connection.setup.timeout.max.ms", "int", 30_000, "longest such time; it doubles with each failure in a row", minimum=1),
     Option("connections.max.idle.ms", "int", 540_000, "a connection without traffic for so long is closed; -1 for never", minimum=-1),
@@ -33,8 +40,16 @@ _ROWS: Final = (
         SEND_BUFFER_BYTES,
         "the system's buffer for sending, per connection; -1: the system's choice",
         minimum=-1,
+        maximum=INT_MAX,
     ),
-    Option("receive.buffer.bytes", "int", -1, "the system's buffer for receiving, per connection; -1: the system's choice", minimum=-1),
+    Option(
+        "receive.buffer.bytes",
+        "int",
+        -1,
+        "the system's buffer for receiving, per connection; -1: the system's choice",
+        minimum=-1,
+        maximum=INT_MAX,
+    ),
 )
 
 METADATA_MAX_AGE: Final = Option("metadata.max.age.ms", "int", 300_000, "how old metadata may grow before it is asked for anew", minimum=0)

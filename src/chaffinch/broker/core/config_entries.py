@@ -11,9 +11,9 @@ from typing import Any
 
 from chaffinch.broker.core import options
 from chaffinch.broker.core.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, INT_MAX, TOPIC_OPTIONS
+from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, TOPIC_OPTIONS
 from chaffinch.protocol.messages import describe_configs as wire
-from chaffinch.settings import SECRET_WORDS, Option
+from chaffinch.settings import INT_MAX, SECRET_WORDS, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

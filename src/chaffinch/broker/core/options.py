@@ -12,9 +12,9 @@ from typing import Any
 from chaffinch.broker.core import replication_check
 from chaffinch.broker.core.groups.group_options import GROUP_OPTIONS
 from chaffinch.broker.core.security_options import SECURITY_OPTIONS
-from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, INT_MAX, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
+from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
 from chaffinch.errors import ConfigException
-from chaffinch.settings import Option, OptionTable, Settings
+from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 
 _OWN = (
     Option(

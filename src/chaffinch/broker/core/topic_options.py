@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaffinch.errors import ConfigException
-from chaffinch.settings import LONG_MAX, Option, OptionTable
+from chaffinch.settings import INT_MAX, LONG_MAX, Option, OptionTable
 
-INT_MAX = 2**31 - 1
 HOUR_MS = 3_600_000
 DAY_MS = 86_400_000
 

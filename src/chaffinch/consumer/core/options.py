@@ -15,10 +15,9 @@ from chaffinch.client.options import METADATA_MAX_AGE, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST
 from chaffinch.protocol.messages.fetch import READ_COMMITTED, READ_UNCOMMITTED
-from chaffinch.settings import Option, OptionTable, Settings
+from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 
-INT_MAX: Final = 2**31 - 1
-MS_MAX: Final = 2**31 - 1
+MS_MAX: Final = INT_MAX
 
 TABLE_RECORDS: Final = 100_000
 """Most rows of one `poll_table`, unless max.poll.records is given: a table costs little per row, and something per table."""
@@ -75,7 +74,14 @@ _FETCHING: Final = (
         minimum=0,
         maximum=INT_MAX,
     ),
-    Option("max.poll.records", "int", 500, f"records one `poll` gives at most; {TABLE_RECORDS} for `poll_table` unless given", minimum=1),
+    Option(
+        "max.poll.records",
+        "int",
+        500,
+        f"records one `poll` gives at most; {TABLE_RECORDS} for `poll_table` unless given",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option("check.crcs", "bool", True, "check the checksum of every batch"),
     Option("client.rack", "string", "", "where this client is: brokers may send it to a replica nearby"),
     Option("key.deserializer", "any", None, "a callable: bytes of a key to what `poll` gives; not asked for null, nor for `poll_table`"),

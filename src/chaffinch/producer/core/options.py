@@ -12,11 +12,9 @@ from typing import Any, Final
 from chaffinch.client import options as client_options
 from chaffinch.client.options import METADATA_MAX_AGE, connection_options
 from chaffinch.errors import ConfigException
-from chaffinch.settings import Option, OptionTable, Settings
+from chaffinch.settings import INT_MAX, LONG_MAX, Option, OptionTable, Settings
 
 IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
-INT_MAX: Final = 2**31 - 1
-LONG_MAX: Final = 2**63 - 1
 
 _CONNECTION: Final = (
     *connection_options("chaffinch-producer"),
@@ -102,7 +100,14 @@ _WITH_CODE: Final = (
 )
 _TRANSACTIONS: Final = (
     Option("transactional.id", "string", None, "name under which a broker knows the producer across restarts; makes it transactional"),
-    Option("transaction.timeout.ms", "int", 60_000, "how long a transaction may stay open before the broker aborts it", minimum=1),
+    Option(
+        "transaction.timeout.ms",
+        "int",
+        60_000,
+        "how long a transaction may stay open before the broker aborts it",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
 )
 OPTIONS: Final = (*_CONNECTION, *_SENDING, *_GATHERING, *_WITH_CODE, *_TRANSACTIONS)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from chaffinch.broker.core.groups.assignors import ASSIGNORS
-from chaffinch.settings import Option
+from chaffinch.settings import INT_MAX, Option
 
-INT_MAX: Final = (1 << 31) - 1
 PROTOCOLS: Final = ("classic", "consumer")
 
 GROUP_OPTIONS: Final = (
