@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.client.backoff import Dice
+from chaffinch.identifiers import partitions_in_words
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
@@ -197,5 +198,5 @@ def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: in
 
 def _checked(chosen: object, topic: str, partition_count: int) -> int:
     if not isinstance(chosen, int | np.integer) or isinstance(chosen, bool) or not 0 <= chosen < partition_count:
-        raise ValueError(f"the partitioner chose {chosen!r} for a record of {topic!r}, which has partitions 0 to {partition_count - 1}")
+        raise ValueError(f"the partitioner chose {chosen!r} for a record of {topic!r}, which has {partitions_in_words(partition_count)}")
     return int(chosen)
