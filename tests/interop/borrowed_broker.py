@@ -1,13 +1,13 @@
 """Apache Kafka with the face of `EmbeddedBroker`: what tests of our clients need of a broker, so that the same tests run against both.
 
-What Apache Kafka has no face for (faults on purpose, counters, nodes that stop) ends the test as skipped, with the reason. Topics are
-made through librdkafka and read back through it, so that neither our admin client nor our consumer judges our producer.
+Faults on purpose are those of a proxy (`fault_proxy.py`); what there is nothing for (counters, nodes that stop) skips the test, with the
+reason. Topics are made through librdkafka and read back through it, so that neither our admin client nor our consumer judges our producer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -18,6 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ign
 
 from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
 from chaffinch.records.columns import RecordColumns
+from tests.interop.apache_kafka import ApacheKafka
+from tests.interop.fault_proxy import FaultProxy
 
 SETTINGS: Mapping[str, Any] = {
     "auto.create.topics.enable": False,
@@ -39,6 +41,12 @@ class BorrowedBroker:
     address: ClassVar[str] = ""
     """Where Apache Kafka listens."""
 
+    proxy: ClassVar[FaultProxy | None] = None
+    """Before Apache Kafka, where faults are wanted."""
+
+    kafka: ClassVar[ApacheKafka | None] = None
+    """The process, where it may be killed."""
+
     when_used: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
     """Called when a test asks for the address."""
 
@@ -55,7 +63,7 @@ class BorrowedBroker:
         foreign = {name: value for name, value in (config or {}).items() if SETTINGS.get(name, "none") != value}
         if foreign or data_dir is not None or brokers != 1 or port or users:
             _skip(f"a broker with {foreign or 'files, ports, nodes or users of its own'}")
-        self._admin = AdminClient({"bootstrap.servers": self.address, "log_level": 0})
+        self._admin = AdminClient({"bootstrap.servers": self.address, "client.id": "judge", "log_level": 0})
         self._groups_before = self._groups()
         self._made: dict[str, int] = {}
         self._is_open = True
@@ -67,6 +75,12 @@ class BorrowedBroker:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
+
+    @property
+    def faults(self) -> Faults:
+        if self.proxy is None:
+            _skip("faults")
+        return Faults(self.proxy)
 
     def __getattr__(self, name: str) -> NoReturn:
         _skip(name)
@@ -80,6 +94,8 @@ class BorrowedBroker:
 
     def close(self) -> None:
         self._is_open = False
+        if self.proxy is not None:
+            self.proxy.change(lambda script: script.clear())
         if self._made:
             for deleted in self._admin.delete_topics(list(self._made), operation_timeout=REQUEST_S).values():
                 deleted.exception(REQUEST_S)  # Some a test has deleted itself.
@@ -87,6 +103,12 @@ class BorrowedBroker:
         self._made = {}
         for deleted in self._admin.delete_consumer_groups(sorted(self._groups() - self._groups_before) or ["none"]).values():
             deleted.exception(REQUEST_S)  # Some have members that nobody closed.
+
+    def restart(self, *, kill: bool = True) -> None:
+        if self.kafka is None or not kill:
+            _skip("restart")
+        self.kafka.kill()
+        self.kafka.start()
 
     def topics(self) -> dict[str, int]:
         return dict(self._made)
@@ -127,9 +149,34 @@ class BorrowedBroker:
         return [found.result(REQUEST_S).offset for found in asked.values()]
 
 
+class Faults:
+    """`EmbeddedBroker.faults`, for whole requests."""
+
+    def __init__(self, proxy: FaultProxy) -> None:
+        self._proxy = proxy
+
+    def add(self, api: str = "Produce", **rule: Any) -> int:
+        if rule.keys() & {"topic", "partition", "bytes_per_second"} or (api == "Fetch" and "error" in rule):
+            _skip("faults of one topic")
+        given: dict[str, Any] = {"api": api, "action": "error", "count": 1, **rule}
+        return self._proxy.change(lambda script: script.add(**given))
+
+    def list(self) -> Sequence[Mapping[str, Any]]:
+        return self._proxy.change(lambda script: [fault.as_object() for fault in script.list()])
+
+    def clear(self, fault_id: int | None = None) -> None:
+        self._proxy.change(lambda script: script.clear(fault_id))
+
+
 def _read(address: str, places: list[TopicPartition], isolation: str) -> list[tuple[Any, ...]]:
     """Everything up to the end of each partition: partition, offset, timestamp, key, value, headers."""
-    options = {"bootstrap.servers": address, "group.id": "judge", "enable.partition.eof": True, "enable.auto.commit": False}
+    options = {
+        "bootstrap.servers": address,
+        "client.id": "judge",
+        "group.id": "judge",
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+    }
     reader = Consumer({**options, "isolation.level": isolation, "fetch.wait.max.ms": 10, "log_level": 0})
     rows: list[tuple[Any, ...]] = []
     try:

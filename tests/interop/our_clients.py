@@ -1,7 +1,7 @@
 """Our producer and consumer against Apache Kafka: the tests of `make unit` that need a broker, with another broker below them.
 
     python -m tests.interop.our_clients                                  # starts Apache Kafka; some 3 minutes
-    python -m tests.interop.our_clients --bootstrap-servers HOST:PORT    # takes one that runs, started with `borrowed_broker.SETTINGS`
+    python -m tests.interop.our_clients --bootstrap-servers HOST:PORT    # takes one that runs with `borrowed_broker.SETTINGS`; no faults
     python -m tests.interop.our_clients -k culprit -x                    # anything that pytest understands, told on the terminal only
 
 Each test that asks for an `EmbeddedBroker` gets a `BorrowedBroker` and must come to the same end. Those that shall not are in
@@ -24,6 +24,7 @@ import chaffinch
 from chaffinch.broker import embedded
 from tests.interop.apache_kafka import ApacheKafka, kafka_version
 from tests.interop.borrowed_broker import NOT_OFFERED, SETTINGS, BorrowedBroker
+from tests.interop.fault_proxy import FaultProxy
 from tests.interop.installing import ROOT
 from tests.interop.our_clients_meant import MEANT, PAGES
 from tests.interop.processes import DidNotStart, NotRun
@@ -101,7 +102,7 @@ def page_part(ends: dict[str, End], pattern: str) -> str:
     text = (
         f"Apache Kafka {kafka_version()}: {_tests(same)} the same end as on `chaffinch broker`, {meant or 'none'} to another, as is meant"
     )
-    text += f"; {more} more need what it does not offer, such as faults on purpose." if more else "."
+    text += f"; {more} more need what it does not offer, such as counters or several nodes." if more else "."
     lines = textwrap.wrap(text, LINE_MAX, break_on_hyphens=False)
     for reason in sorted({_why_meant(name) for name, end in found.items() if end is End.MEANT}):
         lines += ["", *textwrap.wrap(f"- {reason}", LINE_MAX, subsequent_indent="  ", break_on_hyphens=False)]
@@ -148,8 +149,11 @@ def main(arguments: list[str]) -> int:
     if given.bootstrap_servers:
         return run_tests(given.bootstrap_servers, rest)
     try:
-        with ApacheKafka(FASTER | {name: str(value).lower() for name, value in SETTINGS.items()}) as kafka:
-            return run_tests(kafka.bootstrap_servers, rest)
+        settings = FASTER | {name: str(value).lower() for name, value in SETTINGS.items()}
+        with FaultProxy() as proxy, ApacheKafka({**settings, "advertised.listeners": f"PLAINTEXT://{proxy.address}"}) as kafka:
+            proxy.aim(kafka.bootstrap_servers)
+            BorrowedBroker.proxy, BorrowedBroker.kafka = proxy, kafka
+            return run_tests(proxy.address, rest)
     except (NotRun, DidNotStart) as reason:
         print(f"our clients on Apache Kafka: not run: {reason}")
         return 0
