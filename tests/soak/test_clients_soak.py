@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 
 import pytest
 
 from tests.soak.clients_books import Books
-from tests.soak.clients_memory import MEGABYTE, Memory, Sample
+from tests.soak.clients_memory import MEGABYTE, Memory, Sample, sample
 from tests.soak.clients_process import COMPACTED, NUMBERS_PER_LIFE, OUTPUT, PARTITIONS, PLAIN, Journal, JournalReader
 from tests.soak.clients_reader import digest
 from tests.soak.clients_verdict import Stored, faults_of_readers, faults_of_sender, faults_of_transactions
@@ -175,3 +176,11 @@ def test_a_journal_is_read_as_it_grows_and_without_a_torn_line(tmp_path):
     with reader.path.open("ab") as file:
         file.write(json.dumps(2).encode() + b"]\n")
     assert list(reader) == [["torn", 2]]
+
+
+def test_files_of_a_log_are_no_descriptors_that_leak(tmp_path):
+    before = sample(os.getpid(), 0.0)
+    with (tmp_path / "00.log").open("wb"):
+        assert sample(os.getpid(), 0.0).file_descriptors == before.file_descriptors
+        with (tmp_path / "other").open("wb"):
+            assert sample(os.getpid(), 0.0).file_descriptors == before.file_descriptors + 1
