@@ -79,6 +79,32 @@ class TestCallbacks:
         for other in others:
             assert isinstance(other.exception(LATEST_S), KafkaException)
 
+    @pytest.mark.parametrize("transactional_id", [None, "held-up"])
+    def test_one_that_does_not_return_holds_up_close_no_longer_than_its_limit(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, transactional_id: str | None
+    ) -> None:
+        """As when it waits for a lock that the thread holds that calls close."""
+        producer = producer_of(broker, transactional_id=transactional_id)
+        if transactional_id is not None:
+            producer.init_transactions()
+            producer.begin_transaction()
+        is_called, may_return = threading.Event(), threading.Event()
+
+        def hold_up(_metadata: object, _error: object) -> None:
+            is_called.set()
+            may_return.wait(LATEST_S)
+
+        producer.send("orders", b"first", partition=0, on_delivery=hold_up)
+        assert is_called.wait(LATEST_S)
+        other = producer.send("orders", b"other", partition=0)
+        try:
+            producer.close(0)
+            assert not other.done()
+            assert "a callback or handler holds up the sender thread" in caplog.text
+        finally:
+            may_return.set()
+        assert isinstance(other.exception(LATEST_S), KafkaException)
+
 
 class TestTablesFuture:
     def test_cannot_be_cancelled(self, producer_of: Make, broker: EmbeddedBroker) -> None:

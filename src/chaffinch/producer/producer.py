@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -47,6 +48,8 @@ CLOSE_MS_MAX: Final = 2**53
 # close() says what it waits for when it takes longer than this; sooner after Ctrl-C, for somebody is waiting.
 SILENT_S: Final = 5.0
 INTERRUPTED_SILENT_S: Final = 1.0
+# So much longer than close's own limit the sender thread may take, before close goes without it: a callback may hold it up for ever.
+GRACE_S: Final = 1.0
 
 
 class Producer:
@@ -221,28 +224,35 @@ class Producer:
             self._changed.notify_all()
         deadline_ms = self._clock.now_ms() + (CLOSE_MS_MAX if timeout_ms is None else timeout_ms)
         silent_s = INTERRUPTED_SILENT_S if is_interrupted else SILENT_S
+        join_ms = None
         try:
             self._abort_open_transaction(deadline_ms, silent_s)
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
             if not self._sender.is_own_thread:
-                self._wait_aloud(future, silent_s)
+                self._wait_aloud(future, deadline_ms, silent_s)
         except KafkaException as error:
             if not self._sender.is_in_other_process:
                 log.warning("close: %s", error)
+        except FutureTimeoutError:
+            log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
+            join_ms = 0
         except KeyboardInterrupt:
             log.warning("close was interrupted: %s are given up", self._unfinished())
             raise
         finally:
-            self._sender.stop()
+            self._sender.stop(join_ms)
             self._handler.close()
 
-    def _wait_aloud(self, future: Future[None], silent_s: float) -> None:
+    def _wait_aloud(self, future: Future[None], deadline_ms: int, silent_s: float) -> None:
         """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
+        limit_s = min((deadline_ms - self._clock.now_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
         try:
-            future.result(silent_s)
+            future.result(min(silent_s, limit_s))
         except FutureTimeoutError:
+            if future.done() or limit_s <= silent_s:
+                raise
             log.warning("closing waits for %s; Ctrl-C ends it without them", self._unfinished())
-            future.result()
+            future.result(limit_s - silent_s)
 
     def _unfinished(self) -> str:
         """What has no outcome yet, and why, as far as anybody knows."""
@@ -255,7 +265,7 @@ class Producer:
         if transaction is None or transaction.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR) or self._sender.is_own_thread:
             return
         deadline_ms = min(deadline_ms, self._clock.now_ms() + self._max_block_ms)
-        self._wait_aloud(self._sender.call(lambda call: events.AbortCalled(call=call, deadline_ms=deadline_ms)), silent_s)
+        self._wait_aloud(self._sender.call(lambda call: events.AbortCalled(call=call, deadline_ms=deadline_ms)), deadline_ms, silent_s)
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, waiting for metadata up to `max.block.ms`. Raises what `send` would fail with."""
