@@ -34,11 +34,18 @@ def sample(pid: int, at_s: float) -> Sample | None:
     process = Path(f"/proc/{pid}")
     try:
         facts = dict(line.split(":", 1) for line in (process / "status").read_text().splitlines() if ":" in line)
-        # A broker keeps the files of its logs open, and there are more of them the more was written.
-        descriptors = sum(1 for descriptor in (process / "fd").iterdir() if descriptor.readlink().suffix != ".log")
+        descriptors = sum(_counts(descriptor) for descriptor in list((process / "fd").iterdir()))
         return Sample(at_s, int(facts["VmRSS"].split()[0]) * 1024, descriptors, int(facts["Threads"]))
     except (OSError, KeyError):
         return None
+
+
+def _counts(descriptor: Path) -> bool:
+    """Whether it is there, and none of a log: a broker keeps these open, and there are more of them the more was written."""
+    try:
+        return descriptor.readlink().suffix != ".log"
+    except OSError:
+        return False
 
 
 @dataclass(slots=True)
