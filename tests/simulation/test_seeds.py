@@ -15,43 +15,10 @@ from typing import Any
 
 import pytest
 
-from chaffinch.simulation.nemesis import Deeds
-from chaffinch.simulation.network import Faults
 from chaffinch.simulation.scenario import Report, run
-from tests.simulation.mutation import NOBODY
+from tests.simulation.kept_seeds import KEPT, VERSION_2
 
 CHUNKS, CHUNK = 4, 10
-ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
-POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
-PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "bad_share": 0.1}
-TRANSACTIONAL: dict[str, Any] = {**NOBODY, "transactional_count": 2, "bad_share": 0.03}
-QUERY: dict[str, Any] = {**NOBODY, "query_count": 1, "bad_share": 0.3}
-VERSION_2: dict[str, Any] = {**NOBODY, "version_2_count": 2, "bad_share": 0.03}
-
-SLOW = Faults(latency_max_ms=20, slow_share=0.08)
-LOSSY = Faults(latency_max_ms=30, lost_answer_share=0.1)
-ALWAYS = {"flush_policy": "always"}
-
-KEPT: list[tuple[str, int, dict[str, Any]]] = [
-    ("answers to an attempt given up are told from those of the next", 0, {**QUERY, "faults": LOSSY, "deeds": Deeds()}),
-    ("markers are synced before the completion", 7, {**QUERY, **ALWAYS, "faults": ROUGH, "deeds": POWER, "query_rows": 120}),
-    ("markers are synced before the completion", 60, {}),
-    ("offsets are synced before the completion", 109, {}),
-    ("what a killed broker left is synced", 12, {**PLAIN, **ALWAYS, "deeds": Deeds(broker_death_ms=300, power_loss_share=0.5)}),
-    ("what a killed broker left is synced", 99, {"version_2_count": 0}),
-    ("a null key is told as such when the topic cannot be asked about", 11, {"version_2_count": 0}),
-    ("no record is blamed for the size of its batch", 110, {}),
-    ("late requests are not taken for those of the next transaction", 2, {**TRANSACTIONAL, "faults": SLOW, "deeds": Deeds()}),
-    ("late requests are not taken for those of the next transaction", 1537, {}),
-    ("late requests are not taken for those of the next transaction", 1793, {}),
-    (
-        "a part of a transaction is known before its first bytes are stored",
-        0,
-        {**VERSION_2, **ALWAYS, "transactional_count": 1, "deeds": POWER},
-    ),
-    ("the sender sleeps while all brokers have to wait", 0, {**PLAIN, "deeds": Deeds(broker_death_ms=500)}),
-]
-"""Behaviour, seed, knobs: worlds that failed once. They change with the simulation; `test_mutations.py` has the causes."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,52 @@
+"""Worlds that failed once: what was wrong, put as what must hold; the seed; the knobs that were fixed.
+
+Worlds change with the simulation, and then these are worlds like any other: what was wrong is broken again by hand in `test_*mutations.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from chaffinch.simulation.nemesis import Deeds
+from chaffinch.simulation.network import Faults
+from tests.simulation.mutation import NOBODY
+
+ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
+POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
+PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "bad_share": 0.1}
+TRANSACTIONAL: dict[str, Any] = {**NOBODY, "transactional_count": 2, "bad_share": 0.03}
+QUERY: dict[str, Any] = {**NOBODY, "query_count": 1, "bad_share": 0.3}
+VERSION_2: dict[str, Any] = {**NOBODY, "version_2_count": 2, "bad_share": 0.03}
+
+SLOW = Faults(latency_max_ms=20, slow_share=0.08)
+LOSSY = Faults(latency_max_ms=30, lost_answer_share=0.1)
+ALWAYS = {"flush_policy": "always"}
+READERS: dict[str, Any] = {**NOBODY, "plain_count": 1, "transactional_count": 1, "reader_count": 2, "faults": LOSSY, "trouble_ms": 6_000}
+TRANSFORMERS: dict[str, Any] = {**NOBODY, "plain_count": 1, "transformer_count": 2, "faults": LOSSY, "trouble_ms": 6_000}
+COMING_AND_GOING = Deeds(broker_death_ms=2_000, client_death_ms=1_000, zombie_ms=1_500)
+MOVING = Deeds(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)
+
+KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
+    ("answers to an attempt given up are told from those of the next", 0, {**QUERY, "faults": LOSSY, "deeds": Deeds()}),
+    ("markers are synced before the completion", 7, {**QUERY, **ALWAYS, "faults": ROUGH, "deeds": POWER, "query_rows": 120}),
+    ("markers are synced before the completion", 60, {}),
+    ("offsets are synced before the completion", 109, {}),
+    ("what a killed broker left is synced", 12, {**PLAIN, **ALWAYS, "deeds": Deeds(broker_death_ms=300, power_loss_share=0.5)}),
+    ("what a killed broker left is synced", 99, {"version_2_count": 0}),
+    ("a null key is told as such when the topic cannot be asked about", 11, {"version_2_count": 0}),
+    ("no record is blamed for the size of its batch", 110, {}),
+    ("late requests are not taken for those of the next transaction", 2, {**TRANSACTIONAL, "faults": SLOW, "deeds": Deeds()}),
+    ("late requests are not taken for those of the next transaction", 1537, {}),
+    ("late requests are not taken for those of the next transaction", 1793, {}),
+    (
+        "a part of a transaction is known before its first bytes are stored",
+        0,
+        {**VERSION_2, **ALWAYS, "transactional_count": 1, "deeds": POWER},
+    ),
+    ("the sender sleeps while all brokers have to wait", 0, {**PLAIN, "deeds": Deeds(broker_death_ms=500)}),
+    ("a member that was lost writes in transactions as who it was", 11, {**TRANSFORMERS, "deeds": COMING_AND_GOING}),
+    ("leaders find the end of an epoch in small logs", 0, {**READERS, "node_count": 3, "deeds": MOVING}),
+    ("leaders find the end of an epoch in small logs", 118, {"transformer_count": 2, "reader_count": 2}),
+    ("commits of an earlier generation are given up", 119, {"transformer_count": 2, "reader_count": 2}),
+    ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
+]
