@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -86,9 +87,11 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert line == f"chaffinch: cannot listen on 127.0.0.1:{port}: Address already in use (--listen; port 0 takes a free one)"
 
 
-def test_a_stdout_that_takes_no_more_is_named() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_stdout_that_takes_no_more_is_named(unbuffered: str) -> None:
+    command, environment = [*COMMAND, "--listen", "127.0.0.1:0"], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*COMMAND, "--listen", "127.0.0.1:0"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, env=environment)
     assert (done.returncode, done.stderr) == (1, "chaffinch: stdout: No space left on device\n")
 
 

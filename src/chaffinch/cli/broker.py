@@ -103,8 +103,6 @@ def broker(
         loop.run(_main(address, advertised, data_dir, brokers, topics, settings, ports, passwords))
     except (StorageError, CorruptLog) as error:
         _refuse(str(error))
-    except OSError as error:  # Whose own text would begin with "[Errno 98]".
-        _refuse(error.strerror or str(error))
 
 
 async def _main(
@@ -136,7 +134,7 @@ async def _main(
             for topic in topics:
                 _create_missing(server, topic)
             gc.freeze()  # What is here now stays: the collector need not look at it again.
-            _say(ready)
+            print(ready, flush=True)
             await stopped.wait()
     finally:
         await server.close()
@@ -267,14 +265,6 @@ def with_security(settings: dict[str, str], protocol: str | None) -> dict[str, s
 def bootstrap_servers(nodes: list[Node]) -> str:
     """What clients put into their `bootstrap.servers`."""
     return ",".join(str(Address(host=node.host, port=node.port)) for node in nodes)
-
-
-def _say(line: str) -> None:
-    """OSError with stdout's name in its text, where stdout takes no more."""
-    try:
-        print(line, flush=True)
-    except OSError as error:
-        raise OSError(error.errno, f"stdout: {error.strerror}") from None
 
 
 def _refuse(message: str) -> None:
