@@ -118,13 +118,14 @@ class BorrowedBroker:
 
     def read(self, topic: str, isolation: str = "read_committed") -> pa.Table:
         """What librdkafka reads, with the columns and the order of `EmbeddedBroker.read`."""
-        places = [TopicPartition(topic, index, 0) for index in range(self._made[topic])]
+        partitions = self._admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions  # A test may have made it anew.
+        places = [TopicPartition(topic, index, 0) for index in sorted(partitions)]
         if isolation == "read_committed":
             _until(lambda: self._ends(places, isolation) == self._ends(places, "read_uncommitted"), MARKERS_S)
         rows = sorted(_read(self.address, places, isolation), key=lambda row: row[:2])
-        partitions, offsets, timestamps, keys, values, headers = zip(*rows, strict=True) if rows else ((),) * 6
+        numbers, offsets, timestamps, keys, values, headers = zip(*rows, strict=True) if rows else ((),) * 6
         arrow = RecordColumns.from_lists(list(keys), list(values), list(timestamps), list(headers)).to_arrow()
-        columns = [pa.array(partitions, pa.int32()), pa.array(offsets, pa.int64()), *arrow.columns]
+        columns = [pa.array(numbers, pa.int32()), pa.array(offsets, pa.int64()), *arrow.columns]
         return pa.Table.from_arrays(columns, names=["partition", "offset", *arrow.schema.names])
 
     def _create(self, topic: TopicArgument) -> None:
