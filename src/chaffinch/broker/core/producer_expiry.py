@@ -1,7 +1,7 @@
 """Forgets producers that have written nothing to a partition for `producer.id.expiration.ms` (Kafka: ProducerStateManager).
 
-By the broker's steady time since their last append: Apache Kafka compares with the records' own timestamps, under which a producer that writes
-old events is forgotten while it writes.
+By the broker's steady time since their last append: Apache Kafka compares with the records' own timestamps, under which a producer that
+writes old events is forgotten while it writes.
 """
 
 from __future__ import annotations
