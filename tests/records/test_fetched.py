@@ -166,3 +166,15 @@ class TestOldFormats:
         data = message(offset=0, timestamp=NOW_MS) + message(offset=1)
         for cut in range(1, len(message())):
             assert [offsets for offsets, *_ in pieces(FetchedRecords(data[:-cut], 0))] == [[0]]
+
+
+@pytest.mark.parametrize("position", [17, 50, -1])
+def test_a_damaged_mark_is_named_and_not_believed(position):
+    """Taken for a commit, it would leave its producer's next records unseen."""
+    mark = ends(2, 7, is_commit=False)
+    mark[position] ^= 1
+    reader = FetchedRecords(batch(0, [b"a", b"b"], producer=7) + mark + batch(3, [b"c"], producer=7), 0, aborted=[(7, 0)])
+    for _ in range(2):
+        with pytest.raises(RecordsError, match="offset 2|record 0"):
+            reader.read(FOREVER)
+    assert reader.position == 2

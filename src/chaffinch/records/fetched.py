@@ -98,7 +98,7 @@ class FetchedRecords:
             if header.last_offset >= self.position:
                 if is_visible and group and not _belong_together(group[-1], view):
                     break
-                if is_visible and not self._is_sound(view):
+                if not self._is_sound(view):  # What is not seen as well: a mark that lies would hide, or show, others.
                     break
                 if is_visible:
                     group.append(view)
