@@ -175,6 +175,6 @@ def test_a_damaged_mark_is_named_and_not_believed(position):
     mark[position] ^= 1
     reader = FetchedRecords(batch(0, [b"a", b"b"], producer=7) + mark + batch(3, [b"c"], producer=7), 0, aborted=[(7, 0)])
     for _ in range(2):
-        with pytest.raises(RecordsError, match="offset 2|record 0"):
+        with pytest.raises(RecordsError, match=r"offset 2|record 0"):
             reader.read(FOREVER)
     assert reader.position == 2
