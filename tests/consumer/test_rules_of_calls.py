@@ -131,7 +131,8 @@ class TestWakeup:
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told(broker, topic, consumer_of):
+@pytest.mark.parametrize("call", [lambda consumer: consumer.poll(0), lambda consumer: consumer.wakeup()])
+def test_a_forked_child_is_told(broker, topic, consumer_of, call):
     write(broker, topic, [b"0", b"1"])
     consumer = consumer_of(broker, max_poll_records=1)
     consumer.subscribe([topic])
@@ -140,7 +141,7 @@ def test_a_forked_child_is_told(broker, topic, consumer_of):
     child = os.fork()
     if child == 0:
         try:
-            consumer.poll(0)
+            call(consumer)
         except errors.IllegalStateException as error:
             os.write(writer, str(error).encode())
         finally:

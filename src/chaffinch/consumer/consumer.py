@@ -411,6 +411,7 @@ class Consumer:
 
     def wakeup(self) -> None:
         """End a call that waits, or the next one that would, with WakeupException; from any thread."""
+        self._door.check_process()
         with self._changed:
             self._is_woken = True
             self._changed.notify_all()
