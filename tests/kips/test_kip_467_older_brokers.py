@@ -42,7 +42,7 @@ class TestOlderBrokers:
         rig.answer(rejected(1))
         rig.answer(OK)
         assert isinstance(rig.error(KEYLESS), InvalidCompactionKeyException)
-        assert rig.trace == [f"a{KEYLESS}c@0/0", "ac@0/1"]
+        assert rig.trace == [f"a{KEYLESS}c@0/0", "ac@0/0"]
         assert len([r for r in rig.requests if isinstance(r, DescribeConfigsRequest)]) == 1
 
     def test_32_for_a_null_key_beside_a_wrong_timestamp(self) -> None:
@@ -88,7 +88,7 @@ class TestOlderBrokers:
         rig.answer(rejected(1))
         assert len(rig.trace) == 1
         rig.release()
-        assert rig.trace[-1] == "a@0/1"
+        assert rig.trace[-1] == "a@0/0"
 
     def test_corrupt_message_of_a_broker_before_2_4(self) -> None:
         rig = Rig(configs=COMPACTED)

@@ -35,7 +35,7 @@ def shifts_culprits(patch: Patch) -> None:
 def takes_sequences_back(patch: Patch) -> None:
     """Numbers of a batch that may be stored are given to the next."""
     hold = PartitionQueue._hold
-    patch.setattr(PartitionQueue, "_hold", lambda self, batch, *, is_unstored: hold(self, batch, is_unstored=True))
+    patch.setattr(PartitionQueue, "_hold", lambda self, batch, **known: hold(self, batch, **{**known, "is_unstored": True}))
 
 
 def resends_innocents(patch: Patch) -> None:
@@ -103,7 +103,7 @@ def begins_with_several(patch: Patch) -> None:
 
 def does_not_renumber(patch: Patch) -> None:
     """What was refused for a gap goes again under the number that was refused."""
-    patch.setattr(PartitionQueue, "renumber", lambda self, batch: self.retry(batch, 0))
+    patch.setattr(PartitionQueue, "renumber", lambda self, batch, *, is_expected: self.retry(batch, 0))
 
 
 def swaps_what_goes_again(patch: Patch) -> None:
@@ -133,9 +133,8 @@ def stays_in_the_epoch(patch: Patch) -> None:
     """Numbering restarts under the same epoch, where the failed batch began, whether it is stored or not."""
     hold = PartitionQueue._hold
 
-    def same_epoch(self: PartitionQueue, batch: Any, *, is_unstored: bool) -> None:
-        self._is_transactional = True
-        hold(self, batch, is_unstored=True)
+    def same_epoch(self: PartitionQueue, batch: Any, **_known: bool) -> None:
+        hold(self, batch, is_unstored=True, is_expected=True)
 
     patch.setattr(PartitionQueue, "_hold", same_epoch)
 
@@ -200,9 +199,9 @@ PRODUCER = [
     Mutation(
         name="several batches go to a broker without state",
         breaks=begins_with_several,
-        knobs=FIVE,
+        knobs={**FIVE, "bad_share": 0.3, "is_forgetful": True},
         says=("which was sent later",),
-        first=20,
+        first=15,
     ),
     Mutation(name="numbers of no use are used again", breaks=does_not_renumber, knobs=FIVE, first=2),
     Mutation(name="what goes again is swapped", breaks=swaps_what_goes_again, knobs=FIVE),

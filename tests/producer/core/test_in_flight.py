@@ -120,8 +120,8 @@ def test_what_comes_back_keeps_its_old_order() -> None:
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)
     first, second = send(queue, waiting), send(queue, waiting)
-    queue.renumber(second)
-    queue.failed(first, instead=first.halves())
+    queue.renumber(second, is_expected=True)
+    queue.replace(first, first.halves())
     positions = []
     for _ in range(4):
         sent = send(queue, waiting, SECOND)

@@ -187,7 +187,7 @@ class Delivery:
             case culprits.Renumber():
                 batch.attempts += 1
                 batch.last_error = verdict.error
-                queue.renumber(batch)
+                queue.renumber(batch, is_expected=not verdict.waits)
                 if verdict.waits:
                     queue.not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts)
             case culprits.Split():
@@ -219,6 +219,6 @@ class Delivery:
             self._transaction.forget(batch.topic_partition)
 
     def _replace(self, batch: ProducerBatch, children: list[ProducerBatch]) -> None:
-        """A batch that is surely not stored goes on as others; in a transaction its numbers are taken back."""
-        self.queue(batch.topic_partition).failed(batch, is_unstored=True, instead=children)
+        """A batch that is surely not stored goes on as others, under its own numbers."""
+        self.queue(batch.topic_partition).replace(batch, children)
         self._endings.release(batch.memory_bytes - sum(child.memory_bytes for child in children))

@@ -4,8 +4,9 @@ The rules, from Sender.java, TransactionManager.java and decision 14 of the desi
 - Batches are numbered when first sent. A batch whose answer was lost goes again under its old number, so that the broker recognises it.
 - While a numbered batch waits to go again, only the one with the lowest number may be sent.
 - After a definitive failure the numbers behind it are of no use. The partition then holds: it starts no new batch until everything
-  numbered has an answer or is given up. Then numbering restarts: under a new epoch at 0, or, in a transaction, where the failed
-  batch began. Numbers of a batch that may be stored are never given again: in a transaction the epoch is used up then.
+  numbered has an answer or is given up. Then numbering restarts: where the failed batch began, or under a new epoch at 0.
+- Numbers are given again only when their batch is surely not stored, and when the broker refused it for its records, not for its
+  number; in a transaction for whatever reason, because the epoch cannot change there: it is used up when that is not possible.
 - Batches that came back without being stored (innocents, halves, batches refused for a gap in front of them) go before everything
   that waits, in their old order.
 - Until the first acknowledgement under an identity, and again after ten idle minutes, one batch is in flight: a broker without state
@@ -202,29 +203,35 @@ class PartitionQueue:
         batch.retry_at_ms = retry_at_ms
         insort(self.retries, batch, key=_position)
 
-    def failed(self, batch: ProducerBatch, *, is_unstored: bool = False, instead: Iterable[ProducerBatch] = ()) -> None:
-        """The batch is over, and its numbers with it; or, in a transaction and if it is surely not stored, they are taken back.
-
-        `instead` goes in its place: innocents, or halves.
-        """
+    def failed(self, batch: ProducerBatch, *, is_unstored: bool = False) -> None:
+        """The batch is over, and its numbers with it; or, in a transaction and if it is surely not stored, they are taken back."""
         self._remove(batch)
         if batch.is_numbered:
             self._hold(batch, is_unstored=is_unstored)
-        for other in instead:
-            insort(self.returned, other, key=_position)
 
-    def renumber(self, batch: ProducerBatch) -> None:
-        """The batch is surely not stored, and goes again under another number."""
+    def replace(self, batch: ProducerBatch, children: Iterable[ProducerBatch]) -> None:
+        """The broker did not want these records; others go in their place: innocents, or halves."""
         self._remove(batch)
-        self._hold(batch, is_unstored=True)
+        if batch.is_numbered:
+            self._hold(batch, is_unstored=True, is_expected=True)
+        for child in children:
+            insort(self.returned, child, key=_position)
+
+    def renumber(self, batch: ProducerBatch, *, is_expected: bool) -> None:
+        """The batch is surely not stored, and goes again under another number. `is_expected`: its own was right, but for one before it."""
+        self._remove(batch)
+        self._hold(batch, is_unstored=True, is_expected=is_expected)
         self._return(batch)
 
     def _return(self, batch: ProducerBatch) -> None:
         batch.lose_number()
         insort(self.returned, batch, key=_position)
 
-    def _hold(self, batch: ProducerBatch, *, is_unstored: bool) -> None:
-        """Numbering will restart: below this batch, if its numbers may be given again, else under another epoch."""
+    def _hold(self, batch: ProducerBatch, *, is_unstored: bool, is_expected: bool = False) -> None:
+        """Numbering will restart: below this batch, if its numbers may be given again, else under another epoch.
+
+        `is_expected`: as far as anybody knows the broker would take another batch under its number.
+        """
         self.is_held = True
         self._failed_position = _lower(self._failed_position, batch.position)
         if is_unstored:
@@ -233,7 +240,7 @@ class PartitionQueue:
         for other in [b for b in self.retries if b.position > batch.position and not b.possibly_stored]:
             self._remove(other)
             self._return(other)
-        if not (is_unstored and self._is_transactional):
+        if not (is_unstored and (is_expected or self._is_transactional)):
             self._is_used_up = True
             return
         taken = self._restart_sequence
