@@ -22,6 +22,7 @@ LAST = 2**31 - 1
 def test_a_partition_prints_as_kafka_names_its_directory():
     assert str(TopicPartition("orders", 0)) == "orders-0"
     assert f"{TopicPartition('a-b', 11)}" == "a-b-11"
+    assert str(TopicPartition("orders", -1)) == "orders"
 
 
 @pytest.mark.parametrize("value", [TopicPartition("orders", 1), ProducerIdentity(7, 0), OffsetAndMetadata(5, "why"), NO_PRODUCER])

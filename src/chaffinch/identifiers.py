@@ -21,13 +21,16 @@ EPOCH_MAX: Final = 2**15 - 1
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; `partition` counts from 0. `str()` gives Kafka's directory name, `orders-0`."""
+    """One partition of a topic; `partition` counts from 0. `str()` gives Kafka's directory name, `orders-0`.
+
+    In an error that is about all of a topic `partition` is -1, and `str()` the topic's name.
+    """
 
     topic: str
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
 
 
 def counted(count: int, thing: str) -> str:

@@ -67,6 +67,8 @@ class TopicCall:
 Event: TypeAlias = TimePassed | Answered | Failed | Written | Connected | Disconnected
 
 INT64_MAX: Final = 2**63 - 1
+# A broker that starts again is back sooner, as a rule.
+LOST_SAID_AFTER_MS: Final = 1_000
 
 _METADATA_ASKED: Final = MetadataAsked()
 _COORDINATOR_ASKED: Final = CoordinatorAsked()
@@ -105,6 +107,9 @@ class ConsumerCore:
         self._errors: deque[KafkaException] = deque()
         self._topic_calls: list[TopicCall] = []
         self._close: tuple[Any, int] | None = None
+        self._lost_since_ms: int | None = None
+        """When the first connection ended after the last answer."""
+        self._is_loss_said = False
 
     # What the network reports.
 
@@ -124,6 +129,7 @@ class ConsumerCore:
                     self.wiring.attempts.succeeded(event.address)
                 case Disconnected():
                     self.wiring.attempts.failed(event.address, event.reason, now_ms)
+                    self._lost(now_ms)
                     self.watch.refresh()
                     if self.group is not None:
                         self.group.finder.lost(event.address)
@@ -134,7 +140,17 @@ class ConsumerCore:
                     pass
         return self.drain(now_ms)
 
+    def _lost(self, now_ms: int) -> None:
+        """`poll` gives nothing and raises nothing while no broker answers, so the log says it, once."""
+        if self._lost_since_ms is None:
+            self._lost_since_ms = now_ms
+        waited_ms, addresses = now_ms - self._lost_since_ms, self.wiring.known_addresses
+        if waited_ms >= LOST_SAID_AFTER_MS and not self._is_loss_said and all(map(self.wiring.attempts.failures, addresses)):
+            self._is_loss_said = True
+            self.wiring.report(f"{self.wiring.attempts.describe(addresses, waited_ms)}; the consumer goes on trying")
+
     def _answered(self, event: Answered, now_ms: int) -> None:
+        self._lost_since_ms, self._is_loss_said = None, False
         group, token = self.group, event.token
         throttle_ms = getattr(event.message, "throttle_time_ms", 0)
         if throttle_ms > 0:

@@ -207,7 +207,9 @@ class OffsetLookups:
     def _expire(self, now_ms: int) -> None:
         for call in [found for found in self._calls if now_ms >= found.deadline_ms]:
             missing = ", ".join(str(place) for place in call.times if place not in call.found)
-            error = TimeoutException(f"no offset of {missing} was told in time", stored=Stored.NO, api="ListOffsets")
+            lacking = [text for place in call.times if place not in call.found and (text := self._wiring.cluster.lacking(place))]
+            text = f"no offset of {missing} was told in time{''.join(f'; {text}' for text in lacking)}"
+            error = TimeoutException(text, stored=Stored.NO, api="ListOffsets")
             error.__cause__ = call.last_error or self._watch.last_error
             self._finish(call, FailCall(call=call.call, error=error))
 

@@ -1,0 +1,67 @@
+"""While no broker answers `poll` gives nothing and raises nothing; the log says why, once."""
+
+import pytest
+
+from chaffinch import errors
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Connected, Disconnected
+from chaffinch.consumer.core.lookups import OffsetsCall
+from chaffinch.identifiers import TopicPartition
+from tests.consumer.core.rig import Rig
+
+B, C = Address("b", 1), Address("c", 2)
+
+
+def lose(rig: Rig, address: Address, after_ms: int) -> None:
+    rig.advance(after_ms)
+    rig.step(Disconnected(address=address, reason="refused"))
+
+
+def test_it_is_said_once_an_outage():
+    rig = Rig()
+    for _ in range(5):
+        lose(rig, B, after_ms=600)
+    assert rig.reports == ["no broker reachable at b:1 (refused); tried for 1200 ms; the consumer goes on trying"]
+    rig.advance(5_000)
+    rig.assign(0)
+    for _ in range(5):
+        lose(rig, B, after_ms=600)
+    assert len(rig.reports) == 2
+
+
+def test_a_broker_that_is_back_soon_is_no_outage():
+    rig = Rig()
+    for _ in range(3):
+        lose(rig, B, after_ms=300)
+    assert rig.reports == []
+
+
+def test_a_broker_that_hangs_up_after_the_greeting_is_one():
+    rig = Rig()
+    for _ in range(4):
+        rig.step(Connected(address=B))
+        lose(rig, B, after_ms=600)
+    assert len(rig.reports) == 1
+
+
+def test_all_that_are_known_have_to_fail():
+    rig = Rig(**{"bootstrap.servers": "b:1,c:2"})
+    for _ in range(4):
+        lose(rig, B, after_ms=600)
+    assert rig.reports == []
+    lose(rig, C, after_ms=600)
+    assert rig.reports == ["no broker reachable at b:1 (refused), c:2 (refused); tried for 2400 ms; the consumer goes on trying"]
+
+
+@pytest.mark.parametrize(
+    ("partition", "says"), [(7, "topic 't' has 3 partitions, there is no partition 7"), (0, "was told in time; it may")]
+)
+def test_who_asks_for_a_partition_that_is_not_there_is_told_so(partition, says):
+    rig = Rig(**{"group.id": None})
+    rig.core.ask_offsets(OffsetsCall("mine", {TopicPartition("t", partition): -1}, rig.now_ms + 3_000))
+    rig.step()
+    rig.tell_metadata()
+    rig.advance(3_000)
+    [failed] = rig.done
+    with pytest.raises(errors.TimeoutException, match=says):
+        raise failed.error
