@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from chaffinch import Producer
 from chaffinch.producer.core.batches import Receipts
 from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
 
@@ -190,3 +191,8 @@ def test_a_waiter_that_comes_at_the_same_moment_misses_nothing() -> None:
 def test_no_other_attributes_appear() -> None:
     with pytest.raises(AttributeError):
         _ = RecordFuture().colour  # type: ignore[attr-defined]
+
+
+def test_type_checkers_know_that_what_the_producer_gives_can_be_awaited() -> None:
+    for method in (Producer.send, Producer.send_table):
+        assert str(method.__annotations__["return"]).startswith("RecordFuture[")

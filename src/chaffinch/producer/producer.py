@@ -186,7 +186,7 @@ class Producer:
             self._sender.wakeup()
         return None
 
-    def send_table(self, topic: str | None, table: Any) -> Future[SendTableResult]:
+    def send_table(self, topic: str | None, table: Any) -> RecordFuture[SendTableResult]:
         """Hand over all rows of a table: columns value, and key, timestamp, headers, partition, topic if there.
 
         A pyarrow Table, RecordBatch or RecordBatchReader, or anything with the Arrow stream interface (data frames of pandas and

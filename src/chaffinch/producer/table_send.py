@@ -7,7 +7,6 @@ stream is read piece by piece, and waits with its reading while `buffer.memory` 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.door import Door
+from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.table_result import SendTableResult, TableOutcome
@@ -28,7 +28,7 @@ Rows = npt.NDArray[np.int64]
 NO_PARTITION = -1
 
 
-def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, timestamp_default_ms: int) -> Future[SendTableResult]:
+def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, timestamp_default_ms: int) -> RecordFuture[SendTableResult]:
     """All rows of a table; the future has the outcome of each. InvalidColumn and TypeError for what is no table of records.
 
     A stream that fails half-way raises at the call; rows before the failure are on their way then, and the error says how many.
