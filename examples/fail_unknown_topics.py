@@ -1,6 +1,7 @@
 """Example 2 of KIP-1038: a topic that nobody knows fails its records at once, unless it is important; then it is waited for.
 
-By default the producer asks for `max.block.ms`, and says TimeoutException in the end.
+By default the producer asks for `max.block.ms`, and says TimeoutException in the end. A broker that creates topics by itself
+(`auto.create.topics.enable`, on unless told otherwise) knows every topic: start it with `--config auto.create.topics.enable=false`.
 
     python -m examples.fail_unknown_topics --bootstrap-server localhost:9092 some-topic
 """

@@ -49,7 +49,7 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Reads records from Kafka. Options as in `core/options.py`, as a mapping with dots or as keywords with underscores."""
+    """Reads records from Kafka. Options as in docs/consumer.md, as a mapping with dots or as keywords with underscores."""
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self.settings = parse_options(options, **keywords)

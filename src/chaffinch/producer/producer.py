@@ -53,7 +53,7 @@ GRACE_S: Final = 1.0
 
 
 class Producer:
-    """Writes records to Kafka. Options as in `core/options.py`, as a mapping with dots or as keywords with underscores."""
+    """Writes records to Kafka. Options as in docs/producer.md, as a mapping with dots or as keywords with underscores."""
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self.settings = parse_options(options, **keywords)
