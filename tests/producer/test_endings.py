@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -245,3 +245,22 @@ def test_close_that_times_out_says_so_to_the_commit(producer_of: Make, broker: E
     error = committed.exception(LATEST_S)
     assert isinstance(error, KafkaException)
     assert not isinstance(error, TimeoutException), "it cannot be called again"
+
+
+def test_a_batch_that_cannot_be_encoded_takes_nobody_along_unheard(
+    broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread dies of it, and every record has its outcome all the same, that of the batch at fault too."""
+
+    def no_memory(*arguments: Any) -> NoReturn:
+        raise MemoryError("no memory")
+
+    producer = producer_of(broker, compression_type="zstd", linger_ms=0)
+    producer.partitions_for("orders")
+    monkeypatch.setattr(producer._sender.core.accumulator, "encode_rows", no_memory)
+    with producer._sender.lock:
+        futures = [producer.send("orders", b"v", partition=partition) for partition in (0, 1)]
+    for future in futures:
+        with pytest.raises(KafkaException, match="sender thread has died: MemoryError"):
+            future.result(LATEST_S)
+    producer.close()

@@ -246,8 +246,11 @@ class Accumulator:
             return queue.closed[0].created_ms
         return None if queue.growing is None else queue.growing.created_ms + self._linger_ms
 
-    def take(self, topic_partition: TopicPartition) -> ProducerBatch | None:
-        """Take the partition's first batch, full or not, and encode it if it is not; None when nothing waits there."""
+    def take(self, topic_partition: TopicPartition, *, is_to_be_sent: bool = True) -> ProducerBatch | None:
+        """Take the partition's first batch, full or not, and encode it if it is not; None when nothing waits there.
+
+        One that is not to be sent stays unencoded, without data. What raises while it is encoded (no memory) leaves it here.
+        """
         queue = self._queues.get(topic_partition)
         if queue is None:
             return None
@@ -255,10 +258,12 @@ class Accumulator:
             queue.close()
         if not queue.closed:
             return None
-        first = queue.closed.popleft()
+        first = queue.closed[0]
+        batch = first if isinstance(first, ProducerBatch) else self._batch_of(topic_partition, first, is_to_be_sent=is_to_be_sent)
+        queue.closed.popleft()
         if not queue.closed and queue.growing is None:
             del self._busy[topic_partition]
-        return first if isinstance(first, ProducerBatch) else self._encoded(topic_partition, first)
+        return batch
 
     def take_expired(self, created_before_ms: int) -> Iterator[ProducerBatch]:
         """Take every batch whose first record came before, or at, a time."""
@@ -301,10 +306,12 @@ class Accumulator:
             queue = self._queues[topic_partition] = _Queue()
         return queue
 
-    def _encoded(self, topic_partition: TopicPartition, open_batch: OpenBatch) -> ProducerBatch:
+    def _batch_of(self, topic_partition: TopicPartition, open_batch: OpenBatch, *, is_to_be_sent: bool) -> ProducerBatch:
         timestamps: npt.NDArray[np.int64]
         count = len(open_batch.receipts)
-        if count <= FEW_RECORDS and self._compression is Compression.NONE and not open_batch.headers:
+        if not is_to_be_sent:
+            timestamps, data = np.array(open_batch.timestamps, np.int64), bytearray()
+        elif count <= FEW_RECORDS and self._compression is Compression.NONE and not open_batch.headers:
             timestamps = np.array(open_batch.timestamps, np.int64)
             data = encode_few(open_batch.keys, open_batch.values, open_batch.timestamps)
         else:

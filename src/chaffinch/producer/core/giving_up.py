@@ -98,7 +98,7 @@ class GivingUp:
                 self._endings.abandon(batch, given_up(batch, error, is_awaited=True))
 
     def _take_all(self) -> Iterator[ProducerBatch]:
-        """Empty the accumulator."""
+        """Empty the accumulator, of batches that are not to be sent."""
         for topic_partition in self._accumulator.partitions():
-            while (batch := self._accumulator.take(topic_partition)) is not None:
+            while (batch := self._accumulator.take(topic_partition, is_to_be_sent=False)) is not None:
                 yield batch
