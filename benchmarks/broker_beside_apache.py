@@ -1,7 +1,9 @@
 """`make bench-broker`: `chaffinch broker` and Apache Kafka in one run, each a process of its own on the same cores, under the same loads.
 
 Both brokers run all the time; a load goes to one, then to the other, so that what else the machine does falls on both. A ratio is the
-median over rounds. Every load is acknowledged, or read to its end. 100-byte values, data on disk.
+median over rounds. Every load is acknowledged, or read to its end. 100-byte values, data on disk. A load that writes gets a new topic each
+round, deleted when the round is over: what has been written does not pile up until the disk's speed is what is measured. Who comes first
+takes turns, too: the first of a round may have to take memory from the machine that the second finds ready.
 """
 
 from __future__ import annotations
@@ -40,14 +42,17 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """`prepare(broker, topic)` once per broker; `run(broker, topic)` is measured and says how many records it moved, or the latency in ms.
+    """`prepare(broker, topic)` makes the topic: once if it `is_reading`, else each round. `run(broker, topic)` is measured and says how
+    many records it moved, or the latency in ms. `warm_up(broker, topic)`: once per broker, on a topic of its own.
 
     `aim`: our value over Apache Kafka's at least (for latencies at most); `cpu_aim`: our CPU over theirs at most.
     """
 
     name: str
     run: Callable[[BrokerProcess, str], tuple[float, int, str]]
-    prepare: Callable[[BrokerProcess, str], None] | None = None
+    prepare: Callable[[BrokerProcess, str], None]
+    warm_up: Callable[[BrokerProcess, str], object] | None = None
+    is_reading: bool = False
     aim: float = 1.0
     cpu_aim: float | None = None
     is_latency: bool = False
@@ -55,18 +60,17 @@ class Load:
 
 @contextmanager
 def apache_kafka() -> Iterator[BrokerProcess]:
-    """Apache Kafka as it comes, with a heap of 1 GiB."""
+    """Apache Kafka as it comes, with a heap of 1 GiB; it gives back the memory and disk of deleted topics at once, as ours does."""
     started = time.perf_counter()
-    with ApacheKafka() as kafka:
+    with ApacheKafka({"log.segment.delete.delay.ms": "0"}) as kafka:
         yield BrokerProcess("Apache Kafka", kafka.pid, kafka.bootstrap_servers, time.perf_counter() - started)
 
 
 def ready_made(records_per_batch: int, record_count: int) -> Load:
     """Ready-made batches from one pipelined connection."""
 
-    def prepare(broker: BrokerProcess, topic: str) -> None:
+    def warm_up(broker: BrokerProcess, topic: str) -> None:
         client = WireClient(broker)
-        client.create_topic(topic, PARTITIONS)
         warmed_up(broker, client, *client.frame(produce_request(topic, 0, ready_made_batch(records_per_batch))))
         client.close()
 
@@ -81,15 +85,16 @@ def ready_made(records_per_batch: int, record_count: int) -> Load:
         return seconds, count * records_per_batch, ""
 
     aim, cpu_aim = (3.0, 1 / 3) if records_per_batch == 2000 else (2.0, None)
-    return Load(name=f"ready-made batches of {records_per_batch}", run=run, prepare=prepare, aim=aim, cpu_aim=cpu_aim)
+    name = f"ready-made batches of {records_per_batch}"
+    return Load(name=name, run=run, prepare=empty, warm_up=warm_up, aim=aim, cpu_aim=cpu_aim)
 
 
 def filled(record_count: int) -> Callable[[BrokerProcess, str], None]:
     """A topic of four partitions with so many records."""
 
     def prepare(broker: BrokerProcess, topic: str) -> None:
+        empty(broker, topic)
         client = WireClient(broker)
-        client.create_topic(topic, PARTITIONS)
         data = ready_made_batch(2000)
         for partition in range(PARTITIONS):
             frame, answer_bytes = client.frame(produce_request(topic, partition, data))
@@ -163,6 +168,12 @@ def empty(broker: BrokerProcess, topic: str) -> None:
     client.close()
 
 
+def deleted(broker: BrokerProcess, topic: str) -> None:
+    client = WireClient(broker)
+    client.delete_topic(topic)
+    client.close()
+
+
 def loads(scale: float) -> Sequence[Load]:
     def scaled(count: int) -> int:
         return max(20_000, int(count * scale))
@@ -173,26 +184,41 @@ def loads(scale: float) -> Sequence[Load]:
         ready_made(150, scaled(2_000_000)),
         Load(name="confluent-kafka producing", prepare=empty, run=confluent("produce", scaled(1_500_000))),
         Load(name="Java ProducerPerformance", prepare=empty, run=producer_performance(scaled(1_500_000))),
-        Load(name="confluent-kafka consuming", prepare=filled(read), run=confluent("consume", read)),
-        Load(name="Java ConsumerPerformance", prepare=filled(read), run=consumer_performance(read)),
+        Load(name="confluent-kafka consuming", prepare=filled(read), is_reading=True, run=confluent("consume", read)),
+        Load(name="Java ConsumerPerformance", prepare=filled(read), is_reading=True, run=consumer_performance(read)),
         Load(name="one acknowledged at a time, p99 ms", prepare=empty, run=wire_latency, is_latency=True),
         Load(name="the same, confluent-kafka", prepare=empty, run=confluent("one-at-a-time", LATENCY_COUNT), is_latency=True),
     )
 
 
 def measured(load: Load, broker: BrokerProcess, topic: str) -> Figure:
+    if not load.is_reading:
+        load.prepare(broker, topic)
     cpu = broker.cpu_seconds
     value, count, detail = load.run(broker, topic)
     cpu_per_million = (broker.cpu_seconds - cpu) / (count / 1e6)
+    if not load.is_reading:
+        deleted(broker, topic)
     return Figure(value=value if load.is_latency else count / value / 1e6, cpu_per_million=cpu_per_million, detail=detail)
+
+
+def in_turns(load: Load, brokers: Sequence[BrokerProcess], topic: str, *, is_reversed: bool) -> list[Figure]:
+    """The figures of one round, in the order of `brokers` whoever came first."""
+    figures = {broker.name: measured(load, broker, topic) for broker in (reversed(brokers) if is_reversed else brokers)}
+    return [figures[broker.name] for broker in brokers]
 
 
 def compared(load: Load, brokers: Sequence[BrokerProcess], topic: str, rounds: int) -> bool:
     """Run one load on both, print its line; whether the aims are met."""
+    topics = [topic if load.is_reading else f"{topic}-{number}" for number in range(rounds)]
     for broker in brokers:
-        if load.prepare is not None:
+        if load.is_reading:
             load.prepare(broker, topic)
-    figures: list[list[Figure]] = [[measured(load, broker, topic) for broker in brokers] for _ in range(rounds)]
+        if load.warm_up is not None:
+            load.prepare(broker, f"{topic}-warm-up")
+            load.warm_up(broker, f"{topic}-warm-up")
+            deleted(broker, f"{topic}-warm-up")
+    figures = [in_turns(load, brokers, topic, is_reversed=number % 2 == 1) for number, topic in enumerate(topics)]
     ratio = statistics.median(ours.value / theirs.value for ours, theirs in figures)
     cpu_ratio = statistics.median(ours.cpu_per_million / max(theirs.cpu_per_million, 1e-9) for ours, theirs in figures)
     is_met = ratio <= load.aim if load.is_latency else ratio >= load.aim
