@@ -77,3 +77,16 @@ def test_the_description_names_addresses_reasons_and_time() -> None:
     attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
     attempts.failed(A, "refused", 0)
     assert attempts.describe([A, B, A], 300) == "no broker reachable at a:1 (refused), b:2 (no answer yet); tried for 300 ms"
+
+
+def test_who_hangs_up_before_any_answer_is_tried_less_and_less() -> None:
+    attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
+    waits = []
+    for _ in range(5):
+        attempts.failed(A, "closed", 0)
+        waits.append(attempts.retry_at_ms(A, 0))
+        attempts.succeeded(A)
+        assert attempts.failures(A) == 0
+    assert waits == [100, 200, 400, 800, 1000]
+    attempts.failed(A, "closed", 0, was_answered=True)
+    assert attempts.retry_at_ms(A, 0) == 100, "it was of use in between"

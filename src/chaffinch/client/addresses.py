@@ -51,7 +51,7 @@ def _parse(text: str) -> Address:
 class Attempts:
     """What came of connecting to each address: failures in a row, the last reason, and when it may be tried again."""
 
-    __slots__ = ("_backoff", "_dice", "_failures", "_reasons", "_tried_since_ms", "_wait_until_ms")
+    __slots__ = ("_backoff", "_dice", "_failures", "_forgiven", "_reasons", "_wait_until_ms")
 
     def __init__(self, backoff: Backoff, dice: Dice) -> None:
         self._backoff = backoff
@@ -59,20 +59,23 @@ class Attempts:
         self._failures: dict[Address, int] = {}
         self._reasons: dict[Address, str] = {}
         self._wait_until_ms: dict[Address, int] = {}
-        self._tried_since_ms: dict[Address, int] = {}
+        self._forgiven: dict[Address, int] = {}
+        """Failures before the connection there is now."""
 
     def succeeded(self, address: Address) -> None:
-        """The address answered: forget its failures."""
-        for facts in (self._failures, self._reasons, self._wait_until_ms, self._tried_since_ms):
+        """A connection is ready: forget the failures, unless it ends before it has answered anything."""
+        if address in self._failures:
+            self._forgiven[address] = self._failures.pop(address)
+        for facts in (self._reasons, self._wait_until_ms):
             facts.pop(address, None)
 
-    def failed(self, address: Address, reason: str, now_ms: int) -> None:
-        """The address refused, was lost, or did not answer."""
-        failures = self._failures.get(address, 0) + 1
+    def failed(self, address: Address, reason: str, now_ms: int, *, was_answered: bool = False) -> None:
+        """The address refused, was lost, or did not answer. `was_answered`: its connection had been of use."""
+        forgiven = self._forgiven.pop(address, 0)
+        failures = self._failures.get(address, 0 if was_answered else forgiven) + 1
         self._failures[address] = failures
         self._reasons[address] = reason
         self._wait_until_ms[address] = now_ms + self._backoff.wait_ms(failures, self._dice)
-        self._tried_since_ms.setdefault(address, now_ms)
 
     def throttled(self, address: Address, until_ms: int) -> None:
         """The broker answered, and wants nothing more until then (`throttle_time_ms`, KIP-219)."""

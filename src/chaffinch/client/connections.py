@@ -86,6 +86,8 @@ class Disconnected:
     address: Address
     reason: str
     error: AuthenticationException | None = None
+    was_answered: bool = False
+    """Whether any request had been: a broker that hangs up before has nothing to say to us."""
 
 
 ConnectionEvent = Answered | Written | Failed | Connected | Disconnected
@@ -297,7 +299,10 @@ class BrokerConnection:
     def lost(self, reason: str, *, now_ms: int | None = None, error: AuthenticationException | None = None) -> list[ConnectionEvent]:
         """The connection is gone: all its requests fail, in the order in which they were handed over."""
         if not self._was_answered and reason in _ENDED_BY_BROKER:
-            reason += " before its first answer: its listener may want TLS, a certificate or a login (security.protocol), or none"
+            reason += (
+                " before its first answer: its listener may want TLS, a certificate or a login (security.protocol), or none of these,"
+                " or be no Kafka broker"
+            )
         requests = [*self._in_flight.values(), *self._unanswered, *self._waiting]
         self._in_flight.clear()
         self._unanswered.clear()
@@ -316,4 +321,4 @@ class BrokerConnection:
             for request in requests
             if request.token is not NEGOTIATION_TOKEN and request.token is not LOGIN_TOKEN
         ]
-        return [*events, Disconnected(address=self.address, reason=reason, error=error)]
+        return [*events, Disconnected(address=self.address, reason=reason, error=error, was_answered=self._was_answered)]

@@ -198,7 +198,7 @@ class SyncClient:
             case Disconnected():
                 # That the caller has no more time says nothing about the broker.
                 if event.reason != OUT_OF_TIME:
-                    self._attempts.failed(event.address, event.reason, self._clock.now_ms())
+                    self._attempts.failed(event.address, event.reason, self._clock.now_ms(), was_answered=event.was_answered)
                 self._coordinators.forget_address(event.address)
 
     def _pause(self, pause_ms: int, deadline: Deadline) -> None:

@@ -128,7 +128,7 @@ class ConsumerCore:
                 case Connected():
                     self.wiring.attempts.succeeded(event.address)
                 case Disconnected():
-                    self.wiring.attempts.failed(event.address, event.reason, now_ms)
+                    self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
                     self._lost(now_ms)
                     self.watch.refresh()
                     if self.group is not None:

@@ -260,7 +260,7 @@ class ProducerCore:
         self.out += self.transaction.call(event)
 
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
-        self.wiring.attempts.failed(event.address, event.reason, now_ms)
+        self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
         self.wiring.metadata.refresh()
         if event.error is not None:
             self.reasons.refused_login = event.error, now_ms
