@@ -34,7 +34,7 @@ SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
 class Option:
     """One option. `minimum` and `maximum` are inclusive; `choices` hold for each element of a list; a default of None means unset.
 
-    Whole numbers have 64 bits at most.
+    Whole numbers have 64 bits at most. `bytes_max`: of a string, as UTF-8.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Option:
     minimum: float | None = None
     maximum: float | None = None
     required: bool = False
+    bytes_max: int | None = None
 
     def __post_init__(self) -> None:
         if self.default is not None:
@@ -55,6 +56,8 @@ class Option:
         """The values allowed, in words; empty when the kind alone says it."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
+        if self.bytes_max is not None:
+            return f"at most {self.bytes_max} bytes"
         limits = [(self.minimum, "at least"), (self.maximum, "at most")]
         return " and ".join(f"{words} {limit}" for limit, words in limits if limit is not None)
 
@@ -67,6 +70,8 @@ class Option:
         chosen = parsed if self.kind == "list" else (parsed,)
         if self.kind in ("string", "list") and not all(map(_has_utf_8, chosen)):
             raise self._refusal(value, f"{_KIND_TEXTS[self.kind]}, in characters that UTF-8 has")
+        if self.bytes_max is not None and (size := len(parsed.encode())) > self.bytes_max:
+            raise ConfigException(f"option {self.name} cannot be {parsed[:40]!r}..., {size} bytes of it: it must be {self.allowed}")
         if self.choices and not set(chosen) <= set(self.choices):
             raise self._refusal(value, self.allowed)
         if (self.minimum is not None and parsed < self.minimum) or (self.maximum is not None and parsed > self.maximum):
@@ -118,11 +123,17 @@ class OptionTable:
     """The options of one part, in the order of its documentation."""
 
     def __init__(
-        self, options: Iterable[Option], without_effect: Iterable[str] = (), names_elsewhere: Mapping[str, str] | None = None
+        self,
+        options: Iterable[Option],
+        without_effect: Iterable[str] = (),
+        names_elsewhere: Mapping[str, str] | None = None,
+        hints: Mapping[str, str] | None = None,
     ) -> None:
-        """`names_elsewhere`: other parts' names of options of this one, which people may try here -> their names here."""
+        """`names_elsewhere`: other parts' names of options of this one, which people may try here -> their names here.
+        `hints`: names that are not known here although people try them -> what to do instead."""
         self.options: Final = tuple(options)
         self._names_elsewhere: Final = {_key(name): known for name, known in (names_elsewhere or {}).items()}
+        self._hints: Final = {_key(name): hint for name, hint in (hints or {}).items()}
         self.without_effect: Final = frozenset(without_effect)
         self._by_key: Final = {_key(option.name): option for option in self.options}
         self._ignored_by_key: Final = {_key(name): name for name in self.without_effect}
@@ -158,7 +169,9 @@ class OptionTable:
         return Settings(values, given, ignored)
 
     def unknown(self, name: str) -> str:
-        """What to say of a name that is not known: the known one most like it, unless none is."""
+        """What to say of a name that is not known: what to do instead, or the known one most like it, unless none is."""
+        if (hint := self._hints.get(_key(name))) is not None and _key(name) not in self._by_key:
+            return f"unknown option {name!r}: {hint}"
         known = self._names_elsewhere | {key: option.name for key, option in self._by_key.items()} | self._ignored_by_key
         found = difflib.get_close_matches(_key(name), known, n=1, cutoff=LIKENESS_MIN)
         return f"unknown option {name!r}: " + (f"the nearest known one is {known[found[0]]!r}" if found else "no known one is like it")

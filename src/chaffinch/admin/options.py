@@ -32,7 +32,11 @@ READING_OPTIONS: Final = (
     Option("check.crcs", "bool", True, "check the checksum of every batch that is read"),
 )
 
-WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {"bootstrap.controllers", "metadata.max.age.ms", "retries"}
+WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
+    "bootstrap.controllers",
+    "retries",
+    *(option.name for option in client_options.METADATA_OPTIONS),
+}
 READING_WITHOUT_EFFECT: Final = frozenset(
     {
         "allow.auto.create.topics",

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from chaffinch.client.backoff import Backoff
+from chaffinch.client.bootstrap import RECOVERY_OPTIONS
 from chaffinch.client.security import PLAINTEXT, SECURITY_OPTIONS, Security
 from chaffinch.protocol.security_options import TLS_WITHOUT_EFFECT
 from chaffinch.settings import INT_MAX, Option
 
 # Batches are large and few: the system takes several at once, so that the thread that sends can go on. Kafka's own default is 131072.
 SEND_BUFFER_BYTES: Final = 4 << 20
+# The protocol counts the bytes of a string in 16 bits.
+STRING_BYTES_MAX: Final = 2**15 - 1
 
 _ROWS: Final = (
     Option(
@@ -52,7 +55,10 @@ _ROWS: Final = (
     ),
 )
 
-METADATA_MAX_AGE: Final = Option("metadata.max.age.ms", "int", 300_000, "how old metadata may grow before it is asked for anew", minimum=0)
+METADATA_OPTIONS: Final = (
+    Option("metadata.max.age.ms", "int", 300_000, "how old metadata may grow before it is asked for anew", minimum=0),
+    *RECOVERY_OPTIONS,
+)
 """For parts that keep metadata while nobody calls them."""
 
 WITHOUT_EFFECT: Final = TLS_WITHOUT_EFFECT | frozenset(
@@ -60,8 +66,6 @@ WITHOUT_EFFECT: Final = TLS_WITHOUT_EFFECT | frozenset(
         "auto.include.jmx.reporter",
         "client.dns.lookup",  # Every address of a name is tried, as with use_all_dns_ips.
         "enable.metrics.push",
-        "metadata.recovery.rebootstrap.trigger.ms",
-        "metadata.recovery.strategy",  # The first brokers are asked again whenever those known do not answer (KIP-899).
         "metric.reporters",
         "metrics.num.samples",
         "metrics.recording.level",
@@ -74,7 +78,7 @@ def connection_options(client_id: str) -> tuple[Option, ...]:
     """The rows that every client has; `client_id` is the default of client.id."""
     return (
         Option("bootstrap.servers", "list", None, "host:port of one or more brokers to start from", required=True),
-        Option("client.id", "string", client_id, "name sent with each request, for the broker's logs"),
+        Option("client.id", "string", client_id, "name sent with each request, for the broker's logs", bytes_max=STRING_BYTES_MAX),
         *_ROWS,
         *SECURITY_OPTIONS,
     )

@@ -187,7 +187,7 @@ class ConsumerCore:
             case EpochsSent():
                 self.lookups.epochs_failed(token, event, now_ms)
             case MetadataAsked():
-                self.watch.unanswered(_network_error(event))
+                self.watch.unanswered(_network_error(event), now_ms)
             case CoordinatorAsked() if group is not None:
                 group.finder.unanswered(_network_error(event), now_ms)
             case GroupAsked() if group is not None:

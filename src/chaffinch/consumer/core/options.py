@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from chaffinch.client import options as client_options
-from chaffinch.client.options import METADATA_MAX_AGE, connection_options
+from chaffinch.client.hints import CONSUMER_HINTS
+from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST
 from chaffinch.protocol.messages.fetch import READ_COMMITTED, READ_UNCOMMITTED
@@ -26,8 +27,20 @@ ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 _GROUP: Final = (
-    Option("group.id", "string", None, "the group that shares the topics' partitions and keeps the offsets; needed to subscribe or commit"),
-    Option("group.instance.id", "string", None, "a name that makes the member static: a restart within the session moves no partition"),
+    Option(
+        "group.id",
+        "string",
+        None,
+        "the group that shares the topics' partitions and keeps the offsets; needed to subscribe or commit",
+        bytes_max=STRING_BYTES_MAX,
+    ),
+    Option(
+        "group.instance.id",
+        "string",
+        None,
+        "a name that makes the member static: a restart within the session moves no partition",
+        bytes_max=STRING_BYTES_MAX,
+    ),
     Option("group.protocol", "string", "classic", "how the group agrees: `classic` (KIP-848's `consumer` is not spoken)"),
     Option(
         "partition.assignment.strategy",
@@ -83,7 +96,7 @@ _FETCHING: Final = (
         maximum=INT_MAX,
     ),
     Option("check.crcs", "bool", True, "check the checksum of every batch"),
-    Option("client.rack", "string", "", "where this client is: brokers may send it to a replica nearby"),
+    Option("client.rack", "string", "", "where this client is: brokers may send it to a replica nearby", bytes_max=STRING_BYTES_MAX),
     Option("key.deserializer", "any", None, "a callable: bytes of a key to what `poll` gives; not asked for null, nor for `poll_table`"),
     Option("value.deserializer", "any", None, "the same for values"),
 )
@@ -92,11 +105,11 @@ _TOPICS: Final = (
     Option("exclude.internal.topics", "bool", True, "internal topics match no pattern"),
     Option("default.api.timeout.ms", "int", 60_000, "how long calls without a timeout of their own wait", minimum=0, maximum=MS_MAX),
 )
-OPTIONS: Final = (*connection_options("chaffinch-consumer"), METADATA_MAX_AGE, *_GROUP, *_OFFSETS, *_FETCHING, *_TOPICS)
+OPTIONS: Final = (*connection_options("chaffinch-consumer"), *METADATA_OPTIONS, *_GROUP, *_OFFSETS, *_FETCHING, *_TOPICS)
 
 WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {"group.remote.assignor", "interceptor.classes", "share.acknowledgement.mode"}
 
-CONSUMER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT)
+CONSUMER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT, hints=CONSUMER_HINTS)
 
 _DURATION: Final = re.compile(
     r"by_duration:P(?:(?P<d>\d+)D)?(?:T(?=\d)(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?", re.IGNORECASE

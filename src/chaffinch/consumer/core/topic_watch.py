@@ -87,6 +87,7 @@ class TopicWatch:
         cluster = self._wiring.cluster
         self._is_under_way = False
         self.last_error = None
+        self._wiring.bootstrap.answered()
         before = {topic.name: cluster.topic_id(topic.name) for topic in response.topics if topic.name is not None}
         cluster.update(response, now_ms)
         if self._asked[1]:
@@ -99,15 +100,16 @@ class TopicWatch:
         self._not_before_ms = now_ms + self._wiring.wait_ms(self._repeats)
         code = codes.by_number(response.error_code)
         if code is codes.REBOOTSTRAP_REQUIRED:
-            cluster.forget_nodes()
+            self._wiring.bootstrap.begin_again()
         self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
         return [name for name, was in before.items() if _is_another(was, cluster.topic_id(name))]
 
-    def unanswered(self, error: KafkaException) -> None:
+    def unanswered(self, error: KafkaException, now_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""
         self._is_under_way = False
         self._is_wanted = True
         self.last_error = error
+        self._wiring.bootstrap.unanswered(now_ms)
 
     def refusals(self) -> dict[str, ErrorCode]:
         """Topics of interest that cannot be used, and it is no use to wait."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
+from chaffinch.client.addresses import Address, Attempts
 from chaffinch.client.backoff import Dice
+from chaffinch.client.bootstrap import Bootstrap
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.options import reconnect_backoff, retry_backoff
 from chaffinch.consumer.core.effects import Effect, Report, SendRequest, WakeCaller
@@ -41,8 +42,8 @@ class Wiring:
         self.dice = dice
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.retry_backoff = retry_backoff(settings)
-        self.bootstrap = parse_bootstrap_servers(settings["bootstrap.servers"])
         self.cluster = ClusterState()
+        self.bootstrap = Bootstrap(settings, self.cluster)
         self.attempts = Attempts(reconnect_backoff(settings), dice)
         self.counts: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
         self.out: list[Effect] = []
@@ -54,7 +55,7 @@ class Wiring:
     @property
     def known_addresses(self) -> list[Address]:
         """The cluster's brokers, and where it was first looked for."""
-        return list(dict.fromkeys([*self.cluster.nodes.values(), *self.bootstrap]))
+        return self.bootstrap.candidates()
 
     def any_address(self, now_ms: int) -> Address | None:
         """A broker to ask; None while all have to wait after a failure."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chaffinch.client.backoff import Backoff, Dice
+from chaffinch.client.bootstrap import Bootstrap
 from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import KafkaException, codes
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
@@ -11,8 +12,11 @@ from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataReques
 class MetadataWatch:
     """The topics somebody uses, and whether to ask about them now. One request is under way at a time."""
 
-    def __init__(self, cluster: ClusterState, *, age_ms_max: int, idle_ms_max: int, backoff: Backoff, dice: Dice) -> None:
+    def __init__(
+        self, cluster: ClusterState, bootstrap: Bootstrap, *, age_ms_max: int, idle_ms_max: int, backoff: Backoff, dice: Dice
+    ) -> None:
         self.cluster = cluster
+        self._bootstrap = bootstrap
         self.last_error: KafkaException | None = None
         """Why the last request got no answer; None after one that did."""
         self._age_ms_max = age_ms_max
@@ -71,20 +75,22 @@ class MetadataWatch:
         """Take the answer in. The same question is put again only after a wait that grows while it stays the same."""
         self._is_under_way = False
         self.last_error = None
+        self._bootstrap.answered()
         self.cluster.update(response, now_ms)
         is_settled = not self._is_lacking
         self._repeats = 1 if is_settled else self._repeats
         self._not_before_ms = now_ms + self._backoff.wait_ms(self._repeats, self._dice)
         code = codes.by_number(response.error_code)
         if code is codes.REBOOTSTRAP_REQUIRED:
-            self.cluster.forget_nodes()
+            self._bootstrap.begin_again()
         self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
 
-    def unanswered(self, error: KafkaException) -> None:
+    def unanswered(self, error: KafkaException, now_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""
         self._is_under_way = False
         self._is_wanted = True
         self.last_error = error
+        self._bootstrap.unanswered(now_ms)
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When to look again without an event. A time that has passed: as soon as there is a broker to ask."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from chaffinch.client import options as client_options
-from chaffinch.client.options import METADATA_MAX_AGE, connection_options
+from chaffinch.client.hints import PRODUCER_HINTS
+from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.settings import INT_MAX, LONG_MAX, Option, OptionTable, Settings
 
@@ -18,7 +19,7 @@ IDEMPOTENT_IN_FLIGHT_MAX: Final = 5
 
 _CONNECTION: Final = (
     *connection_options("chaffinch-producer"),
-    METADATA_MAX_AGE,
+    *METADATA_OPTIONS,
     Option("metadata.max.idle.ms", "int", 300_000, "how long a topic without records stays in the metadata asked for", minimum=5_000),
 )
 _SENDING: Final = (
@@ -99,7 +100,13 @@ _WITH_CODE: Final = (
     ),
 )
 _TRANSACTIONS: Final = (
-    Option("transactional.id", "string", None, "name under which a broker knows the producer across restarts; makes it transactional"),
+    Option(
+        "transactional.id",
+        "string",
+        None,
+        "name under which a broker knows the producer across restarts; makes it transactional",
+        bytes_max=STRING_BYTES_MAX,
+    ),
     Option(
         "transaction.timeout.ms",
         "int",
@@ -116,7 +123,7 @@ WITHOUT_EFFECT: Final = client_options.WITHOUT_EFFECT | {
     "transaction.two.phase.commit.enable",
 }
 
-PRODUCER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT)
+PRODUCER_OPTIONS: Final = OptionTable(OPTIONS, WITHOUT_EFFECT, hints=PRODUCER_HINTS)
 
 ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 

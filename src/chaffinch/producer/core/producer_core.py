@@ -301,7 +301,7 @@ class ProducerCore:
                 self.sending.request_is_over(token)
                 self.delivery.failed(event, now_ms)
             case MetadataAsked():
-                self.wiring.metadata.unanswered(error)
+                self.wiring.metadata.unanswered(error, now_ms)
             case IdentityAsked() if event.is_unsupported or event.error is not None:
                 self.identity.unanswered(error, now_ms)
                 self.giving_up.give_up(error)

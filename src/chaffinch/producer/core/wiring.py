@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from chaffinch.client.addresses import Address, Attempts, parse_bootstrap_servers
+from chaffinch.client.addresses import Address, Attempts
 from chaffinch.client.backoff import Dice
+from chaffinch.client.bootstrap import Bootstrap
 from chaffinch.client.cluster import ClusterState
 from chaffinch.client.options import reconnect_backoff, retry_backoff
 from chaffinch.producer.core.exception_handler import Question
@@ -50,11 +51,12 @@ class Wiring:
         self.request_bytes_max: int = settings["max.request.size"]
         self.requests_per_node_max: int = settings["max.in.flight.requests.per.connection"]
         self.retry_backoff = retry_backoff(settings)
-        self.bootstrap = parse_bootstrap_servers(settings["bootstrap.servers"])
         self.cluster = ClusterState()
+        self.bootstrap = Bootstrap(settings, self.cluster)
         self.attempts = Attempts(reconnect_backoff(settings), dice)
         self.metadata = MetadataWatch(
             self.cluster,
+            self.bootstrap,
             age_ms_max=settings["metadata.max.age.ms"],
             idle_ms_max=settings["metadata.max.idle.ms"],
             backoff=self.retry_backoff,
@@ -69,7 +71,7 @@ class Wiring:
     @property
     def known_addresses(self) -> list[Address]:
         """The cluster's brokers, and where it was first looked for."""
-        return list(dict.fromkeys([*self.cluster.nodes.values(), *self.bootstrap]))
+        return self.bootstrap.candidates()
 
     def any_address(self, now_ms: int) -> Address | None:
         """A broker to ask; None while all have to wait after a failure."""

@@ -1,0 +1,140 @@
+"""Names of options that people bring along, from the other kind of client or from other libraries, and what to write here instead.
+
+Nothing of this is accepted: an option that is read and ignored would be worse than one refused. Sources: ConsumerConfig.java and
+ProducerConfig.java of Apache Kafka 4.3, CONFIGURATION.md of librdkafka, KafkaConsumer and KafkaProducer of kafka-python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+OF_PRODUCERS: Final = frozenset(
+    {
+        "acks",
+        "batch.size",
+        "buffer.memory",
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.type",
+        "compression.zstd.level",
+        "custom.exception.handler.class",
+        "delivery.timeout.ms",
+        "drop.invalid.large.records",
+        "enable.idempotence",
+        "key.serializer",
+        "linger.ms",
+        "max.block.ms",
+        "max.in.flight.requests.per.connection",
+        "max.request.size",
+        "metadata.max.idle.ms",
+        "partitioner",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "partitioner.ignore.keys",
+        "retries",
+        "retry.unknown.topic.partition.ms",
+        "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
+        "transactional.id",
+        "value.serializer",
+    }
+)
+OF_CONSUMERS: Final = frozenset(
+    {
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "auto.offset.reset",
+        "check.crcs",
+        "client.rack",
+        "default.api.timeout.ms",
+        "enable.auto.commit",
+        "exclude.internal.topics",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "group.id",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "isolation.level",
+        "key.deserializer",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "share.acknowledgement.mode",
+        "value.deserializer",
+    }
+)
+
+_EVERYWHERE: Final = {
+    "metadata.broker.list": "it is bootstrap.servers",
+    "socket.timeout.ms": "it is request.timeout.ms",
+    "topic.metadata.refresh.interval.ms": "it is metadata.max.age.ms",
+    "sasl.mechanisms": "it is sasl.mechanism, with one of them",
+    "sasl.plain.username": "it is sasl.username",
+    "sasl.plain.password": "it is sasl.password",
+    "ssl.ca.pem": "it is ssl.truststore.certificates",
+    "ssl.cafile": "it is ssl.truststore.location, or ssl.ca.location",
+    "ssl.key.pem": "it is ssl.keystore.key",
+    "ssl.certificate.pem": "it is ssl.keystore.certificate.chain",
+    "ssl.key.location": "it is ssl.keystore.location, one PEM file with the key and its certificates",
+    "ssl.certificate.location": "it is ssl.keystore.location, one PEM file with the key and its certificates",
+    "ssl.keystore.password": "keystores are PEM files here: the password of the key in it is ssl.key.password",
+    "ssl.truststore.password": "truststores are PEM files here, which have no password",
+    "enable.ssl.certificate.verification": "certificates are always checked: name those to trust with ssl.truststore.location",
+    "api.version": "leave it out, each broker is asked",
+    "api.version.request": "leave it out, each broker is asked",
+    "broker.version.fallback": "leave it out, each broker is asked",
+    "debug": "leave it out, and set the level of the logger 'chaffinch'",
+    "log.level": "leave it out, and set the level of the logger 'chaffinch'",
+    "statistics.interval.ms": "leave it out, and call metrics()",
+    "stats.cb": "leave it out, and call metrics()",
+    "error.cb": "leave it out: errors are raised, or in the log",
+    "default.topic.config": "leave it out: options of topics are given to `chaffinch.admin`",
+}
+_CONSUMER: Final = {
+    "enable.auto.offset.store": "leave it out: what `poll` gave is committed by the next one. To choose yourself, set"
+    " enable.auto.commit=false and call commit(offsets)",
+    "enable.partition.eof": "leave it out: compare position() with end_offsets()",
+    "fetch.wait.max.ms": "it is fetch.max.wait.ms",
+    "fetch.message.max.bytes": "it is max.partition.fetch.bytes",
+    "queued.min.messages": "leave it out: how much is fetched ahead follows from max.partition.fetch.bytes",
+    "queued.max.messages.kbytes": "leave it out: how much is fetched ahead follows from max.partition.fetch.bytes",
+    "consumer.timeout.ms": "leave it out, and give poll() a timeout",
+    "offset.commit.cb": "leave it out, and give commit() an on_commit",
+    "topic": "give topics to subscribe()",
+    "topics": "give topics to subscribe()",
+    "max.poll.interval": "it is max.poll.interval.ms",
+}
+_PRODUCER: Final = {
+    "queue.buffering.max.ms": "it is linger.ms",
+    "queue.buffering.max.messages": "it is buffer.memory, in bytes",
+    "queue.buffering.max.kbytes": "it is buffer.memory, in bytes",
+    "batch.num.messages": "it is batch.size, in bytes",
+    "message.send.max.retries": "it is retries",
+    "message.timeout.ms": "it is delivery.timeout.ms",
+    "message.max.bytes": "it is max.request.size",
+    "compression.codec": "it is compression.type",
+    "compression.level": "it is compression.gzip.level, compression.lz4.level or compression.zstd.level",
+    "request.required.acks": "it is acks",
+    "request.timeout": "it is request.timeout.ms",
+    "max.in.flight": "it is max.in.flight.requests.per.connection",
+    "dr.cb": "leave it out, and give send() an on_delivery",
+    "on.delivery": "leave it out, and give send() an on_delivery",
+    "topic": "give the topic to send()",
+}
+
+PRODUCER_HINTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(OF_CONSUMERS, "it is an option of consumers, leave it out of a producer's"),
+    **_EVERYWHERE,
+    **_PRODUCER,
+}
+CONSUMER_HINTS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(OF_PRODUCERS, "it is an option of producers, leave it out of a consumer's"),
+    **_EVERYWHERE,
+    **_CONSUMER,
+}

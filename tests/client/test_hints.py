@@ -1,0 +1,68 @@
+"""What is said of options that belong to the other client or to another library."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.client import hints
+from chaffinch.consumer.core.options import CONSUMER_OPTIONS
+from chaffinch.errors import ConfigException
+from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.settings import OptionTable
+
+SERVERS = {"bootstrap.servers": "b:1"}
+
+
+def names_of(table: OptionTable) -> set[str]:
+    return {option.name for option in table.options} | table.without_effect
+
+
+def test_the_lists_of_names_are_those_of_the_tables():
+    producers, consumers = names_of(PRODUCER_OPTIONS), names_of(CONSUMER_OPTIONS)
+    assert producers - consumers == hints.OF_PRODUCERS
+    assert consumers - producers == hints.OF_CONSUMERS
+
+
+@pytest.mark.parametrize(("table", "told"), [(PRODUCER_OPTIONS, hints.PRODUCER_HINTS), (CONSUMER_OPTIONS, hints.CONSUMER_HINTS)])
+def test_nothing_that_is_known_has_a_hint_and_none_leads_astray(table, told):
+    assert not names_of(table) & told.keys()
+    for hint in told.values():
+        if hint.startswith("it is ") and not hint.startswith("it is an option of"):
+            assert any(name in hint for name in names_of(table)), hint
+
+
+@pytest.mark.parametrize(
+    ("table", "name", "says"),
+    [
+        (PRODUCER_OPTIONS, "group.id", "unknown option 'group.id': it is an option of consumers, leave it out of a producer's"),
+        (PRODUCER_OPTIONS, "group_id", "unknown option 'group_id': it is an option of consumers"),
+        (CONSUMER_OPTIONS, "linger.ms", "it is an option of producers, leave it out of a consumer's"),
+        (CONSUMER_OPTIONS, "metadata.broker.list", "unknown option 'metadata.broker.list': it is bootstrap.servers"),
+        (PRODUCER_OPTIONS, "queue.buffering.max.ms", "it is linger.ms"),
+        (CONSUMER_OPTIONS, "enable.auto.offset.store", "set enable.auto.commit=false"),
+        (CONSUMER_OPTIONS, "consumer_timeout_ms", "give poll() a timeout"),
+    ],
+)
+def test_what_is_said(table, name, says):
+    with pytest.raises(ConfigException) as caught:
+        table.parse({**SERVERS, name: "x"})
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "name"),
+    [
+        (PRODUCER_OPTIONS, "client.id"),
+        (PRODUCER_OPTIONS, "transactional.id"),
+        (CONSUMER_OPTIONS, "group.id"),
+        (CONSUMER_OPTIONS, "group.instance.id"),
+        (CONSUMER_OPTIONS, "client.rack"),
+    ],
+)
+def test_a_name_that_no_request_can_carry(table, name):
+    assert table.parse({**SERVERS, name: "n" * 32_767})[name]
+    with pytest.raises(ConfigException) as caught:
+        table.parse({**SERVERS, name: "é" * 20_000})
+    assert f"option {name} cannot be" in str(caught.value)
+    assert "40000 bytes of it: it must be at most 32767 bytes" in str(caught.value)
+    assert len(str(caught.value)) < 200
