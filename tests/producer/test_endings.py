@@ -46,6 +46,10 @@ class Leave(BaseException):
     """As SystemExit, which `sys.exit()` in a callback raises."""
 
 
+async def awaited(future: Any) -> Any:
+    return await future
+
+
 def leave(*_: object) -> None:
     raise Leave
 
@@ -197,6 +201,19 @@ class TestFork:
         assert call_in_child(lambda: producer.send("orders", b"child").result(2)) == "IllegalStateException"
         assert call_in_child(producer.close) == "NoneType"
         assert producer.send("orders", b"parent").result(LATEST_S).offset >= 0
+
+    def test_the_parents_futures(self, producer_of: Make, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
+        """They will never be done in the child, which hears so instead of waiting."""
+        producer, call_in_child = forked
+        with producer._sender.lock:  # So that none of them is sent before the children were asked.
+            waiting, joined = [producer.send("orders", b"v") for _ in range(2)]
+            watched = producer.send("orders", b"v", partition=1)
+            watched.add_done_callback(lambda _: None)
+            table = producer.send_table("orders", pa.table({"value": [b"v"]}))
+            asks = waiting.result, waiting.exception, joined.result, watched.result, table.result, lambda: asyncio.run(awaited(waiting))
+            assert {call_in_child(ask) for ask in asks} == {"IllegalStateException"}
+        assert [future.exception(LATEST_S) for future in (waiting, joined, watched, table)] == [None] * 4
+        assert call_in_child(waiting.result) == "NoneType", "what was known before the fork"
 
     def test_while_another_thread_holds_the_lock(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
         producer, call_in_child = forked

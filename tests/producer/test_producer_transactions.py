@@ -240,3 +240,4 @@ def test_what_a_callback_may_not_call_does_not_happen(producer_of: Callable[...,
     assert "would wait for itself" in heard.result(10)
     producer.send("orders", b"2")
     producer.commit_transaction()
+    producer.close()

@@ -21,6 +21,7 @@ from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.transaction_moves import State
+from chaffinch.producer.futures import futures_of
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.sender_thread import SenderThread
@@ -39,6 +40,7 @@ class Door:
         self.request_bytes_max: Final[int] = settings["max.request.size"]
         self.is_closed = False
         self._sender: Final = sender
+        self.new_future: Final = futures_of(sender)
         self._block_ms: Final[int] = settings["max.block.ms"]
         self._retry_unknown_ms: Final[int] = settings["retry.unknown.topic.partition.ms"]
 

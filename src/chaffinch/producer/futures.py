@@ -16,13 +16,26 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import _base
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from chaffinch.errors import IllegalStateException
 from chaffinch.producer.core.batches import Receipts
 
 T = TypeVar("T")
+
+
+class Completer(Protocol):
+    """The thread that completes futures, as far as those need to know it."""
+
+    is_in_other_process: bool
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether the caller is that thread."""
+
 
 log = logging.getLogger("chaffinch.producer")
 
@@ -35,6 +48,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     # What the standard constructor sets per instance, as defaults of the class; `_condition`, `_waiters` and `_done_callbacks` are
     # missing until __getattr__ makes them.
+    _completer: ClassVar[weakref.ref[Completer] | None] = None
+    """Who will complete it, None once that is gone. Of the class, see `futures_of`, because one attribute more would be felt in `send`."""
     _own_state: str = _base.PENDING
     _result: T | None = None
     _exception: BaseException | None = None
@@ -81,6 +96,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         """`await future` in any running loop of asyncio."""
         import asyncio  # Loaded already by whoever awaits.
 
+        self._check_wait(0)
         return asyncio.wrap_future(self).__await__()
 
     def cancel(self) -> bool:
@@ -94,6 +110,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     def result(self, timeout: float | None = None) -> T:
         """The metadata, or the error raised; waits up to `timeout` seconds. Asking a future that is done takes no lock."""
         if self._state != _base.FINISHED or self._exception is not None:
+            self._check_wait(timeout)
             # Waits, and raises the error. What it returns is not it: the outcome may have come, unmade, since the state was looked at.
             super().result(timeout)
         result_of = self._result_of if self._own_state == _base.FINISHED or self.batch is None else self.batch.outcome
@@ -110,7 +127,22 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         if (batch := self.batch) is not None and batch.outcome is not None and not self._is_watched:
             return None  # As `_state` would say, without asking twice.
         # The result is written before the state, so whoever sees the state sees the result.
-        return self._exception if self._state == _base.FINISHED else super().exception(timeout)
+        if self._state == _base.FINISHED:
+            return self._exception
+        self._check_wait(timeout)
+        return super().exception(timeout)
+
+    def _check_wait(self, timeout: float | None) -> None:
+        """IllegalStateException for who would wait for ever: the thread that completes the future, or a forked child without it."""
+        completer = None if self._completer is None else self._completer()
+        if completer is None or self._state == _base.FINISHED:
+            return
+        if completer.is_in_other_process:
+            raise IllegalStateException("the outcome of what was sent before the fork is known in the parent process alone")
+        if completer.is_own_thread and (timeout is None or timeout > 0):
+            raise IllegalStateException(
+                "waiting for a future within a callback of the same producer would wait for itself: use on_delivery or add_done_callback"
+            )
 
     def complete(self, result: T) -> None:
         """Done, with a result. Only once, and only by the producer."""
@@ -145,6 +177,18 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
                 callback(self)
             except BaseException:
                 log.exception("a callback of a future raised")
+
+
+def futures_of(completer: Completer) -> type[RecordFuture[Any]]:
+    """The class of one producer's futures."""
+
+    class OwnFuture(RecordFuture[T]):
+        # Weak: the producer's end must not wait for the collector, and classes are in cycles.
+        _completer = weakref.ref(completer)
+
+    OwnFuture.__name__ = OwnFuture.__qualname__ = RecordFuture.__name__
+    own: type[RecordFuture[Any]] = OwnFuture
+    return own
 
 
 _PARTS: Final[dict[str, Any]] = {"_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}

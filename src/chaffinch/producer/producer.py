@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -26,13 +27,12 @@ from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, record_siz
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.transaction import TransactionManager
-from chaffinch.producer.core.transaction_moves import State
 from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.outcomes import Callback
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
-from chaffinch.producer.sender_thread import SenderThread
+from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -43,8 +43,6 @@ log = logging.getLogger("chaffinch.producer")
 # Batches of tables, unless batch.size is given. A table need not wait for its batches to fill, so they are as large as brokers take by
 # default (max.message.bytes 1048588): measured, 1 MB batches go out a third faster than 256 KB ones.
 TABLE_BATCH_BYTES: Final = 1_000_000
-# close() without a limit still ends: every record has its outcome within delivery.timeout.ms.
-CLOSE_MS_MAX: Final = 2**53
 # close() says what it waits for when it takes longer than this; sooner after Ctrl-C, for somebody is waiting.
 SILENT_S: Final = 5.0
 INTERRUPTED_SILENT_S: Final = 1.0
@@ -76,10 +74,24 @@ class Producer:
         # Records go in as they are, and nobody wants to see them again.
         self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions
         self._lock = self._sender.lock
+        self._new_future = self._door.new_future
         self._sender.start()
 
     def __enter__(self) -> Self:
         return self
+
+    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+        # Python may do this in any thread, so no lock is taken. Without a door the options were refused: nothing runs.
+        door = self.__dict__.get("_door")
+        if door is None or door.is_closed or self._sender.death is not None:
+            return
+        self._sender.abandon(self._handler.close)
+        warn(f"{self!r} was not closed: close it, or use it in a with statement", ResourceWarning, source=self)
+
+    def __repr__(self) -> str:
+        servers, transactional_id = self.settings["bootstrap.servers"], self.settings["transactional.id"]
+        name = "" if transactional_id is None else f", transactional.id {transactional_id!r}"
+        return f"<Producer {self.settings['client.id']!r} of {','.join(servers)}{name}{', closed' if self._door.is_closed else ''}>"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._close(None, is_interrupted=kind is not None and issubclass(kind, KeyboardInterrupt))
@@ -101,7 +113,7 @@ class Producer:
         future; TypeError and ValueError name an argument that can never be right; IllegalStateException says that the producer is
         closed, or that it is transactional and no transaction is open.
         """
-        future: RecordFuture[RecordMetadata] = RecordFuture()
+        future: RecordFuture[RecordMetadata] = self._new_future()
         if on_delivery is not None:
             future.on_delivery = outcomes.calling(arguments.checked_callback(on_delivery))
         if (
@@ -222,7 +234,7 @@ class Producer:
                 return
             self._door.is_closed = True
             self._changed.notify_all()
-        deadline_ms = self._clock.now_ms() + (CLOSE_MS_MAX if timeout_ms is None else timeout_ms)
+        deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
         silent_s = INTERRUPTED_SILENT_S if is_interrupted else SILENT_S
         join_ms = None
         try:
@@ -261,8 +273,7 @@ class Producer:
         return f"{count} record{'' if count == 1 else 's'} without an outcome" + (f" ({why})" if why else "")
 
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
-        transaction = self._core.transaction
-        if transaction is None or transaction.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR) or self._sender.is_own_thread:
+        if not self._core.has_open_transaction or self._sender.is_own_thread:
             return
         deadline_ms = min(deadline_ms, self._clock.now_ms() + self._max_block_ms)
         self._wait_aloud(self._sender.call(lambda call: events.AbortCalled(call=call, deadline_ms=deadline_ms)), deadline_ms, silent_s)
@@ -320,13 +331,12 @@ class Producer:
     def transaction(self) -> Iterator[Self]:
         """`with producer.transaction():` begins one, commits it at the end, and aborts it when anything is raised."""
         self.begin_transaction()
-        transaction = self._transactions()
         try:
             yield self
             self.commit_transaction()
         except BaseException:
             # After a commit without an answer there is nothing to abort: it may have happened.
-            if transaction.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            if self._core.has_open_transaction:
                 self.abort_transaction()
             raise
 

@@ -2,8 +2,9 @@
 
 One lock guards the core; callers' threads take it to append records and to hand over events, never while they wait for an outcome.
 Outcomes are told by this thread alone, outside the lock and in the core's order, so callbacks of one partition come in order and may
-call the producer. However the thread ends (close, a mistake of ours, a fork that leaves it in the parent), whoever waits, and whoever
-calls later, gets an error rather than waiting for ever.
+call the producer. It holds nothing of the public producer: one that nobody holds any more is collected, and its thread ends when what
+was accepted has its outcome. However the thread ends (close, a mistake of ours, a fork that leaves it in the parent), whoever waits,
+and whoever calls later, gets an error rather than waiting for ever.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ log = logging.getLogger("chaffinch.producer")
 
 # Without a deadline the thread still looks up now and then; nothing depends on it.
 IDLE_WAIT_MS: Final = 60_000
+# close() without a limit still ends: every record has its outcome within delivery.timeout.ms.
+NEVER_MS: Final = 2**53
 
 
 class SenderThread:
@@ -68,6 +71,9 @@ class SenderThread:
         self._untold: deque[Effect] = deque()
         """Effects that are being carried out."""
         self._is_stopping = False
+        self._after_last: Callable[[], None] | None = None
+        """What to call at the end of a producer that nobody holds any more."""
+        self._is_ending = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -103,6 +109,14 @@ class SenderThread:
         self.death = IllegalStateException("the producer belongs to the process that made it, not to its forked child")
         self._network.close()
 
+    def abandon(self, after_last: Callable[[], None]) -> None:
+        """Nobody holds the producer any more: send what was accepted, abort an open transaction, end, and call `after_last`.
+
+        Takes no lock, because Python may collect the producer in any thread, in the midst of anything.
+        """
+        self._after_last = after_last
+        self._network.wakeup()
+
     def stop(self, timeout_ms: int | None = None) -> None:
         """End the thread; what is under way is forgotten."""
         self._is_stopping = True
@@ -123,12 +137,16 @@ class SenderThread:
         finally:
             process_ends.forget(self)
             self._network.close()
+            if self._after_last is not None:
+                self._after_last()
 
     def _loop(self) -> None:
         heard: list[Any] = []
         while not self._is_stopping:
             with self.changed:
                 now_ms = self._clock.now_ms()
+                if self._after_last is not None and not self._is_ending:
+                    heard += self._last_calls(now_ms)
                 effects, self._outbox = self._outbox, []
                 effects += self.core.handle_all(heard, now_ms)
                 deadline_ms = self.core.next_deadline_ms
@@ -137,6 +155,17 @@ class SenderThread:
             self._carry_out(effects)
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
             heard = list(self._network.poll(0 if self._outbox else wait_ms))
+
+    def _last_calls(self, now_ms: int) -> list[events.Event]:
+        """What close would ask for, of a producer that nobody can close any more."""
+        self._is_ending = True
+        calls: list[events.Event] = []
+        if self.core.has_open_transaction:
+            log.warning("%s: nobody holds the producer any more, and it was not closed: its open transaction is aborted", self.name)
+            calls.append(events.AbortCalled(call=None, deadline_ms=now_ms + self.core.wiring.block_ms))
+        over: Future[None] = Future()
+        over.add_done_callback(lambda _: self.stop())
+        return [*calls, events.CloseCalled(call=over, deadline_ms=NEVER_MS)]
 
     def _carry_out(self, effects: list[Effect]) -> None:
         self._untold.extend(effects)

@@ -116,8 +116,8 @@ class TableOutcome:
     Rows are announced (`add`) before anything becomes of them, and after the last ones `complete` is called.
     """
 
-    def __init__(self) -> None:
-        self.future: RecordFuture[SendTableResult] = RecordFuture()
+    def __init__(self, future: RecordFuture[SendTableResult]) -> None:
+        self.future = future
         self._row_count = 0
         # One more than there are rows, until the last rows are announced.
         self._open_count = 1

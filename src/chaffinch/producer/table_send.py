@@ -52,7 +52,7 @@ class _Sending:
     """One table on its way through the door."""
 
     def __init__(self, door: Door, batch_bytes: int) -> None:
-        self.outcome = TableOutcome()
+        self.outcome = TableOutcome(door.new_future())
         limits = (batch_bytes, door.request_bytes_max, door.core.accumulator.memory_bytes)
         self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
         self._record_bytes_max = door.request_bytes_max - BATCH_OVERHEAD_BYTES

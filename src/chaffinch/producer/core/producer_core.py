@@ -127,6 +127,11 @@ class ProducerCore:
         """Whether every record has its outcome."""
         return self.outstanding.is_empty
 
+    @property
+    def has_open_transaction(self) -> bool:
+        """Whether there is a transaction that can be aborted. After a commit without an answer there is none: it may have happened."""
+        return self.transaction is not None and self.transaction.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+
     # What callers ask, on their own thread, with the lock held.
 
     def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:

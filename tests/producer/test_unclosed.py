@@ -1,0 +1,153 @@
+"""Producers that nobody holds any more, and futures asked where they can never be done: it is said, and nothing waits for ever."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer, ProducerExceptionHandler
+from chaffinch.errors import IllegalStateException
+
+Make = Callable[..., Producer]
+LATEST_S = 20
+
+
+def thread_of(producer: Producer) -> threading.Thread:
+    [found] = [thread for thread in threading.enumerate() if thread.name == f"{producer.settings['client.id']}-sender"]
+    return found
+
+
+class Closing(ProducerExceptionHandler):
+    """Says when it was closed."""
+
+    def __init__(self) -> None:
+        self.is_closed = threading.Event()
+
+    def close(self) -> None:
+        self.is_closed.set()
+
+
+class TestDropped:
+    def test_what_was_accepted_is_written_and_the_thread_ends(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        handler = Closing()
+        producer = producer_of(broker, linger_ms=60_000, client_id="dropped", custom_exception_handler_class=handler)
+        thread = thread_of(producer)
+        futures = [producer.send("orders", b"v", partition=0) for _ in range(3)]
+        held = [producer]
+        del producer
+        with pytest.warns(ResourceWarning, match="<Producer 'dropped' of .*was not closed"):
+            held.clear()
+        assert [future.result(LATEST_S).offset for future in futures] == [0, 1, 2]
+        thread.join(LATEST_S)
+        assert not thread.is_alive()
+        assert handler.is_closed.is_set()
+
+    def test_its_open_transaction_is_aborted(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+        producer = producer_of(broker, transactional_id="t", client_id="dropped")
+        thread = thread_of(producer)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"v").result(LATEST_S)
+        held = [producer]
+        del producer
+        with pytest.warns(ResourceWarning, match="transactional.id 't'"):
+            held.clear()
+        thread.join(LATEST_S)
+        assert not thread.is_alive()
+        assert "was not closed: its open transaction is aborted" in caplog.text
+        assert broker.read("orders").num_rows == 0
+        assert broker.read("orders", isolation="read_uncommitted").num_rows == 1
+
+    def test_a_callback_that_holds_it_holds_it_until_it_was_called(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """The last to let go is the sender thread itself."""
+        producer = producer_of(broker, linger_ms=20, client_id="dropped")
+        thread, is_told = thread_of(producer), threading.Event()
+
+        def tell(*_: object, holds: Producer = producer) -> None:
+            is_told.set()
+
+        producer.send("orders", b"v", on_delivery=tell)
+        del producer, tell
+        with pytest.warns(ResourceWarning, match="was not closed"):
+            thread.join(LATEST_S)
+        assert is_told.is_set()
+        assert not thread.is_alive()
+
+    def test_one_that_was_closed_says_nothing(self, producer_of: Make, broker: EmbeddedBroker, recwarn: pytest.WarningsRecorder) -> None:
+        producer = producer_of(broker)
+        producer.close()
+        del producer
+        gc.collect()
+        assert not recwarn.list
+
+    def test_nor_does_one_whose_options_are_refused(self, recwarn: pytest.WarningsRecorder) -> None:
+        with pytest.raises(Exception, match=r"bootstrap\.servers"):
+            Producer(bootstrap_servers="nowhere")
+        gc.collect()
+        assert not recwarn.list
+
+
+WAITS: dict[str, Callable[[Any], Any]] = {
+    "result": lambda future: future.result(),
+    "result for some time": lambda future: future.result(LATEST_S),
+    "exception": lambda future: future.exception(),
+}
+
+
+class TestWaitingForItself:
+    """The thread that calls back is the one that would bring the outcome."""
+
+    @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+    @pytest.mark.parametrize("is_table", [False, True])
+    def test_is_refused(self, producer_of: Make, broker: EmbeddedBroker, wait: Callable[[Any], Any], is_table: bool) -> None:
+        asked: Future[BaseException] = Future()
+
+        def ask(*_: object) -> None:
+            # It lingers, and this thread is busy: nobody can have sent it.
+            table = pa.table({"value": [b"second"]})
+            second = producer.send_table("orders", table) if is_table else producer.send("orders", b"second", partition=0)
+            try:
+                wait(second)
+            except BaseException as error:
+                asked.set_result(error)
+
+        with producer_of(broker) as producer:
+            producer.send("orders", b"first", on_delivery=ask)
+            error = asked.result(LATEST_S)
+        assert isinstance(error, IllegalStateException)
+        assert "within a callback of the same producer" in str(error)
+        assert sorted(broker.read("orders").column("value").to_pylist()) == [b"first", b"second"]
+
+    def test_but_not_of_another_producer_nor_of_what_is_done(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        asked: Future[int] = Future()
+
+        def ask(*_: object) -> None:
+            try:
+                asked.set_result(other.send("orders", b"second").result(LATEST_S).offset + done.result().offset)
+            except BaseException as error:
+                asked.set_exception(error)
+
+        with producer_of(broker) as producer, producer_of(broker) as other:
+            done = producer.send("orders", b"first", partition=0)
+            done.result(LATEST_S)
+            producer.send("orders", b"v", on_delivery=ask)
+            assert asked.result(LATEST_S) >= 0
+
+    def test_looking_without_waiting_is_allowed(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        asked: Future[object] = Future()
+
+        def ask(*_: object) -> None:
+            try:
+                asked.set_result(producer.send("orders", b"second").result(0))
+            except BaseException as error:
+                asked.set_result(error)
+
+        with producer_of(broker) as producer:
+            producer.send("orders", b"first", on_delivery=ask)
+            assert isinstance(asked.result(LATEST_S), TimeoutError)
