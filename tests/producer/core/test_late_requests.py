@@ -1,4 +1,6 @@
-"""A transactional request without an answer may still reach the coordinator, during the next transaction: a new epoch fences it first.
+"""A request without an answer may still reach the broker, when something else is in its place: a new epoch fences it first.
+
+A transactional one may reach the coordinator during the next transaction.
 
 In protocol version 1 all transactions of a producer have the same epoch, so an EndTxn that came late would end the next one (KIP-890). The
 simulation found it: a commit that succeeded had lost what was written before the late request.
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from chaffinch.errors import Stored, TransactionAbortableException, codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.records import GroupMetadata
@@ -19,8 +22,9 @@ from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
-from tests.producer.core.rig import LOST, NOT_SENT, OK, Rig
+from tests.producer.core.rig import LOST, NOT_SENT, OK, Answer, Rig
 
+GAP = Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
 OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
 
 
@@ -71,3 +75,53 @@ def test_without_a_late_request_the_epoch_stays(lost: str | None) -> None:
     for value in "ab":
         transaction(rig, value)
     assert rig.trace == ["a@0/0", "b@1/0"]
+
+
+class TestBatchesBehindOneRefused:
+    """An attempt without an answer may come when its number is the next, because another batch has the one before: stored twice.
+
+    The simulation found it, with a connection whose last bytes came a second after those of the next.
+    """
+
+    def test_what_may_still_come_goes_again_under_a_new_epoch(self) -> None:
+        rig = Rig()
+        rig.send("z")
+        rig.answer(OK)
+        rig.send("x")
+        rig.send("b")
+        rig.answer(Answer(codes.INVALID_RECORD, [0]))
+        rig.answer(LOST)
+        rig.sleep(2_000)
+        rig.answer(GAP)
+        rig.sleep(2_000)
+        rig.answer(Answer(base_offset=1))
+        assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "b@2/0", "b@0/1"]
+        assert rig.fate("b") == ["1"]
+
+    def test_what_cannot_come_any_more_goes_again_under_the_number_refused(self) -> None:
+        rig = Rig()
+        rig.send("z")
+        rig.answer(OK)
+        rig.send("x")
+        rig.send("b")
+        rig.answer(Answer(codes.INVALID_RECORD, [0]))
+        rig.answer(GAP)
+        rig.sleep(2_000)
+        assert rig.trace == ["z@0/0", "x@1/0", "b@2/0", "b@1/0"]
+
+    def test_a_transaction_has_no_other_epoch_and_is_aborted(self) -> None:
+        rig = initialized()
+        rig.call(events.BeginTransactionCalled, "begin")
+        rig.send("z")
+        rig.sleep(1_000)
+        rig.answer(OK)
+        rig.send("xy")
+        rig.send("b")
+        rig.answer(Answer(codes.MESSAGE_TOO_LARGE))
+        rig.answer(LOST)
+        rig.sleep(2_000)
+        rig.answer(GAP)
+        assert rig.trace == ["z@0/0", "xy@1/0", "b@3/0", "b@3/0"]
+        rig.sleep(2_000)
+        assert isinstance(rig.error("b"), TransactionAbortableException)
+        assert rig.error("b").stored is Stored.POSSIBLY

@@ -187,7 +187,8 @@ class Delivery:
             case culprits.Renumber():
                 batch.attempts += 1
                 batch.last_error = verdict.error
-                queue.renumber(batch, is_expected=not verdict.waits)
+                # An earlier attempt without an answer may come late, and fit once others have the numbers before it: but for a new epoch.
+                queue.renumber(batch, is_expected=not (verdict.waits or batch.possibly_stored))
                 if verdict.waits:
                     queue.not_before_ms = now_ms + self._wiring.wait_ms(batch.attempts)
             case culprits.Split():
