@@ -296,6 +296,10 @@ class TestText:
                 errors.TimeoutException("no broker reachable at localhost:9092, tried for 10000 ms: refused"),
                 "REQUEST_TIMED_OUT (7): no broker reachable at localhost:9092, tried for 10000 ms: refused; it may be tried again",
             ),
+            (
+                errors.SaslAuthenticationException("b:1: who is that"),  # Of a connection: a consumer's as well.
+                "SASL_AUTHENTICATION_FAILED (58): b:1: who is that; correct the data or the configuration",
+            ),
             (errors.ConfigException("option linger.ms cannot be -1"), "option linger.ms cannot be -1"),
         ],
         ids=lambda value: value.name if isinstance(value, errors.KafkaException) else "",

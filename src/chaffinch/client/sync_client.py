@@ -25,6 +25,7 @@ from chaffinch.client.pipeline import Pipeline
 from chaffinch.errors import (
     AuthenticationException,
     IllegalStateException,
+    NetworkException,
     TimeoutException,
     UnsupportedVersionException,
     codes,
@@ -219,7 +220,9 @@ class SyncClient:
         known = [*self._bootstrap, *self.cluster.nodes.values()]
         if deadline.last_error is None or any(self._attempts.failures(address) for address in known):
             return deadline.error(self._attempts.describe(known, deadline.waited_ms))
-        return deadline.error(f"the last error was {getattr(deadline.last_error, 'name', deadline.last_error)}")
+        last = deadline.last_error
+        # Of a lost connection the reason says more than its name; of an answer the name is enough, it is the cause.
+        return deadline.error(f"the last error was {last.message if isinstance(last, NetworkException) else getattr(last, 'name', last)}")
 
     def _until_answered(
         self,

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
-from chaffinch.errors.handling import ADVICE
+from chaffinch.errors.handling import ADVICE, ADVICE_TO_ANYBODY
 from chaffinch.identifiers import TopicPartition
 
 __all__ = [
@@ -188,10 +188,14 @@ class ApiException(KafkaException, group=Group.NONE):
         facts = [_one_line(self.message).rstrip(".")]
         if self._concerns_records():
             facts.append(_STORED_TEXTS[self.stored])
-        # What to do with the producer is no advice for who creates a topic.
-        if self.code.is_retriable or self.api in {None, *PRODUCE_APIS, *TRANSACTION_APIS}:
-            facts.append(ADVICE[self.group])
+        facts.append(self._advice())
         return ": ".join([*_place_of(self), code, "; ".join(filter(None, facts))])
+
+    def _advice(self) -> str:
+        """What to do with the producer is no advice for who reads, or creates a topic."""
+        if self.api in PRODUCE_APIS | TRANSACTION_APIS or self._concerns_records():
+            return ADVICE[self.group]
+        return ADVICE_TO_ANYBODY.get(self.group, "") if self.code.is_retriable or self.api is None else ""
 
     def _concerns_records(self) -> bool:
         is_produce = self.api in PRODUCE_APIS or (self.api is None and (self.culprits or self.topic_partition))

@@ -48,6 +48,12 @@ ADVICE: Final = {
     Group.INVALID_CONFIGURATION: "correct the data or the configuration, the producer stays usable",
     Group.NONE: "",
 }
+# The same for whoever it is, perhaps a consumer: of a request that no producer sends, or of the connection.
+ADVICE_TO_ANYBODY: Final = {
+    Group.RETRIABLE: ADVICE[Group.RETRIABLE],
+    Group.REFRESH_RETRIABLE: ADVICE[Group.REFRESH_RETRIABLE],
+    Group.INVALID_CONFIGURATION: "correct the data or the configuration",
+}
 
 # (group, in a transaction?) -> handling.
 _BY_GROUP: Final = {
