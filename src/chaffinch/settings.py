@@ -34,7 +34,8 @@ SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
 class Option:
     """One option. `minimum` and `maximum` are inclusive; `choices` hold for each element of a list; a default of None means unset.
 
-    Whole numbers have 64 bits at most. `bytes_max`: of a string, as UTF-8.
+    Whole numbers have 64 bits at most. `bytes_max`: of a string, as UTF-8. `synonyms`: of choices, as others
+    name them, and ours.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Option:
     maximum: float | None = None
     required: bool = False
     bytes_max: int | None = None
+    synonyms: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.default is not None:
@@ -72,6 +74,9 @@ class Option:
             raise self._refusal(value, f"{_KIND_TEXTS[self.kind]}, in characters that UTF-8 has")
         if self.bytes_max is not None and (size := len(parsed.encode())) > self.bytes_max:
             raise ConfigException(f"option {self.name} cannot be {parsed[:40]!r}..., {size} bytes of it: it must be {self.allowed}")
+        if self.synonyms:
+            chosen = tuple(dict(self.synonyms).get(word, word) for word in chosen)
+            parsed = chosen if self.kind == "list" else chosen[0]
         if self.choices and not set(chosen) <= set(self.choices):
             raise self._refusal(value, self.allowed)
         if (self.minimum is not None and parsed < self.minimum) or (self.maximum is not None and parsed > self.maximum):

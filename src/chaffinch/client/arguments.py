@@ -1,24 +1,37 @@
 """What callers of a producer and of a consumer may hand over alike, checked at the call: TypeError or ValueError naming the argument,
-what it is and what is allowed.
+what it is and what is allowed. Whole numbers of other kinds, as numpy's, are taken for Python's own.
 """
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
+from chaffinch.errors import InvalidTopicException, Stored
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 
 INT32_MAX: Final = 2**31 - 1
 INT64_MAX: Final = 2**63 - 1
 # Longer waits are as good as this one (31 years), and no lock of the system takes much more.
 TIMEOUT_MAX_S: Final = 1e9
+# Topic.java: legal characters and length; `.` and `..` would be directories.
+_TOPIC_LEGAL: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 
 
 def checked_topic(topic: Any) -> str:
     if not isinstance(topic, str):
         raise TypeError(f"argument topic must be a str, not {type(topic).__name__}")
     return topic
+
+
+def illegal_topic(topic: str) -> InvalidTopicException | None:
+    """The error of a topic name that no broker would accept; None if it is legal."""
+    if _TOPIC_LEGAL.fullmatch(topic):
+        return None
+    text = f"topic {topic!r} is not a legal name: letters, digits, '.', '_' and '-', at most 249 of them"
+    return InvalidTopicException(text, stored=Stored.NO)
 
 
 def checked_text(text: str, name: str) -> bytes:
@@ -31,28 +44,32 @@ def checked_text(text: str, name: str) -> bytes:
 
 def checked_place(place: Any) -> TopicPartition:
     """A TopicPartition, or a pair like one."""
-    if not isinstance(place, tuple) or len(place) != 2 or not isinstance(place[0], str) or not is_number(place[1]):
+    index = whole(place[1]) if isinstance(place, tuple) and len(place) == 2 else None
+    if index is None or not isinstance(place[0], str):
         raise TypeError(f"argument partition must be a TopicPartition, not {place!r}")
-    if not 0 <= place[1] <= INT32_MAX:
-        raise ValueError(f"argument partition has the number {place[1]}: it must be from 0 to {INT32_MAX}")
-    return TopicPartition(*place)
+    if not 0 <= index <= INT32_MAX:
+        raise ValueError(f"argument partition has the number {index}: it must be from 0 to {INT32_MAX}")
+    if (error := illegal_topic(place[0])) is not None:
+        raise error
+    return TopicPartition(place[0], index)
 
 
 def checked_offset(offset: Any) -> OffsetAndMetadata:
     """An offset from 0 up, alone or as OffsetAndMetadata."""
     found = offset if isinstance(offset, OffsetAndMetadata) else OffsetAndMetadata(offset)
-    if not is_number(found.offset):
+    number, epoch = whole(found.offset), whole(found.leader_epoch)
+    if number is None:
         raise TypeError(f"argument offset must be an int or an OffsetAndMetadata, not {offset!r}")
-    if not 0 <= found.offset <= INT64_MAX:
-        raise ValueError(f"argument offset must be from 0 to {INT64_MAX}, not {found.offset}")
+    if not 0 <= number <= INT64_MAX:
+        raise ValueError(f"argument offset must be from 0 to {INT64_MAX}, not {number}")
     if not isinstance(found.metadata, str):
         raise TypeError(f"argument offset has the metadata {found.metadata!r}, which is not a str")
     checked_text(found.metadata, "offset, in its metadata,")
-    if not is_number(found.leader_epoch):
+    if epoch is None:
         raise TypeError(f"argument offset has the leader_epoch {found.leader_epoch!r}, which is not an int")
-    if not -1 <= found.leader_epoch <= INT32_MAX:
-        raise ValueError(f"argument offset has the leader_epoch {found.leader_epoch}: it must be from 0 to {INT32_MAX}, or -1 for none")
-    return found
+    if not -1 <= epoch <= INT32_MAX:
+        raise ValueError(f"argument offset has the leader_epoch {epoch}: it must be from 0 to {INT32_MAX}, or -1 for none")
+    return OffsetAndMetadata(number, found.metadata, epoch)
 
 
 def checked_offsets(offsets: Any) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -75,3 +92,13 @@ def checked_timeout_ms(timeout: Any) -> int | None:
 
 def is_number(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def whole(value: Any) -> int | None:
+    """A whole number as Python's own; None for anything that would have to be rounded or interpreted, truth values among it."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from chaffinch.client.arguments import INT64_MAX, is_number
+from chaffinch.client.arguments import INT64_MAX, illegal_topic, whole
 from chaffinch.client.arguments import checked_offset as checked_offset
 from chaffinch.client.arguments import checked_offsets as checked_offsets
 from chaffinch.client.arguments import checked_place as checked_place
@@ -22,7 +22,7 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
             raise TypeError("argument topics must be a pattern of str, not of bytes")
         return topics
     if isinstance(topics, str):
-        return [topics]
+        topics = [topics]
     if isinstance(topics, Mapping) or not isinstance(topics, Iterable):
         raise TypeError(f"argument topics must be names of topics or a compiled pattern, not {type(topics).__name__}")
     names = list(topics)
@@ -31,6 +31,14 @@ def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:
             raise TypeError(f"argument topics has {name!r}, which is not a str")
         if not name:
             raise ValueError("argument topics has an empty name")
+        if name.startswith("^"):
+            pattern = name.removeprefix("^").removesuffix("$") if name.endswith(("$", ".*")) else name.removeprefix("^") + ".*"
+            raise ValueError(
+                f"argument topics has {name!r}, which is no topic's name: a pattern is compiled, and matches whole names:"
+                f" subscribe(re.compile({pattern!r}))"
+            )
+        if (error := illegal_topic(name)) is not None:
+            raise error
     return names
 
 
@@ -44,12 +52,16 @@ def checked_places(places: Any) -> list[TopicPartition]:
 def checked_times(times: Any) -> dict[TopicPartition, int]:
     if not isinstance(times, Mapping):
         raise TypeError(f"argument times must be a mapping of TopicPartition to milliseconds, not {type(times).__name__}")
-    for place, time_ms in times.items():
-        if not is_number(time_ms):
-            raise TypeError(f"argument times has {time_ms!r} for {place}: it must be an int, ms since 1970")
-        if not 0 <= time_ms <= INT64_MAX:
-            raise ValueError(f"argument times has {time_ms} for {place}: it must be from 0 to {INT64_MAX}")
-    return {checked_place(place): time_ms for place, time_ms in times.items()}
+    return {checked_place(place): _checked_time_ms(time_ms, place) for place, time_ms in times.items()}
+
+
+def _checked_time_ms(time_ms: Any, place: Any) -> int:
+    found = whole(time_ms)
+    if found is None:
+        raise TypeError(f"argument times has {time_ms!r} for {place}: it must be an int, ms since 1970")
+    if not 0 <= found <= INT64_MAX:
+        raise ValueError(f"argument times has {found} for {place}: it must be from 0 to {INT64_MAX}")
+    return found
 
 
 def checked_callback(callback: Any, name: str) -> Callable[..., object] | None:

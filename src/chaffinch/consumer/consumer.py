@@ -25,6 +25,7 @@ from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
 from chaffinch.consumer.core.positions import Kind, Position
 from chaffinch.consumer.core.rebalance import Callback
+from chaffinch.consumer.deserializers import deserializer
 from chaffinch.consumer.door import Door
 from chaffinch.consumer.iteration import one_by_one
 from chaffinch.consumer.records import ConsumerRecord, records_of_all
@@ -55,6 +56,8 @@ class Consumer:
         self.settings = parse_options(options, **keywords)
         for name in sorted(self.settings.ignored):
             log.warning("option %s is known to Apache Kafka and without effect here", name)
+        self._key_deserializer = deserializer(self.settings, "key.deserializer")
+        self._value_deserializer = deserializer(self.settings, "value.deserializer")
         self._clock = SystemClock()
         self._core = ConsumerCore(self.settings, random.Random())
         self._records_max: int = self.settings["max.poll.records"]
@@ -178,7 +181,7 @@ class Consumer:
                 raise
 
     def _records_of(self, portions: list[Portion]) -> list[ConsumerRecord]:
-        return records_of_all(portions, self.settings["key.deserializer"], self.settings["value.deserializer"], self._go_back)
+        return records_of_all(portions, self._key_deserializer, self._value_deserializer, self._go_back)
 
     def _go_back(self, place: TopicPartition, offset: int) -> None:
         with self._changed:

@@ -7,12 +7,12 @@ from itertools import pairwise, repeat
 from typing import Any, NamedTuple
 
 from chaffinch.consumer.core.fetcher import Portion
+from chaffinch.consumer.deserializers import Deserializer
 from chaffinch.errors import RecordDeserializationException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.byte_columns import ByteColumn
 
 Headers = Sequence[tuple[str, bytes | None]]
-Deserializer = Callable[[bytes], Any]
 
 
 class ConsumerRecord(NamedTuple):

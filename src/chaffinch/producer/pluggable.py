@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Final
 
+from chaffinch.client.named import named
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
 from chaffinch.producer.core.partitioner import MURMUR2, ROUND_ROBIN, Rule
@@ -65,14 +65,3 @@ def partition_rule(settings: Settings) -> Rule | str:
         what = f"{MURMUR2}, {ROUND_ROBIN}, or a function of topic, key, value and number of partitions, or its dotted name"
         raise ConfigException(f"option {PARTITIONER} cannot be {given!r}: it must be {what}")
     return found
-
-
-def named(option: str, value: Any) -> Any:
-    """The object that a dotted name stands for; anything but a str is the object itself."""
-    if not isinstance(value, str):
-        return value
-    module, _, attribute = value.rpartition(".")
-    try:
-        return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as failure:
-        raise ConfigException(f"option {option} cannot be {value!r}: no such thing can be imported ({failure})") from failure

@@ -24,7 +24,8 @@ SERVERS = {"bootstrap.servers": "localhost:9092"}
         ({"auto.offset.reset": "oldest"}, "earliest, latest, none, or by_duration"),
         ({"auto.offset.reset": "by_duration:P"}, "ISO 8601"),
         ({"auto.offset.reset": "by_duration:-PT1H"}, "ISO 8601"),
-        ({"value.deserializer": "json"}, "must be a callable"),
+        ({"auto.offset.reset": "smallest"}, "by_duration:PT1H30M; what others call 'smallest' is earliest"),
+        ({"partition.assignment.strategy": "org.example.OurAssignor"}, "range, roundrobin, sticky, cooperative-sticky"),
         ({"isolation.level": "serializable"}, "read_uncommitted, read_committed"),
         ({"max.poll.records": 0}, "at least 1"),
         ({"fetch.min.byte": 1}, "the nearest known one is 'fetch.min.bytes'"),
@@ -56,3 +57,12 @@ def test_where_to_begin(text, strategy):
 )
 def test_who_commits(given, commits):
     assert commits_itself(parse_options({**SERVERS, **given})) is commits
+
+
+def test_assignors_have_the_names_of_java_as_well():
+    java = "org.apache.kafka.clients.consumer."
+    given = f"{java}RangeAssignor,{java}CooperativeStickyAssignor,{java}RoundRobinAssignor, {java}StickyAssignor"
+    found = parse_options({**SERVERS, "partition.assignment.strategy": given})["partition.assignment.strategy"]
+    assert found == ("range", "cooperative-sticky", "roundrobin", "sticky")
+    with pytest.raises(ConfigException, match="each once"):
+        parse_options({**SERVERS, "partition.assignment.strategy": f"range,{java}RangeAssignor"})

@@ -24,6 +24,7 @@ TABLE_RECORDS: Final = 100_000
 """Most rows of one `poll_table`, unless max.poll.records is given: a table costs little per row, and something per table."""
 
 ASSIGNORS: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
+JAVA_ASSIGNORS: Final = {"Range": "range", "RoundRobin": "roundrobin", "Sticky": "sticky", "CooperativeSticky": "cooperative-sticky"}
 ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
 _GROUP: Final = (
@@ -49,6 +50,7 @@ _GROUP: Final = (
         "ways to share partitions, the preferred one first; all members need one in common. With `cooperative-sticky` alone members keep"
         " reading while the group rebalances",
         choices=ASSIGNORS,
+        synonyms=tuple((f"org.apache.kafka.clients.consumer.{name}Assignor", ours) for name, ours in JAVA_ASSIGNORS.items()),
     ),
     Option("session.timeout.ms", "int", 45_000, "without a heartbeat for so long the member is out", minimum=1, maximum=MS_MAX),
     Option("heartbeat.interval.ms", "int", 3_000, "time between heartbeats", minimum=1, maximum=MS_MAX),
@@ -97,7 +99,12 @@ _FETCHING: Final = (
     ),
     Option("check.crcs", "bool", True, "check the checksum of every batch"),
     Option("client.rack", "string", "", "where this client is: brokers may send it to a replica nearby", bytes_max=STRING_BYTES_MAX),
-    Option("key.deserializer", "any", None, "a callable: bytes of a key to what `poll` gives; not asked for null, nor for `poll_table`"),
+    Option(
+        "key.deserializer",
+        "any",
+        None,
+        "a function from the bytes of a key to what `poll` gives, or its dotted name; not asked for null, nor for `poll_table`",
+    ),
     Option("value.deserializer", "any", None, "the same for values"),
 )
 _TOPICS: Final = (
@@ -128,12 +135,14 @@ class ResetStrategy(NamedTuple):
 EARLIEST: Final = ResetStrategy("earliest", OFFSET_EARLIEST)
 LATEST: Final = ResetStrategy("latest", OFFSET_LATEST)
 NONE: Final = ResetStrategy("none")
+# Their names in librdkafka, and in Kafka before 0.9.
+ELSEWHERE: Final = {"smallest": "earliest", "beginning": "earliest", "largest": "latest", "end": "latest", "error": "none"}
 
 
 def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
     """The settings of a consumer. ConfigException for an unknown name, a value out of range, or options that contradict each other."""
     settings = CONSUMER_OPTIONS.parse(mapping, **keywords)
-    for check in (_check_group, _check_times, _check_deserializers):
+    for check in (_check_group, _check_times):
         check(settings)
     reset_strategy(settings)
     return settings
@@ -148,7 +157,8 @@ def reset_strategy(settings: Settings) -> ResetStrategy:
     found = _DURATION.fullmatch(text)
     if found is None or not any(found.groups()):
         allowed = "one of earliest, latest, none, or by_duration: and an ISO 8601 duration as in by_duration:PT1H30M"
-        raise ConfigException(f"option auto.offset.reset cannot be {text!r}: it must be {allowed}")
+        hint = f"; what others call {text!r} is {ELSEWHERE[text.lower()]}" if text.lower() in ELSEWHERE else ""
+        raise ConfigException(f"option auto.offset.reset cannot be {text!r}: it must be {allowed}{hint}")
     seconds = sum(float(number) * _SECONDS[unit] for unit, number in found.groupdict().items() if number)
     return ResetStrategy(text, ago_ms=int(seconds * 1000))
 
@@ -182,9 +192,3 @@ def _check_times(settings: Settings) -> None:
     heartbeat, session = settings["heartbeat.interval.ms"], settings["session.timeout.ms"]
     if heartbeat >= session:
         raise ConfigException(f"option heartbeat.interval.ms cannot be {heartbeat}: it must be below session.timeout.ms, {session}")
-
-
-def _check_deserializers(settings: Settings) -> None:
-    for name in ("key.deserializer", "value.deserializer"):
-        if settings[name] is not None and not callable(settings[name]):
-            raise ConfigException(f"option {name} cannot be {settings[name]!r}: it must be a callable that takes bytes")

@@ -1,0 +1,19 @@
+"""Objects that options name: given themselves, or as a dotted name to import."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from chaffinch.errors import ConfigException
+
+
+def named(option: str, value: Any) -> Any:
+    """The object that a dotted name stands for; anything but a str is the object itself."""
+    if not isinstance(value, str):
+        return value
+    module, _, attribute = value.rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as failure:
+        raise ConfigException(f"option {option} cannot be {value!r}: no such thing can be imported ({failure})") from failure

@@ -1,0 +1,55 @@
+"""What the two options take: functions, dotted names, and the names of Java's classes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from chaffinch import Consumer
+from chaffinch.consumer.core.options import parse_options
+from chaffinch.consumer.deserializers import deserializer
+from chaffinch.errors import ConfigException
+
+JAVA = "org.apache.kafka.common.serialization."
+
+
+def made_of(given):
+    return deserializer(parse_options({"bootstrap.servers": "b:1", "value.deserializer": given}), "value.deserializer")
+
+
+@pytest.mark.parametrize(
+    ("given", "data", "found"),
+    [
+        (json.loads, b"[1]", [1]),
+        ("json.loads", b"[1]", [1]),
+        (bytes.decode, b"x", "x"),
+        (f"{JAVA}StringDeserializer", "é".encode() + b"\xff", "é\ufffd"),
+    ],
+)
+def test_what_is_a_function(given, data, found):
+    assert made_of(given)(data) == found
+
+
+@pytest.mark.parametrize("given", [None, f"{JAVA}ByteArrayDeserializer", f"{JAVA}BytesDeserializer"])
+def test_what_leaves_bytes_alone(given):
+    assert made_of(given) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (7, "cannot be 7: it must be a function of bytes, or its dotted name"),
+        ("json", "cannot be 'json': it must be a function of bytes, or its dotted name"),
+        ("json.no_such", "no such thing can be imported"),
+        ("json.decoder", "must be a function of bytes"),
+        ("io.confluent.kafka.serializers.KafkaAvroDeserializer", "no such thing can be imported"),
+        (f"{JAVA}LongDeserializer", "a class of Java: write lambda data: int.from_bytes(data, 'big', signed=True)"),
+        (str, "so write bytes.decode"),
+    ],
+)
+def test_what_is_none(given, says):
+    with pytest.raises(ConfigException) as caught:
+        Consumer({"bootstrap.servers": "127.0.0.1:1", "value.deserializer": given})
+    assert says in str(caught.value)
+    assert "option value.deserializer" in str(caught.value)
