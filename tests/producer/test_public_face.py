@@ -10,8 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from chaffinch import EmbeddedBroker, OffsetAndMetadata, Producer, ProducerRecord, TopicPartition
@@ -65,6 +68,34 @@ def test_what_can_never_be_right_is_said_at_the_call(
             with pytest.raises(error, match=says):
                 call(producer)
             producer.send("orders", b"after").result(LATEST_S)
+
+
+WHEN = datetime(2026, 1, 2, tzinfo=UTC)
+WHEN_MS = 1_767_312_000_000
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint64, np.int32])
+def test_whole_numbers_of_numpy_are_numbers(producer_of: Make, broker: EmbeddedBroker, kind: Callable[[int], Any]) -> None:
+    timestamp_ms = 1_700_000_000 if kind is np.int32 else WHEN_MS
+    with producer_of(broker) as producer:
+        records = (ProducerRecord("orders", b"v", partition=kind(2), timestamp_ms=kind(timestamp_ms)), "orders")
+        for metadata in (
+            producer.send(records[0]).result(LATEST_S),
+            producer.send("orders", b"v", partition=kind(2), timestamp_ms=kind(timestamp_ms)).result(LATEST_S),
+        ):
+            assert (metadata.partition, metadata.timestamp_ms) == (2, timestamp_ms)
+            assert type(metadata.partition) is int
+
+
+@pytest.mark.parametrize("given", [WHEN, pd.Timestamp(WHEN), np.datetime64("2026-01-02"), float(WHEN_MS), np.float64(WHEN_MS), WHEN.date()])
+def test_times_of_other_types_are_refused_with_how_to_write_them(producer_of: Make, broker: EmbeddedBroker, given: Any) -> None:
+    with producer_of(broker) as producer:
+        with pytest.raises(TypeError, match=f"argument timestamp_ms must be an int or None, not {type(given).__name__}: write ") as raised:
+            producer.send("orders", b"v", timestamp_ms=given)
+        how = str(raised.value).partition(": write ")[2]
+        if how.startswith("int"):
+            written = eval(how, {"value": given})
+            assert producer.send("orders", b"v", timestamp_ms=written).result(LATEST_S).timestamp_ms == WHEN_MS
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), 1e300, 10**400], ids=["inf", "1e300", "huge"])
@@ -182,34 +213,63 @@ class TestMetrics:
             assert producer.metrics()["buffer-available-bytes"] < producer.metrics()["buffer-total-bytes"]
 
 
+CHANGING = ["begin_transaction", "send_offsets_to_transaction", "commit_transaction", "abort_transaction"]
+
+
 class TestWrongOrder:
     CALLS: tuple[tuple[str, Callable[[Producer], object]], ...] = (
         ("send", lambda producer: producer.send("orders", b"v")),
-        ("send a table", lambda producer: producer.send_table("orders", __import__("pyarrow").table({"value": [b"v"]}))),
+        ("send_table", lambda producer: producer.send_table("orders", __import__("pyarrow").table({"value": [b"v"]}))),
+        ("send_table of nothing", lambda producer: producer.send_table("orders", __import__("pyarrow").table({"value": []}))),
         ("flush", lambda producer: producer.flush()),
         ("partitions_for", lambda producer: producer.partitions_for("orders")),
-        ("init", lambda producer: producer.init_transactions()),
-        ("begin", lambda producer: producer.begin_transaction()),
-        ("offsets", lambda producer: producer.send_offsets_to_transaction({TopicPartition("orders", 0): 1}, "group")),
-        ("commit", lambda producer: producer.commit_transaction()),
-        ("abort", lambda producer: producer.abort_transaction()),
+        ("init_transactions", lambda producer: producer.init_transactions()),
+        ("begin_transaction", lambda producer: producer.begin_transaction()),
+        ("send_offsets_to_transaction", lambda producer: producer.send_offsets_to_transaction({TopicPartition("orders", 0): 1}, "group")),
+        ("commit_transaction", lambda producer: producer.commit_transaction()),
+        ("abort_transaction", lambda producer: producer.abort_transaction()),
     )
 
     @pytest.mark.parametrize(("name", "call"), CALLS, ids=lambda value: value if isinstance(value, str) else "")
     def test_after_close(self, producer_of: Make, broker: EmbeddedBroker, name: str, call: Callable[[Producer], object]) -> None:
         producer = producer_of(broker, transactional_id="t")
         producer.close()
-        with pytest.raises(IllegalStateException, match="closed"):
+        with pytest.raises(IllegalStateException, match=rf"^{name.split()[0]}\(\) after close\(\): the producer is closed$"):
             call(producer)
 
-    @pytest.mark.parametrize("name", ["send", "send a table", "begin", "offsets", "commit", "abort"])
+    @pytest.mark.parametrize("name", ["send", "send_table", *CHANGING])
     def test_before_init_transactions(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
-        with producer_of(broker, transactional_id="t") as producer, pytest.raises(IllegalStateException):
+        with producer_of(broker, transactional_id="t") as producer, pytest.raises(IllegalStateException) as raised:
             dict(self.CALLS)[name](producer)
+        assert str(raised.value) == f"{name}() is not possible now: call init_transactions() first"
 
-    @pytest.mark.parametrize("name", ["init", "begin", "offsets", "commit", "abort"])
+    @pytest.mark.parametrize("name", ["send", "send_table", *CHANGING[1:]])
+    def test_before_begin_transaction(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            with pytest.raises(IllegalStateException) as raised:
+                dict(self.CALLS)[name](producer)
+        assert str(raised.value) == f"{name}() is not possible now: no transaction is open: call begin_transaction() first"
+
+    @pytest.mark.parametrize("is_open", [False, True])
+    def test_init_transactions_twice(self, producer_of: Make, broker: EmbeddedBroker, is_open: bool) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            if is_open:
+                producer.begin_transaction()
+            with pytest.raises(IllegalStateException, match=r"^init_transactions\(\) a second time: once after the start is enough"):
+                producer.init_transactions()
+
+    def test_begin_transaction_twice(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            with pytest.raises(IllegalStateException, match="a transaction is open: commit or abort it first"):
+                producer.begin_transaction()
+
+    @pytest.mark.parametrize("name", ["init_transactions", *CHANGING])
     def test_without_a_transactional_id(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
-        with producer_of(broker) as producer, pytest.raises(IllegalStateException, match=r"transactional\.id"):
+        with producer_of(broker) as producer, pytest.raises(IllegalStateException, match=rf"^{name}\(\) .*transactional\.id"):
             dict(self.CALLS)[name](producer)
 
     def test_a_record_that_is_too_large_is_one_of_the_same_transaction(self, producer_of: Make, broker: EmbeddedBroker) -> None:

@@ -86,6 +86,9 @@ class ErrorCode:
         """The number that travels in an answer under this numbering."""
         return self.number_kip if numbering == "kip" else self.number
 
+    def __repr__(self) -> str:
+        return f"<ErrorCode {self.name} ({self.number})>"
+
     def __reduce__(self) -> tuple[object, ...]:
         return (by_name, (self.name,)) if self.is_known else (_unknown, (self.number,))
 

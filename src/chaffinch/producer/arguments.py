@@ -5,6 +5,7 @@ What concerns the record rather than the call (too large, an illegal topic name)
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -12,7 +13,7 @@ from typing import Any, Final
 from chaffinch.client.arguments import INT32_MAX as INT32_MAX
 from chaffinch.client.arguments import INT64_MAX as INT64_MAX
 from chaffinch.client.arguments import checked_offsets as checked_offsets
-from chaffinch.client.arguments import checked_text, is_number
+from chaffinch.client.arguments import checked_text
 from chaffinch.client.arguments import checked_timeout_ms as checked_timeout_ms
 from chaffinch.client.arguments import checked_topic as checked_topic
 from chaffinch.errors import InvalidTopicException, KafkaException, Stored
@@ -20,6 +21,15 @@ from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord
 
 # Topic.java: legal characters and length; `.` and `..` would be directories.
 _TOPIC_LEGAL: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
+
+# How to write other types as whole numbers, by the name of the type or one of its bases: those of numpy and pandas are not loaded here.
+_WRITE_INSTEAD: Final = {
+    "datetime": "int(value.timestamp() * 1000)",
+    "datetime64": "int(value.astype('datetime64[ms]').astype(int))",
+    "date": "the number of milliseconds since 1970-01-01 UTC",
+    "float": "int(value)",
+    "floating": "int(value)",
+}
 
 
 def content(value: Any, name: str, serializer: Callable[[Any], Any] | None = None) -> bytes | None:
@@ -39,11 +49,21 @@ def checked_number(value: Any, name: str, maximum: int) -> int | None:
     """A partition or timestamp: None, or from 0 up to `maximum`."""
     if value is None:
         return None
-    if not is_number(value):
-        raise TypeError(f"argument {name} must be an int or None, not {type(value).__name__}")
-    if not 0 <= value <= maximum:
-        raise ValueError(f"argument {name} must be from 0 to {maximum}, not {value}")
-    return value
+    number: int = value if type(value) is int else _whole_number(value, name)
+    if not 0 <= number <= maximum:
+        raise ValueError(f"argument {name} must be from 0 to {maximum}, not {number}")
+    return number
+
+
+def _whole_number(value: Any, name: str) -> int:
+    """What is a whole number without being Python's own, as numpy's are; nothing that would have to be rounded or interpreted."""
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)
+        except TypeError:
+            pass
+    hint = next((f": write {how}" for kind, how in _WRITE_INSTEAD.items() if kind in {base.__name__ for base in type(value).__mro__}), "")
+    raise TypeError(f"argument {name} must be an int or None, not {type(value).__name__}{hint}")
 
 
 def checked_headers(headers: Any) -> Headers:

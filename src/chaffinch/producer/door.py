@@ -47,10 +47,10 @@ class Door:
     def check_open(self, what: str) -> None:
         """IllegalStateException where the call is a mistake whatever it is about."""
         if self.is_closed:
-            raise IllegalStateException(f"{what} after close(): the producer is closed")
+            raise IllegalStateException(f"{what}() after close(): the producer is closed")
         if self._sender.is_in_other_process:
             raise IllegalStateException(
-                f"{what} in a forked child: the producer belongs to the process that made it; make one in each process"
+                f"{what}() in a forked child: the producer belongs to the process that made it; make one in each process"
             )
 
     @property
@@ -60,14 +60,14 @@ class Door:
         is_open = self._sender.death is None and not self.is_closed
         return is_open and (transaction is None or transaction.state is State.IN_TRANSACTION)
 
-    def refusal(self) -> KafkaException | None:
+    def refusal(self, call: str = "send") -> KafkaException | None:
         """Why nothing can be sent now. IllegalStateException is raised, because it is the caller's mistake."""
-        self.check_open("send")
+        self.check_open(call)
         if self._sender.death is not None:
             return self._sender.death
         if self.core.transaction is None:
             return None
-        refusal = self.core.transaction.refusal_of_send()
+        refusal = self.core.transaction.refusal_of_send(call)
         if isinstance(refusal, IllegalStateException):
             raise refusal
         return refusal

@@ -92,6 +92,13 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             self._is_watched = True
         return self.__dict__[name]
 
+    def __repr__(self) -> str:
+        # That of the standard class makes a lock, and does not say what the outcome is.
+        if self._state != _base.FINISHED:
+            return f"<{type(self).__name__} pending>"
+        error = self.exception()
+        return f"<{type(self).__name__} done: {self.result()!r}>" if error is None else f"<{type(self).__name__} failed: {error!r}>"
+
     def __await__(self) -> Generator[Any, None, T]:
         """`await future` in any running loop of asyncio."""
         import asyncio  # Loaded already by whoever awaits.

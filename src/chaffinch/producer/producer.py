@@ -26,7 +26,6 @@ from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, record_size
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
@@ -208,6 +207,7 @@ class Producer:
         """
         from chaffinch.producer.table_send import send_table  # pyarrow is loaded by whoever sends tables.
 
+        self._door.check_open("send_table")
         batch_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES
         name = None if topic is None else arguments.checked_topic(topic)
         return send_table(self._door, name, table, batch_bytes, self._clock.wall_ms())
@@ -305,27 +305,30 @@ class Producer:
 
         TimeoutException after `max.block.ms`: call it again, it goes on.
         """
-        self._transact(lambda call: events.InitTransactionsCalled(call=call, deadline_ms=self._block_until_ms()))
+        self._transact("init_transactions", lambda call: events.InitTransactionsCalled(call=call, deadline_ms=self._block_until_ms()))
 
     def begin_transaction(self) -> None:
         """From now on records belong to a transaction."""
-        self._transact(lambda call: events.BeginTransactionCalled(call=call))
+        self._transact("begin_transaction", lambda call: events.BeginTransactionCalled(call=call))
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_metadata: str | GroupMetadata) -> None:
         """Commit a consumer's positions with the transaction; `offsets` are those of the next records to read."""
         checked, group = arguments.checked_offsets(offsets), arguments.checked_group(group_metadata)
-        self._transact(lambda call: events.SendOffsetsCalled(call=call, deadline_ms=self._block_until_ms(), offsets=checked, group=group))
+        self._transact(
+            "send_offsets_to_transaction",
+            lambda call: events.SendOffsetsCalled(call=call, deadline_ms=self._block_until_ms(), offsets=checked, group=group),
+        )
 
     def commit_transaction(self) -> None:
         """Send what waits and commit. Raises the first failed record's own error, or TransactionAbortableException: then abort.
 
         TimeoutException: the commit may have happened; call it again until it returns or raises something else.
         """
-        self._transact(lambda call: events.CommitCalled(call=call, deadline_ms=self._block_until_ms()))
+        self._transact("commit_transaction", lambda call: events.CommitCalled(call=call, deadline_ms=self._block_until_ms()))
 
     def abort_transaction(self) -> None:
         """Give the transaction up. Returns, raises TimeoutException (call it again), or an application-recoverable error."""
-        self._transact(lambda call: events.AbortCalled(call=call, deadline_ms=self._block_until_ms()))
+        self._transact("abort_transaction", lambda call: events.AbortCalled(call=call, deadline_ms=self._block_until_ms()))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -340,24 +343,20 @@ class Producer:
                 self.abort_transaction()
             raise
 
-    def _transactions(self) -> TransactionManager:
+    def _transact(self, name: str, make: Callable[[Future[None]], events.TransactionCall]) -> None:
         if self._core.transaction is None:
-            raise IllegalStateException("this producer has no transactions: give it the option transactional.id")
-        return self._core.transaction
-
-    def _transact(self, make: Callable[[Future[None]], events.TransactionCall]) -> None:
-        self._transactions()
-        self._door.check_open("a transaction's call")
-        self._call(make, None, "a transaction's call")
+            raise IllegalStateException(f"{name}() without transactions: give the producer the option transactional.id")
+        self._door.check_open(name)
+        self._call(make, None, name)
 
     def _block_until_ms(self) -> int:
         return self._clock.now_ms() + self._max_block_ms
 
     def _call(self, make: Callable[[Future[None]], events.Event], timeout_ms: int | None, what: str) -> None:
         if self._sender.is_own_thread:  # Before anything is done: what is refused must not happen all the same.
-            raise IllegalStateException(f"{what} within a delivery callback would wait for itself")
+            raise IllegalStateException(f"{what}() within a callback of the same producer would wait for itself")
         future = self._sender.call(make)
         try:
             future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeoutError:
-            raise TimeoutException(f"{what} is not done after {timeout_ms} ms; it goes on", stored=Stored.POSSIBLY) from None
+            raise TimeoutException(f"{what}() is not done after {timeout_ms} ms; it goes on", stored=Stored.POSSIBLY) from None

@@ -73,7 +73,7 @@ class _Sending:
         asked = None if parts.partitions is None else parts.partitions[rows]
         numbers = rows + first
         with door.lock:
-            stop: Stop | None = door.refusal()
+            stop: Stop | None = door.refusal("send_table")
             partition_count = cluster.partition_count(topic)
         if stop is None and partition_count is None:
             # One answer for all of them: the first row stands for the topic.
@@ -146,7 +146,7 @@ class _Sending:
             memory_bytes=len(data),
         )
         with door.lock:
-            stop = door.refusal()
+            stop = door.refusal("send_table")
             if stop is None and not door.core.accumulator.has_room_for(len(data)):
                 stop = door.wait_for_memory(len(data))
             if stop is None:

@@ -32,7 +32,7 @@ from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdenti
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report
 from chaffinch.producer.core.errors_again import again, as_abortable, as_commit_failed, as_fatal
-from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved
+from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
 from chaffinch.producer.core.transaction_requests import TALKS_TO, Step, Transactional, code_of, partition_codes
 from chaffinch.producer.records import GroupMetadata
 
@@ -104,13 +104,13 @@ class TransactionManager:
             case events.SendOffsetsCalled():
                 return self._send_offsets(event)
 
-    def refusal_of_send(self) -> KafkaException | None:
+    def refusal_of_send(self, call: str = "send") -> KafkaException | None:
         """Why a record cannot be sent now: IllegalStateException outside a transaction, within it what stopped it; None if it can."""
         if self.state is State.IN_TRANSACTION:
             return None
         if self.error is not None and self.state in (State.ABORTABLE_ERROR, State.FATAL_ERROR):
             return as_abortable(self.error) if self.state is State.ABORTABLE_ERROR else again(self.error)
-        return IllegalStateException(f"send outside a transaction: the producer is {self.state.value}; call begin_transaction() first")
+        return IllegalStateException(order_of_calls(call, self.state))
 
     def _move_for(self, move: Move, call: Any) -> list[Effect]:
         """Make the move of a call; the refusal if the state does not allow it."""
@@ -119,7 +119,7 @@ class TransactionManager:
         except IllegalMove as illegal:
             if self.error is not None and (illegal.state, illegal.move) in REFUSED_WITH_ERROR:
                 return [FailCall(call=call, error=again(self.error))]
-            return [FailCall(call=call, error=IllegalStateException(f"{illegal}: that is not possible now"))]
+            return [FailCall(call=call, error=IllegalStateException(order_of_calls(illegal.call, illegal.state)))]
         if move is Move.BEGIN_CALLED:
             self.error, self._is_ended = None, False
         return []
@@ -138,9 +138,7 @@ class TransactionManager:
         )
 
     def _send_offsets(self, event: events.SendOffsetsCalled) -> list[Effect]:
-        refusal = self.refusal_of_send()
-        if isinstance(refusal, IllegalStateException):
-            refusal = IllegalStateException(f"send_offsets_to_transaction outside a transaction: the producer is {self.state.value}")
+        refusal = self.refusal_of_send("send_offsets_to_transaction")
         if refusal is not None:
             return [FailCall(call=event.call, error=again(self.error) if self.error is not None else refusal)]
         if not event.offsets:

@@ -42,6 +42,11 @@ class IllegalMove(Exception):
         self.state = state
         self.move = move
 
+    @property
+    def call(self) -> str:
+        """Name of the call that would have made the move."""
+        return self.move.value.split()[0]
+
     def __str__(self) -> str:
         return f"{self.move.value} while {self.state.value}"
 
@@ -79,6 +84,26 @@ REFUSED_WITH_ERROR: Final = frozenset(
         (State.ABORTABLE_ERROR, Move.COMMIT_CALLED),
     }
 )
+
+
+# What to do about a call that the state does not allow.
+_INSTEAD: Final = {
+    State.UNINITIALIZED: "call init_transactions() first",
+    State.INITIALIZING: "init_transactions() is not done: call it again",
+    State.READY: "no transaction is open: call begin_transaction() first",
+    State.IN_TRANSACTION: "a transaction is open: commit or abort it first",
+    State.COMMITTING: "commit_transaction() is not done: call it again until it returns or raises something else than TimeoutException",
+    State.ABORTABLE_ERROR: "the transaction has failed: call abort_transaction() first",
+    State.ABORTING: "abort_transaction() is not done: call it again",
+    State.FATAL_ERROR: "the producer cannot go on: close it, and start a new one",
+}
+
+
+def order_of_calls(call: str, state: State) -> str:
+    """Why a call cannot be made in this state, and which one comes first."""
+    if call == "init_transactions" and state is not State.UNINITIALIZED:
+        return f"{call}() a second time: once after the start is enough, every transaction begins with begin_transaction()"
+    return f"{call}() is not possible now: {_INSTEAD[state]}"
 
 
 def moved(state: State, move: Move) -> State:
