@@ -235,7 +235,7 @@ def _gap(error: ApiException, situation: Situation) -> Verdict:
         return Resend(error=error, refreshes_metadata=False, possibly_stored=False, waits=False)
     if situation.possibly_stored and (situation.front is not Front.UNSTORED or situation.in_transaction):
         # Either it was never stored, or the broker has forgotten it, as Apache Kafka's forget all but the last batch when they start.
-        # And behind one that is not stored, an earlier attempt may still come, when its number is the next: only another epoch keeps it out.
+        # And behind one that is not stored an earlier attempt may still come when its number is the next: only a new epoch keeps it out.
         return FailAll(error=_unknown_fate(error, situation, "for its place in the sequence"), uses_up_numbers=True)
     if situation.in_transaction and situation.front is Front.CLEAR:
         return FailAll(error=error, uses_up_numbers=True)
