@@ -19,9 +19,11 @@ from chaffinch.errors import (
     codes,
 )
 from chaffinch.producer.core import events
-from chaffinch.producer.core.culprits import BatchAnswer, FailAll, Situation, judge
+from chaffinch.producer.core.batch_answers import BatchAnswer
+from chaffinch.producer.core.culprits import FailAll, Situation, judge
 from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
+from chaffinch.records.byte_columns import NO_ENTRIES
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, TIMED_OUT, Answer, Rig
 
 INVALID = "InvalidRecordException no"
@@ -238,7 +240,7 @@ class TestTime:
     @pytest.mark.parametrize("front", [Front.OPEN, Front.FAILED, Front.UNSTORED])
     def test_no_time_is_left_for_what_is_behind(self, front: Front) -> None:
         """Nobody is told of a gap that another batch has left."""
-        situation = Situation(topic_partition=ORDERS_0, count=1, key_of=lambda _: None, front=front, may_retry=False)
+        situation = Situation(topic_partition=ORDERS_0, count=1, keys_of=lambda _: NO_ENTRIES, front=front, may_retry=False)
         verdict = judge(BatchAnswer(code=codes.OUT_OF_ORDER_SEQUENCE_NUMBER), situation)
         assert isinstance(verdict, FailAll)
         assert isinstance(verdict.error, TimeoutException)

@@ -22,8 +22,10 @@ from chaffinch.records.batch import (
     decode_offsets,
     encode,
     encode_control_batch,
+    keys_at,
     patch_log_append_time,
     patch_offset,
+    payload_of,
     read_control,
     read_header,
     split_in_half,
@@ -198,6 +200,36 @@ class TestWithout:
         same = ("base_offset", "leader_epoch", "attributes", "producer_id", "producer_epoch", "base_sequence")
         assert all(getattr(view.header, name) == getattr(read_header(whole), name) for name in same)
         assert view.header.last_offset_delta == len(kept) - 1
+        # Those bytes that the others would have had from the beginning.
+        alone = encode(columns_of(kept), compression=codec, identity=IDENTITY, base_sequence=8, is_transactional=True, base_offset=40)
+        patch_offset(alone, 0, 40, 6)
+        assert rest == alone
+
+    COUNT = 8300  # Offset deltas take one byte up to 63, two up to 8191, then three.
+
+    @pytest.mark.parametrize("is_known", [False, True], ids=["", "payload known"])
+    @pytest.mark.parametrize("codec", Compression)
+    @pytest.mark.parametrize(
+        "gone",
+        [[0], [COUNT - 1], [62, 63, 64, 65], range(0, COUNT, 100), range(COUNT - 1), range(1, COUNT), [5, *range(100, COUNT)]],
+        ids=["first", "last", "adjacent", "each hundredth", "all but the last", "all but the first", "most"],
+    )
+    def test_deltas_of_other_lengths(self, gone, codec, is_known):
+        columns = RecordColumns.from_lists(
+            [None if index % 7 == 0 else b"%d" % index for index in range(self.COUNT)],
+            [b"v" * (index % 200) for index in range(self.COUNT)],
+            [1_700_000_000_000 + index * 37 % 20_000 for index in range(self.COUNT)],
+        )
+        whole = encode(columns, compression=codec, identity=IDENTITY, base_sequence=8)
+        kept = columns.take(np.setdiff1d(np.arange(self.COUNT), gone))
+        rest = without(whole, gone, payload_of(whole) if is_known else None)
+        assert rest == encode(kept, compression=codec, identity=IDENTITY, base_sequence=8)
+
+    def test_wrong_offset_deltas_are_put_right(self):
+        """They are culprits of another kind, which the broker names; nobody passes them on."""
+        record = bytes([0, 0, 0x80, 0x80, 0x80, 0x80, 0x08, 1, 2]) + b"v\0"
+        rest = without(batch_with_payload(bytes([2 * len(record)]) + record, 1, Compression.NONE), [])
+        assert decode(rest).offsets.tolist() == [0]
 
     def test_nothing_taken_out_leaves_the_same_batch(self):
         whole = encode(RecordColumns.from_lists([b"k"], [b"v"], [3]), identity=IDENTITY, base_sequence=1)
@@ -214,6 +246,34 @@ class TestWithout:
     def test_an_index_outside_the_batch(self, index):
         with pytest.raises(IndexError, match=f"record {index} of 2"):
             without(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), [index])
+
+    @pytest.mark.parametrize(
+        ("payload", "count"),
+        [(b"", 1), (b"\x0e\0\0\0\1\2v\0", 2), (b"\x0e\0\0\0\1\2v\0" * 2, 1), (b"\x10\0\0\0\1\2v\0", 1)],
+        ids=["no record", "one record fewer", "one record more", "cut short"],
+    )
+    def test_lengths_that_lie(self, payload, count):
+        with pytest.raises(CorruptBatch):
+            without(batch_with_payload(payload, count, Compression.NONE), [])
+
+
+class TestKeysAt:
+    @given(
+        drawn=columns_and_rows(min_size=1), data=st.data(), codec=st.sampled_from(Compression), bytes_max=st.sampled_from([0, 5, 63, 400])
+    )
+    def test_as_much_of_each_as_is_asked_for(self, drawn, data, codec, bytes_max):
+        columns, row_list = drawn
+        indices = sorted(data.draw(st.sets(st.integers(0, len(row_list) - 1))))
+        batch = encode(columns, compression=codec)
+        for payload in (None, payload_of(batch)):
+            found = keys_at(batch, np.array(indices, np.int64), bytes_max, payload)
+            keys = [row_list[index][0] for index in indices]
+            assert [found.value(at) for at in range(found.length)] == [None if key is None else key[:bytes_max] for key in keys]
+
+    @pytest.mark.parametrize("index", [-1, 2])
+    def test_a_record_that_is_not_there(self, index):
+        with pytest.raises(CorruptBatch, match=f"record {index}"):
+            keys_at(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), np.array([index]), 10)
 
 
 class TestSplitInHalf:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chaffinch.errors import codes
-from chaffinch.producer.core import culprits, delivery, in_flight
+from chaffinch.producer.core import batch_answers, culprits, delivery, in_flight
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.in_flight import PartitionQueue
@@ -23,13 +23,13 @@ from tests.simulation.mutation import PLAIN, SLOW, TRANSACTIONAL, Mutation, Patc
 
 def shifts_culprits(patch: Patch) -> None:
     """Every culprit but the last is told as the record behind it."""
-    read = culprits.read_answer
+    read = batch_answers.read_answer
 
     def shifted(response: Any, numbering: Any) -> Any:
         answer = read(response, numbering)
-        return replace(answer, blamed=tuple(replace(entry, batch_index=entry.batch_index + 1) for entry in answer.blamed))
+        return replace(answer, blamed=replace(answer.blamed, indices=[index + 1 for index in answer.blamed.indices]))
 
-    patch.setattr(delivery.culprits, "read_answer", shifted)
+    patch.setattr(batch_answers, "read_answer", shifted)
 
 
 def takes_sequences_back(patch: Patch) -> None:
@@ -158,10 +158,10 @@ def blames_all_for_size(patch: Patch) -> None:
     """Once real: a batch that may be stored and is then too large failed as if each of its records were."""
     refused = culprits._refused
 
-    def as_before(answer: Any, error: Any, situation: Any) -> Any:
+    def as_before(answer: Any, situation: Any) -> Any:
         if answer.code is codes.MESSAGE_TOO_LARGE and not answer.blamed:
-            return culprits.FailAll(error=error, uses_up_numbers=situation.possibly_stored)
-        return refused(answer, error, situation)
+            return culprits.FailAll(error=culprits._batch_error(answer, situation), uses_up_numbers=situation.possibly_stored)
+        return refused(answer, situation)
 
     patch.setattr(culprits, "_refused", as_before)
 

@@ -8,16 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.errors import ConfigException, KafkaException, codes
+from chaffinch.errors import ConfigException, ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import culprits
 from chaffinch.producer.core.accumulator import Accumulator, Appended, record_size
-from chaffinch.producer.core.culprits import BatchAnswer, Blamed, Situation, judge
+from chaffinch.producer.core.batch_answers import BatchAnswer, Blamed, read_answer
+from chaffinch.producer.core.culprits import Situation, judge
 from chaffinch.producer.core.errors_again import again, as_abortable
 from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, is_idempotent, parse_options
 from chaffinch.producer.core.topic_facts import TopicFacts
+from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from chaffinch.records.batch import decode
+from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
@@ -136,25 +139,35 @@ class TestAccumulator:
         assert made.oldest_ms() == 2
 
 
+def blamed_of(entries: dict[int, tuple[str | None, ErrorCode | None]]) -> Blamed:
+    indices = sorted(entries)
+    return Blamed(indices=indices, messages=[entries[index][0] for index in indices], codes=[entries[index][1] for index in indices])
+
+
+def test_culprits_in_any_order_and_named_twice_are_ascending_and_there_once() -> None:
+    """The last word about each counts, and each keeps its own code."""
+    entries = [(7, "first", None), (3, None, 45), (7, "last", 32), (-1, "nobody", 2)]
+    errors = [BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=text, chaffinch_error_code=n) for i, text, n in entries]
+    answer = read_answer(PartitionProduceResponse(error_code=87, base_offset=-1, record_errors=errors), "apache")
+    expected = {-1: ("nobody", codes.CORRUPT_MESSAGE), 3: (None, codes.INVALID_COMPACTION_KEY), 7: ("last", codes.INVALID_TIMESTAMP)}
+    assert answer.blamed == blamed_of(expected)
+
+
 ANSWERS = st.builds(
     BatchAnswer,
     code=st.one_of(st.sampled_from(codes.ALL), st.integers(-200, 3000).map(codes.by_number)),
-    blamed=st.lists(
-        st.builds(
-            Blamed,
-            batch_index=st.integers(-3, 14),
-            message=st.none() | st.text(max_size=5),
-            code=st.none() | st.sampled_from(codes.ALL[2:]),
-        ),
+    blamed=st.dictionaries(
+        st.integers(-3, 14),
+        st.tuples(st.none() | st.text(max_size=5), st.none() | st.sampled_from(codes.ALL[2:])),
         max_size=5,
-    ),
+    ).map(blamed_of),
     message=st.none() | st.text(max_size=5),
 )
 SITUATIONS = st.builds(
     Situation,
     topic_partition=st.just(ORDERS_0),
     count=st.integers(1, 12),
-    key_of=st.sampled_from([lambda index: None, lambda index: b"k"]),
+    keys_of=st.sampled_from([lambda indices: ByteColumn.of([None] * len(indices)), lambda indices: ByteColumn.of([b"k"] * len(indices))]),
     possibly_stored=st.booleans(),
     in_transaction=st.booleans(),
     is_idempotent=st.booleans(),

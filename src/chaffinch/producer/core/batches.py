@@ -18,6 +18,8 @@ from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.records import batch as record_batch
+from chaffinch.records.batch_codec import Buffer
+from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
@@ -69,7 +71,7 @@ class ProducerBatch:
     """The leader and the topic to which it went last: when there is another one now, it need not wait."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
-    _decoded: RecordColumns | None = None
+    _payload: Buffer | None = None
 
     @property
     def count(self) -> int:
@@ -95,18 +97,26 @@ class ProducerBatch:
         record_batch.patch_producer(self.data, 0, identity, base_sequence, is_transactional=is_transactional)
 
     def decode(self) -> RecordColumns:
-        """Its records; kept, because where one is asked for, for its error, the others are soon sent without it."""
-        if self._decoded is None:
-            self._decoded = record_batch.decode(self.data)
-        return self._decoded
+        """Its records."""
+        return record_batch.decode(self.data)
+
+    def keys_of(self, indices: Rows, bytes_max: int) -> ByteColumn:
+        """The keys of the records at `indices` (ascending), of each the first `bytes_max` bytes."""
+        return record_batch.keys_at(self.data, indices, bytes_max, self._decompressed())
 
     def without(self, indices: Iterable[int]) -> ProducerBatch | None:
         """A new batch of the records that are not at `indices`, not numbered yet; None when none is left."""
         gone = sorted(set(indices))
-        data = record_batch.without(self.data, gone, self.decode())
+        data = record_batch.without(self.data, gone, self._decompressed())
         if data is None:
             return None
         return self._child(np.delete(self.rows, gone), np.delete(self.timestamps, gone), data, self.position)
+
+    def _decompressed(self) -> Buffer:
+        """Kept, because where keys are asked for, for errors, the other records are soon sent without those."""
+        if self._payload is None:
+            self._payload = record_batch.payload_of(self.data)
+        return self._payload
 
     def halves(self) -> list[ProducerBatch]:
         """Two new batches with its first and second half, not numbered yet; one if it has one record."""
@@ -125,7 +135,7 @@ class ProducerBatch:
 
     def _child(self, rows: Rows, timestamps: npt.NDArray[np.int64], data: bytearray, position: int) -> ProducerBatch:
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
-        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _decoded=None)
+        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _payload=None)
         child.lose_number()
         child.retry_at_ms = 0
         return child

@@ -6,64 +6,79 @@ Made when somebody looks: a table with one bad row in a hundred has many culprit
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from chaffinch.errors import ApiException, Culprit, ErrorCode, Stored, exception_for
 
 if TYPE_CHECKING:
-    from chaffinch.producer.core.culprits import BatchAnswer, Blamed, Situation
+    from chaffinch.producer.core.batch_answers import BatchAnswer
+    from chaffinch.producer.core.culprits import Situation
 
 API: Final = "Produce"
 KEY_BYTES_SHOWN: Final = 60
+KEY_BYTES_KEPT: Final = KEY_BYTES_SHOWN + 1
+"""With one more than is shown, to tell that there is more."""
 
 
 class CulpritErrors(Mapping[int, "ApiException"]):
-    """The error of each record that was blamed, by its index, ascending. `blamed`: indices within the batch."""
+    """The error of each record that was blamed, by its index, ascending; all of them lie within the batch."""
 
-    def __init__(self, blamed: Mapping[int, Blamed], answer: BatchAnswer, situation: Situation) -> None:
-        self._blamed = blamed
+    def __init__(self, answer: BatchAnswer, situation: Situation) -> None:
+        blamed = answer.blamed
         self._answer = answer
-        # Of the keys as much as is shown: the batch itself must not live as long as its errors.
-        keys = {index: key if key is None else key[: KEY_BYTES_SHOWN + 1] for index in blamed for key in (situation.key_of(index),)}
-        self._situation = replace(situation, key_of=keys.get)
-        self._indices = sorted(blamed)
+        self._at = {index: at for at, index in enumerate(blamed.indices)}
+        # Keys, not what gives them: the batch itself must not live as long as its errors.
+        self._keys = situation.keys_of(np.array(blamed.indices, np.int64))
+        self._topic_partition = situation.topic_partition
+        self._count = situation.count
+        self._possibly_stored = situation.possibly_stored
+        self._cause = situation.last_error if situation.possibly_stored else None
         self._made: dict[int, ApiException] = {}
         others = situation.count - len(blamed)
         self._goes_on = _fate_of_others(others, situation) if others else ""
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._indices)
+        return iter(self._at)
 
     def __len__(self) -> int:
-        return len(self._indices)
+        return len(self._at)
 
     def __contains__(self, index: object) -> bool:
-        return index in self._blamed
+        return index in self._at
 
     def __getitem__(self, index: int) -> ApiException:
         made = self._made.get(index)
         if made is None:
-            made = self._made[index] = self._error(culprit_of(self._blamed[index], self._answer))
+            made = self._made[index] = self._error(self._at[index])
         return made
 
-    def _error(self, culprit: Culprit) -> ApiException:
-        situation = self._situation
+    def _error(self, at: int) -> ApiException:
+        culprit = culprit_of(self._answer, at)
         return exception_for(
             culprit.code,
-            message=f"{_named(culprit, situation)} ({_key_text(situation.key_of(culprit.batch_index))}){self._goes_on}",
-            topic_partition=situation.topic_partition,
+            message=f"{self._named(culprit)} ({_key_text(self._keys.value(at))}){self._goes_on}",
+            topic_partition=self._topic_partition,
             culprits=(culprit,),
-            stored=stored(culprit.code, situation) if situation.possibly_stored else Stored.NO,
+            stored=Stored.POSSIBLY if self._possibly_stored else Stored.NO,
             api=API,
-            cause=situation.last_error if situation.possibly_stored else None,
+            cause=self._cause,
         )
 
+    def _named(self, culprit: Culprit) -> str:
+        """The broker's words, and which record they are about unless they say so themselves."""
+        if culprit.message.startswith(f"record {culprit.batch_index} "):
+            return culprit.message
+        return f"record {culprit.batch_index} of {self._count} rejected: {culprit.message}"
 
-def culprit_of(entry: Blamed, answer: BatchAnswer) -> Culprit:
-    """What was said about one record: with the batch's code and words where it has none of its own."""
-    code = answer.code if entry.code is None else entry.code
-    return Culprit(entry.batch_index, code, entry.message or answer.message or code.text)
+
+def culprit_of(answer: BatchAnswer, at: int) -> Culprit:
+    """What was said about one of those blamed: with the batch's code and words where it has none of its own."""
+    blamed = answer.blamed
+    own = blamed.codes[at]
+    code = answer.code if own is None else own
+    return Culprit(blamed.indices[at], code, blamed.messages[at] or answer.message or code.text)
 
 
 def stored(code: ErrorCode, situation: Situation) -> Stored:
@@ -78,13 +93,6 @@ def _fate_of_others(others: int, situation: Situation) -> str:
     if situation.in_transaction:
         return f"; {subject} abort{'' if others > 1 else 's'} with the transaction"
     return f"; {subject} {'are' if others > 1 else 'is'} sent again"
-
-
-def _named(culprit: Culprit, situation: Situation) -> str:
-    """The broker's words, and which record they are about unless they say so themselves."""
-    if culprit.message.startswith(f"record {culprit.batch_index} "):
-        return culprit.message
-    return f"record {culprit.batch_index} of {situation.count} rejected: {culprit.message}"
 
 
 def _key_text(key: bytes | None) -> str:

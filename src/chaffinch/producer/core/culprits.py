@@ -21,18 +21,21 @@ dropped: it could be there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from chaffinch.errors import ApiException, ErrorCode, KafkaException, Stored, TransactionAbortableException, codes, exception_for
-from chaffinch.errors.codes import Numbering
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.errors import ApiException, KafkaException, Stored, TransactionAbortableException, codes, exception_for
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.producer.core.batch_answers import BatchAnswer, Blamed
 from chaffinch.producer.core.culprit_errors import API, CulpritErrors, culprit_of, stored
 from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, HandlerSaid, Question
 from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.topic_facts import UNKNOWN, TopicFacts
-from chaffinch.protocol.messages.produce import PartitionProduceResponse
+from chaffinch.records.byte_columns import ByteColumn
 
 # A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.
 ROUNDS_MAX: Final = 8
@@ -46,33 +49,13 @@ MAY_MEAN_THE_KEY: Final = frozenset({codes.INVALID_RECORD, codes.INVALID_TIMESTA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blamed:
-    """One entry of `record_errors`: the index within the batch, the broker's words, and its own code where the broker gave one."""
-
-    batch_index: int
-    message: str | None = None
-    code: ErrorCode | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchAnswer:
-    """What a broker said about one batch."""
-
-    code: ErrorCode
-    base_offset: int = NO_OFFSET
-    log_append_time_ms: int = -1
-    blamed: Sequence[Blamed] = ()
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """What is known about the batch when the answer comes."""
 
     topic_partition: TopicPartition
     count: int
-    key_of: Callable[[int], bytes | None]
-    """The key of a record of the batch: decodes it, so it is only asked about records that were blamed."""
+    keys_of: Callable[[npt.NDArray[np.int64]], ByteColumn]
+    """The keys of records of the batch, whose indices ascend, as much of each as an error shows: reads the batch."""
     possibly_stored: bool = False
     in_transaction: bool = False
     is_idempotent: bool = True
@@ -163,26 +146,6 @@ class AskForFacts:
 Verdict: TypeAlias = Written | Resend | Renumber | Split | Separate | FailAll | AskForFacts | AskHandler
 
 
-def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> BatchAnswer:
-    """A partition's part of a Produce answer, in the words of the error table."""
-    blamed = tuple(
-        Blamed(
-            batch_index=entry.batch_index,
-            message=entry.batch_index_error_message,
-            # A single record has no sequence of its own: 45 beside an index is always INVALID_COMPACTION_KEY.
-            code=None if entry.chaffinch_error_code is None else codes.by_number(entry.chaffinch_error_code, "kip", has_culprits=True),
-        )
-        for entry in response.record_errors
-    )
-    return BatchAnswer(
-        code=codes.by_number(response.error_code, numbering, has_culprits=bool(blamed), message=response.error_message),
-        base_offset=response.base_offset,
-        log_append_time_ms=response.log_append_time_ms,
-        blamed=blamed,
-        message=response.error_message,
-    )
-
-
 def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
     """Whether a verdict says that a batch is surely not stored; `possibly_stored`: what its earlier attempts say."""
     match verdict:
@@ -207,19 +170,19 @@ def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
         return AskForFacts()
     answer = recognised(answer, situation)
     code, handling = answer.code, handling_of(answer.code, in_transaction=situation.in_transaction)
-    error = _batch_error(answer, situation)
     if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
-        return _unknown_topic(answer, error, situation)
+        return _unknown_topic(answer, situation)
     if handling in RETRIED:
-        return _retried(code, error, situation)
+        return _retried(answer, situation)
     if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.blamed and not situation.possibly_stored:
-        return Split(error=error)
+        return Split(error=_batch_error(answer, situation))
     if code in GAP_CODES and not answer.blamed and situation.is_idempotent:
-        return _gap(error, situation)
-    return _refused(answer, error, situation)
+        return _gap(_batch_error(answer, situation), situation)
+    return _refused(answer, situation)
 
 
-def _retried(code: ErrorCode, error: ApiException, situation: Situation) -> Verdict:
+def _retried(answer: BatchAnswer, situation: Situation) -> Verdict:
+    code, error = answer.code, _batch_error(answer, situation)
     possibly_stored = code in POSSIBLY_STORED_CODES
     if situation.may_retry:
         return Resend(error=error, refreshes_metadata=code.refreshes_metadata, possibly_stored=possibly_stored)
@@ -258,44 +221,47 @@ def _too_late(error: ApiException, situation: Situation) -> ApiException:
     return _as_abortable(late, situation)
 
 
-def _unknown_topic(answer: BatchAnswer, error: ApiException, situation: Situation) -> Verdict:
+def _unknown_topic(answer: BatchAnswer, situation: Situation) -> Verdict:
     """KIP-1038: the handler decides record by record. FAIL comes before SWALLOW, SWALLOW before RETRY, and time limits end RETRY."""
+    error = _batch_error(answer, situation)
     if situation.is_unknown_too_long:
         return FailAll(error=_as_abortable(error, situation), uses_up_numbers=situation.possibly_stored)
     if Question.UNKNOWN_TOPIC not in situation.questions:
-        return _retried(answer.code, error, situation)
+        return _retried(answer, situation)
     everyone = range(situation.count)
     if situation.said is None:
         return AskHandler(question=Question.UNKNOWN_TOPIC, errors={index: _batch_error(answer, situation) for index in everyone})
     said = situation.said
     if len(said.retried) == situation.count:
-        return _retried(answer.code, error, situation)
+        return _retried(answer, situation)
     if situation.possibly_stored:
         return FailAll(error=_as_abortable(error, situation), uses_up_numbers=True)
     failed = [index for index in everyone if index not in said.swallowed and index not in said.retried]
-    return _apart(error, {index: _as_abortable(_batch_error(answer, situation), situation) for index in failed}, situation, waits=True)
+    return _apart(answer, {index: _as_abortable(_batch_error(answer, situation), situation) for index in failed}, situation, waits=True)
 
 
-def _refused(answer: BatchAnswer, error: ApiException, situation: Situation) -> Verdict:
+def _refused(answer: BatchAnswer, situation: Situation) -> Verdict:
     errors = _culprit_errors(answer, situation)
     if not errors and Question.REJECTED in situation.questions and situation.count == 1 and answer.code is codes.MESSAGE_TOO_LARGE:
-        errors = {0: error}
+        errors = {0: _batch_error(answer, situation)}
     if not errors:
+        error = _batch_error(answer, situation)
         if situation.possibly_stored and answer.code is codes.MESSAGE_TOO_LARGE and situation.count > 1:
             # Were it surely not stored it would be split: of no record in it is it known that it is too large.
             return FailAll(error=_unknown_fate(error, situation, "as too large, all its records together"), uses_up_numbers=True)
         return FailAll(error=error, uses_up_numbers=situation.possibly_stored)
     if situation.possibly_stored:
+        error = _batch_error(answer, situation)
         why = f"because of other records ({', '.join(str(c.batch_index) for c in error.culprits[:5])})"
         return FailAll(error=_unknown_fate(error, situation, why), errors=errors, uses_up_numbers=True)
     if Question.REJECTED in situation.questions and situation.said is None:
         asked = {index: error for index, error in errors.items() if error.code in REJECTED_CODES}
         if asked:
             return AskHandler(question=Question.REJECTED, errors=asked)
-    return _apart(error, errors, situation)
+    return _apart(answer, errors, situation)
 
 
-def _apart(error: ApiException, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
+def _apart(answer: BatchAnswer, errors: Mapping[int, ApiException], situation: Situation, *, waits: bool = False) -> Verdict:
     """The records in `errors` fail unless the handler drops them; the others go on without them, or fail with their transaction."""
     said = situation.said or NOTHING_SAID
     if situation.said is not None:
@@ -304,11 +270,12 @@ def _apart(error: ApiException, errors: Mapping[int, ApiException], situation: S
         first = errors[min(errors)]
         others = situation.count - len(errors) - len(said.swallowed)
         message = f"not at fault, but aborted with the transaction: {len(errors)} of the batch's {situation.count} records were rejected"
+        named = _batch_error(answer, situation).culprits
         innocent = TransactionAbortableException(
-            message, topic_partition=situation.topic_partition, culprits=error.culprits, stored=Stored.NO, api=API
+            message, topic_partition=situation.topic_partition, culprits=named, stored=Stored.NO, api=API
         )
         innocent.__cause__ = first
-        return FailAll(error=innocent if others else first, errors=errors, dropped=said.swallowed)
+        return FailAll(error=innocent if others else _as_abortable(first, situation), errors=errors, dropped=said.swallowed)
     halves = not waits and situation.rounds + 1 > ROUNDS_MAX
     return Separate(errors=errors, halves=halves, dropped=said.swallowed, waits=waits)
 
@@ -320,10 +287,8 @@ def _needs_facts(answer: BatchAnswer, situation: Situation) -> bool:
     if answer.code is codes.NOT_ENOUGH_REPLICAS:
         return True
     if answer.code is codes.CORRUPT_MESSAGE:
-        return any(situation.key_of(index) is None for index in range(situation.count))
-    return answer.code in MAY_MEAN_THE_KEY and any(
-        _is_within(entry, situation) and _is_vague(entry) and situation.key_of(entry.batch_index) is None for entry in answer.blamed
-    )
+        return bool(_keyless(range(situation.count), situation))
+    return answer.code in MAY_MEAN_THE_KEY and _are_within(answer, situation) and bool(_keyless(_vague(answer.blamed), situation))
 
 
 def recognised(answer: BatchAnswer, situation: Situation) -> BatchAnswer:
@@ -333,40 +298,49 @@ def recognised(answer: BatchAnswer, situation: Situation) -> BatchAnswer:
         message = f"min.insync.replicas is {facts.min_insync_replicas}, and the topic has {facts.replica_count} replicas"
         return BatchAnswer(code=codes.INCONSISTENT_REPLICATION_FACTOR, message=message)
     if answer.code is codes.CORRUPT_MESSAGE and facts.is_compacted:
-        keyless = [Blamed(batch_index=i) for i in range(situation.count) if situation.key_of(i) is None]
-        return BatchAnswer(code=codes.INVALID_COMPACTION_KEY, blamed=keyless) if keyless else answer
-    if answer.code in MAY_MEAN_THE_KEY and facts.is_compacted:
-        blamed = [_with_compaction_code(entry, situation) for entry in answer.blamed]
-        return BatchAnswer(code=answer.code, blamed=blamed, message=answer.message)
+        keyless = _keyless(range(situation.count), situation)
+        return BatchAnswer(code=codes.INVALID_COMPACTION_KEY, blamed=Blamed.plainly(keyless)) if keyless else answer
+    if answer.code in MAY_MEAN_THE_KEY and facts.is_compacted and _are_within(answer, situation):
+        blamed = answer.blamed
+        at_fault = set(_keyless(_vague(blamed), situation))
+        own = [
+            codes.INVALID_COMPACTION_KEY if index in at_fault else code for index, code in zip(blamed.indices, blamed.codes, strict=True)
+        ]
+        return replace(answer, blamed=replace(blamed, codes=own))
     return answer
 
 
-def _with_compaction_code(entry: Blamed, situation: Situation) -> Blamed:
-    if _is_vague(entry) and _is_within(entry, situation) and situation.key_of(entry.batch_index) is None:
-        return Blamed(batch_index=entry.batch_index, message=entry.message, code=codes.INVALID_COMPACTION_KEY)
-    return entry
+def _keyless(indices: Sequence[int], situation: Situation) -> list[int]:
+    """Which of these records, ascending and within the batch, have no key."""
+    if not indices:
+        return []
+    asked = np.array(indices, np.int64)
+    valid = situation.keys_of(asked).valid
+    return [] if valid is None else asked[valid == 0].tolist()
 
 
-def _is_vague(entry: Blamed) -> bool:
-    """Whether a null key may be what was meant. It is looked at before the timestamp, by every broker."""
-    return entry.code is None or entry.code is codes.INVALID_RECORD
+def _vague(blamed: Blamed) -> list[int]:
+    """Where a null key may be what was meant. It is looked at before the timestamp, by every broker."""
+    return [index for index, code in zip(blamed.indices, blamed.codes, strict=True) if code is None or code is codes.INVALID_RECORD]
 
 
-def _is_within(entry: Blamed, situation: Situation) -> bool:
-    return 0 <= entry.batch_index < situation.count
+def _are_within(answer: BatchAnswer, situation: Situation) -> bool:
+    """Whether all who are blamed are there."""
+    indices = answer.blamed.indices
+    return not indices or (indices[0] >= 0 and indices[-1] < situation.count)
 
 
 def _batch_error(answer: BatchAnswer, situation: Situation) -> ApiException:
     """The error of the batch as a whole; it lists the culprits unless one of them cannot be."""
-    outside = [entry.batch_index for entry in answer.blamed if not _is_within(entry, situation)]
-    message = answer.message
-    if outside:
-        message = f"the broker blamed record {outside[0]} of a batch of {situation.count}" + (f": {message}" if message else "")
+    message, are_within = answer.message, _are_within(answer, situation)
+    if not are_within:
+        outside = next(index for index in answer.blamed.indices if not 0 <= index < situation.count)
+        message = f"the broker blamed record {outside} of a batch of {situation.count}" + (f": {message}" if message else "")
     return exception_for(
         answer.code,
         message=message,
         topic_partition=situation.topic_partition,
-        culprits=() if outside else tuple(culprit_of(entry, answer) for entry in answer.blamed),
+        culprits=tuple(culprit_of(answer, at) for at in range(len(answer.blamed))) if are_within else (),
         stored=stored(answer.code, situation),
         api=API,
         cause=situation.last_error if situation.possibly_stored else None,
@@ -375,9 +349,7 @@ def _batch_error(answer: BatchAnswer, situation: Situation) -> ApiException:
 
 def _culprit_errors(answer: BatchAnswer, situation: Situation) -> Mapping[int, ApiException]:
     """Each culprit's own error by its index; empty when none is named, or one that cannot be: then nobody knows who is meant."""
-    if not all(_is_within(entry, situation) for entry in answer.blamed):
-        return {}
-    return CulpritErrors({entry.batch_index: entry for entry in answer.blamed}, answer, situation)
+    return CulpritErrors(answer, situation) if answer.blamed and _are_within(answer, situation) else {}
 
 
 def _unknown_fate(error: ApiException, situation: Situation, why: str) -> ApiException:

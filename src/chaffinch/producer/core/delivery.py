@@ -6,15 +6,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
 from chaffinch.errors import KafkaException, NetworkException, Stored, TimeoutException, UnsupportedVersionException, codes
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
-from chaffinch.producer.core import culprits
+from chaffinch.producer.core import batch_answers, culprits
+from chaffinch.producer.core.batch_answers import BatchAnswer
 from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.culprits import BatchAnswer, Situation
+from chaffinch.producer.core.culprit_errors import KEY_BYTES_KEPT
+from chaffinch.producer.core.culprits import Situation
 from chaffinch.producer.core.effects import AskHandler
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import HandlerSaid
@@ -66,7 +68,7 @@ class Delivery:
                 )
                 self._lost(batch, error, now_ms, was_sent=True)
             else:
-                self.judge(batch, culprits.read_answer(part, event.numbering), now_ms)
+                self.judge(batch, batch_answers.read_answer(part, event.numbering), now_ms)
 
     def written(self, event: Written, now_ms: int) -> None:
         """A request without an answer (acks=0) is out: that is all anybody will ever know."""
@@ -132,18 +134,10 @@ class Delivery:
             batch.unknown_since_ms = now_ms
         unknown_ms = 0 if batch.unknown_since_ms is None else now_ms - batch.unknown_since_ms
         facts = self.facts.get(batch.topic_partition.topic, UNKNOWN)
-        decoded: list[Any] = []
-
-        def key_of(index: int) -> bytes | None:
-            if not decoded:
-                decoded.append(batch.decode())
-            key: bytes | None = decoded[0].key(index)
-            return key
-
         return Situation(
             topic_partition=batch.topic_partition,
             count=batch.count,
-            key_of=key_of,
+            keys_of=partial(batch.keys_of, bytes_max=KEY_BYTES_KEPT),
             possibly_stored=batch.possibly_stored,
             in_transaction=self._transaction is not None,
             is_idempotent=self._wiring.is_idempotent,

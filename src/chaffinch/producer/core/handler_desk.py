@@ -11,8 +11,8 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import culprits, events
 from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.batch_answers import BatchAnswer
 from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.culprits import BatchAnswer
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question
 from chaffinch.producer.core.outstanding import Outstanding

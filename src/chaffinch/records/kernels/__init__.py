@@ -28,8 +28,10 @@ LOOPS: dict[str, str] = {
     "gather": "gather",
     "murmur2_partitions": "murmur2",
     "murmur2_of_key": "murmur2",
+    "find_keys": "keys",
     "walk": "walk",
     "retain": "retain",
+    "renumber": "retain",
     "walk_messages": "messages",
     "convert_messages": "messages",
     "unframe_snappy": "snappy",
@@ -50,8 +52,10 @@ class Loops:
     gather: Callable[..., int]
     murmur2_partitions: Callable[..., int]
     murmur2_of_key: Callable[[bytes, int], int]
+    find_keys: Callable[..., int]
     walk: Callable[..., int]
     retain: Callable[..., int]
+    renumber: Callable[..., int]
     walk_messages: Callable[..., int]
     convert_messages: Callable[..., int]
     unframe_snappy: Callable[..., int]

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from chaffinch.records.kernels.compiled import BYTES, BYTES_OUT, INT64, compiled, copy_bytes, inlined
-from chaffinch.records.kernels_reference.byte_lists import Bytes
+from chaffinch.records.kernels.compiled import BYTES, BYTES_OUT, INT64, INT64S_OUT, compiled, copy_bytes, inlined
+from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
+from chaffinch.records.kernels_reference.retain import BASE, LARGEST
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX
 
 
@@ -75,4 +76,45 @@ def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> in
             copy_bytes(out, written, payload, rest, end - rest)
             written += end - rest
         position = end
+    return written
+
+
+@compiled(BYTES, BYTES, INT64, BYTES_OUT, INT64S_OUT)
+def renumber(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
+    position, written, number = 0, 0, 0
+    base: Any = np.int64(base_timestamp)
+    largest: Any = base
+    for index in range(keeps.size):
+        length, body = _read(payload, position, payload.size, INT32_BYTES_MAX)
+        if body < 0 or length < 1 or length > payload.size - body:
+            return -1
+        position = body + length
+        if not keeps[index]:
+            continue
+        delta, rest = _read(payload, body + 1, position, INT64_BYTES_MAX)
+        if rest < 0:
+            return -1
+        _, rest = _read(payload, rest, position, INT32_BYTES_MAX)
+        if rest < 0:
+            return -1
+        timestamp: Any = base_timestamp + delta
+        if number == 0:
+            base = largest = timestamp
+        largest = max(largest, timestamp)
+        delta = timestamp - base
+        size = 1 + _varint_size(delta) + _varint_size(number) + position - rest
+        # The one check of the output: everything below writes `size` bytes and its length before them.
+        if out.size - written < _varint_size(size) + size:
+            return -1
+        written = _write_varint(out, written, size)
+        out[written] = payload[body]
+        written = _write_varint(out, written + 1, delta)
+        written = _write_varint(out, written, number)
+        copy_bytes(out, written, payload, rest, position - rest)
+        written += position - rest
+        number += 1
+    if position != payload.size:
+        return -1
+    if number:
+        times[BASE], times[LARGEST] = base, largest
     return written

@@ -1,14 +1,19 @@
-"""Copying some of a payload's records: what compaction does with every batch that it thins out."""
+"""Copying some of a payload's records: as they are, for compaction, or as a batch of their own, for innocents that go without culprits."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from chaffinch.records.kernels_reference.byte_lists import Bytes
+from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, read_varint, wrap_int64, write_varint
 
 GROWTH_BYTES_MAX = 14
 """What a record may grow by when its timestamp delta changes: 9 bytes of the delta, 4 of the length, and one to spare."""
+RENUMBERED_GROWTH_BYTES_MAX = GROWTH_BYTES_MAX + 4
+"""The same where the offset delta changes too: one that was wrong may become longer."""
+BASE, LARGEST = 0, 1
+TIMES_LENGTH = 2
+"""What `renumber` says of the timestamps: the first one, and the largest."""
 
 
 def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> int:
@@ -38,5 +43,43 @@ def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> in
         position = end
     if len(written) > len(out):
         return -1
+    out[: len(written)] = np.frombuffer(bytes(written), np.uint8)
+    return len(written)
+
+
+def renumber(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
+    """As `retain`, but as a batch of their own: offset deltas from 0 on, timestamp deltas against the first record copied.
+
+    `keeps`: as many as `payload` holds records, else -1 is returned too. `base_timestamp` (ms): that of `payload`. `times`: BASE and
+    LARGEST of the records copied, modulo 2^64; unchanged without any.
+    """
+    data = payload.tobytes()
+    written = bytearray()
+    stamps: list[int] = []
+    position = 0
+    for keep in keeps.tolist():
+        length, body = read_varint(data, position, len(data), INT32_BYTES_MAX)
+        if body < 0 or length < 1 or length > len(data) - body:
+            return -1
+        position = body + length
+        if not keep:
+            continue
+        delta, rest = read_varint(data, body + 1, position, INT64_BYTES_MAX)
+        if rest < 0:
+            return -1
+        _, rest = read_varint(data, rest, position, INT32_BYTES_MAX)
+        if rest < 0:
+            return -1
+        stamps.append(wrap_int64(base_timestamp + delta))
+        record = bytearray(data[body : body + 1])
+        write_varint(record, wrap_int64(stamps[-1] - stamps[0]))
+        write_varint(record, len(stamps) - 1)
+        record += data[rest:position]
+        write_varint(written, len(record))
+        written += record
+    if position != len(data) or len(written) > len(out):
+        return -1
+    if stamps:
+        times[BASE], times[LARGEST] = stamps[0], max(stamps)
     out[: len(written)] = np.frombuffer(bytes(written), np.uint8)
     return len(written)

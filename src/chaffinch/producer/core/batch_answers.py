@@ -1,0 +1,72 @@
+"""What a broker said about one batch, in the words of the error table: the code that stands for all, and who is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chaffinch.errors import ErrorCode, codes
+from chaffinch.errors.codes import Numbering
+from chaffinch.identifiers import NO_OFFSET
+from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blamed:
+    """What `record_errors` says, as columns: the indices within the batch, ascending and each once, the broker's words about each, and each
+    one's own code where the broker gave one. Not an object each: most culprits are only counted."""
+
+    indices: Sequence[int]
+    messages: Sequence[str | None]
+    codes: Sequence[ErrorCode | None]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @classmethod
+    def plainly(cls, indices: Sequence[int]) -> Blamed:
+        """Without a word about each."""
+        nothing = [None] * len(indices)
+        return cls(indices=indices, messages=nothing, codes=nothing)
+
+
+NOBODY: Final = Blamed.plainly(())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAnswer:
+    """What a broker said about one batch."""
+
+    code: ErrorCode
+    base_offset: int = NO_OFFSET
+    log_append_time_ms: int = -1
+    blamed: Blamed = NOBODY
+    message: str | None = None
+
+
+def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> BatchAnswer:
+    """A partition's part of a Produce answer, in the words of the error table."""
+    blamed = NOBODY if not response.record_errors else _read_blamed(response.record_errors)
+    return BatchAnswer(
+        code=codes.by_number(response.error_code, numbering, has_culprits=bool(blamed), message=response.error_message),
+        base_offset=response.base_offset,
+        log_append_time_ms=response.log_append_time_ms,
+        blamed=blamed,
+        message=response.error_message,
+    )
+
+
+def _read_blamed(entries: Sequence[BatchIndexAndErrorMessage]) -> Blamed:
+    """Of one that is named twice the last word counts."""
+    by_index = {entry.batch_index: entry for entry in entries}
+    indices = sorted(by_index)
+    ascending = [by_index[index] for index in indices]
+    # A single record has no sequence of its own: 45 beside an index is always INVALID_COMPACTION_KEY.
+    numbers = [entry.chaffinch_error_code for entry in ascending]
+    known = {number: None if number is None else codes.by_number(number, "kip", has_culprits=True) for number in set(numbers)}
+    return Blamed(
+        indices=indices,
+        messages=[entry.batch_index_error_message for entry in ascending],
+        codes=[known[number] for number in numbers],
+    )
