@@ -7,7 +7,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 from chaffinch.errors import InvalidTopicException, Stored
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
@@ -88,10 +88,6 @@ def checked_timeout_ms(timeout: Any) -> int | None:
     if not timeout >= 0:
         raise ValueError(f"argument timeout must be None or a number of seconds from 0 up, not {timeout!r}")
     return int(min(timeout, TIMEOUT_MAX_S) * 1000)
-
-
-def is_number(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def whole(value: Any) -> int | None:

@@ -5,22 +5,17 @@ What concerns the record rather than the call (too large, an illegal topic name)
 
 from __future__ import annotations
 
-import operator
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from chaffinch.client.arguments import INT32_MAX as INT32_MAX
 from chaffinch.client.arguments import INT64_MAX as INT64_MAX
 from chaffinch.client.arguments import checked_offsets as checked_offsets
-from chaffinch.client.arguments import checked_text
+from chaffinch.client.arguments import checked_text, whole
 from chaffinch.client.arguments import checked_timeout_ms as checked_timeout_ms
 from chaffinch.client.arguments import checked_topic as checked_topic
-from chaffinch.errors import InvalidTopicException, KafkaException, Stored
+from chaffinch.client.arguments import illegal_topic as illegal_topic
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord
-
-# Topic.java: legal characters and length; `.` and `..` would be directories.
-_TOPIC_LEGAL: Final = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 
 # How to write other types as whole numbers, by the name of the type or one of its bases: those of numpy and pandas are not loaded here.
 _WRITE_INSTEAD: Final = {
@@ -49,21 +44,18 @@ def checked_number(value: Any, name: str, maximum: int) -> int | None:
     """A partition or timestamp: None, or from 0 up to `maximum`."""
     if value is None:
         return None
-    number: int = value if type(value) is int else _whole_number(value, name)
+    number = whole(value)
+    if number is None:
+        raise _type_error(value, name)
     if not 0 <= number <= maximum:
         raise ValueError(f"argument {name} must be from 0 to {maximum}, not {number}")
     return number
 
 
-def _whole_number(value: Any, name: str) -> int:
-    """What is a whole number without being Python's own, as numpy's are; nothing that would have to be rounded or interpreted."""
-    if not isinstance(value, bool):
-        try:
-            return operator.index(value)
-        except TypeError:
-            pass
+def _type_error(value: Any, name: str) -> TypeError:
+    """Nothing is rounded or interpreted; the error says how to write the value as a whole number."""
     hint = next((f": write {how}" for kind, how in _WRITE_INSTEAD.items() if kind in {base.__name__ for base in type(value).__mro__}), "")
-    raise TypeError(f"argument {name} must be an int or None, not {type(value).__name__}{hint}")
+    return TypeError(f"argument {name} must be an int or None, not {type(value).__name__}{hint}")
 
 
 def checked_headers(headers: Any) -> Headers:
@@ -90,14 +82,6 @@ def record_of(record: Any, others: Mapping[str, Any]) -> ProducerRecord | None:
     if given:
         raise TypeError(f"argument {given[0]} is given beside a ProducerRecord, which has its own")
     return record
-
-
-def illegal_topic(topic: str) -> KafkaException | None:
-    """The error of a topic name that no broker would accept; None if it is legal."""
-    if _TOPIC_LEGAL.fullmatch(topic):
-        return None
-    text = f"topic {topic!r} is not a legal name: letters, digits, '.', '_' and '-', at most 249 of them"
-    return InvalidTopicException(text, stored=Stored.NO)
 
 
 def checked_callback(callback: Any) -> Callable[..., object]:
