@@ -20,7 +20,6 @@ from chaffinch.producer import arguments
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.core.transaction_moves import State
 from chaffinch.producer.futures import futures_of
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.records import ProducerRecord
@@ -44,6 +43,13 @@ class Door:
         self._block_ms: Final[int] = settings["max.block.ms"]
         self._retry_unknown_ms: Final[int] = settings["retry.unknown.topic.partition.ms"]
 
+    def close(self) -> None:
+        """Let nobody in any more; who waits hears of it."""
+        with self.lock:
+            self.is_closed = True
+            self.core.shut()
+            self.lock.notify_all()
+
     def check_open(self, what: str) -> None:
         """IllegalStateException where the call is a mistake whatever it is about."""
         if self.is_closed:
@@ -52,13 +58,6 @@ class Door:
             raise IllegalStateException(
                 f"{what}() in a forked child: the producer belongs to the process that made it; make one in each process"
             )
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether `refusal` would say None; cheap, for what is done with every record. With the lock held."""
-        transaction = self.core.transaction
-        is_open = self._sender.death is None and not self.is_closed
-        return is_open and (transaction is None or transaction.state is State.IN_TRANSACTION)
 
     def refusal(self, call: str = "send") -> KafkaException | None:
         """Why nothing can be sent now. IllegalStateException is raised, because it is the caller's mistake."""

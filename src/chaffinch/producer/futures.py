@@ -46,6 +46,12 @@ SHARED_LOCK: Final = threading.Lock()
 class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     """The outcome of one `send`. It cannot be cancelled: what was handed over may be on its way."""
 
+    # What `send` sets. Slots cost the same whatever was set before; of other attributes Python may have to make a dictionary each time.
+    __slots__ = ("batch", "index")
+    batch: Receipts | None
+    """What it shares its outcome with, unless it has one of its own, or is watched; it is the one at `index`."""
+    index: int
+
     # What the standard constructor sets per instance, as defaults of the class; `_condition`, `_waiters` and `_done_callbacks` are
     # missing until __getattr__ makes them.
     _completer: ClassVar[weakref.ref[Completer] | None] = None
@@ -53,9 +59,6 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     _own_state: str = _base.PENDING
     _result: T | None = None
     _exception: BaseException | None = None
-    batch: Receipts | None = None
-    """What it shares its outcome with, unless it has one of its own, or is watched; it is the one at `index`."""
-    index = 0
     _result_of: Callable[[int], T] | None = None
     """Makes the result, of `index`, once somebody asks for it: see `complete_all`."""
     _is_watched = False
@@ -79,6 +82,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         self._own_state = state
 
     def __getattr__(self, name: str) -> Any:
+        if name in _UNSET:
+            return _UNSET[name]
         if name not in _PARTS:
             raise AttributeError(name)
         with SHARED_LOCK:
@@ -198,6 +203,7 @@ def futures_of(completer: Completer) -> type[RecordFuture[Any]]:
     return own
 
 
+_UNSET: Final[dict[str, Any]] = {"batch": None, "index": 0}
 _PARTS: Final[dict[str, Any]] = {"_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}
 
 

@@ -116,24 +116,36 @@ class Producer:
         if on_delivery is not None:
             future.on_delivery = outcomes.calling(arguments.checked_callback(on_delivery))
         if (
-            (type(value) is bytes or value is None)
+            self._is_plain
+            and (type(value) is bytes or value is None)
             and (key is None or type(key) is bytes)
             and partition is None
             and timestamp_ms is None
             and not headers
             and type(topic) is str
-            and self._is_plain
         ):
-            # What follows does the same, and asks more questions.
+            # What `_send` does, where nothing is to be asked or decided. In a method of its own, whose closures would cost something here.
             with self._lock:
-                if self._door.may_pass:
-                    receipts = self._core.join(topic, key, value, self._clock.wall_ms(), future)
-                    if receipts is not None:
-                        if on_delivery is None:
-                            future.batch, future.index = receipts, len(receipts) - 1
-                        else:
-                            receipts.apart.append(len(receipts) - 1)
-                        return future
+                if (receipts := self._core.join(topic, key, value, self._clock.wall_ms(), future)) is not None:
+                    if on_delivery is None:
+                        future.batch, future.index = receipts, len(receipts) - 1
+                    else:
+                        receipts.apart.append(len(receipts) - 1)
+                    return future
+        self._send(future, topic, value, key, partition, timestamp_ms, headers)
+        return future
+
+    def _send(
+        self,
+        future: RecordFuture[RecordMetadata],
+        topic: str | ProducerRecord,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp_ms: int | None,
+        headers: Headers | None,
+    ) -> None:
+        """Check a record step by step, and put it into its batch; or settle its future."""
         record = arguments.record_of(
             topic, {"value": value, "key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": headers}
         )
@@ -158,7 +170,6 @@ class Producer:
             future.complete(RecordMetadata(name, -1 if partition is None else partition, timestamp_ms=timestamp, dropped=True))
         elif stop is not None:
             future.fail(stop)
-        return future
 
     def _append(
         self,
@@ -232,8 +243,7 @@ class Producer:
         with self._changed:
             if self._door.is_closed:
                 return
-            self._door.is_closed = True
-            self._changed.notify_all()
+            self._door.close()
         deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
         silent_s = INTERRUPTED_SILENT_S if is_interrupted else SILENT_S
         join_ms = None

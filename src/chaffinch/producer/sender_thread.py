@@ -107,6 +107,7 @@ class SenderThread:
         """In a forked child: close the child's copies of the connections, and say from now on whose producer this is."""
         self.is_in_other_process = True
         self.death = IllegalStateException("the producer belongs to the process that made it, not to its forked child")
+        self.core.shut()
         self._network.close()
 
     def abandon(self, after_last: Callable[[], None]) -> None:
@@ -205,6 +206,7 @@ class SenderThread:
         """Settle everybody: records, callers, and whoever calls from now on."""
         with self.changed:
             self.death = death
+            self.core.shut()
             effects, self._outbox = [*self._untold, *self._outbox], []
             # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
             given_up = self.core.give_up(death)

@@ -187,23 +187,6 @@ class Accumulator:
         queue = self._queues.get(topic_partition)
         return None if queue is None else queue.growing
 
-    def join(
-        self, growing: OpenBatch, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any, size: int
-    ) -> Receipts | None:
-        """`append` where nothing is to be decided: the batch still grows and has room, there is memory, the record has no headers.
-
-        Where the receipt is now, the last of all; its owner says whether it is told apart. None: not appended.
-        """
-        if growing.size + size >= growing.bytes_max or size > self.memory_free:
-            return None
-        growing.keys.append(key)
-        growing.values.append(value)
-        growing.timestamps.append(timestamp_ms)
-        growing.receipts.append(receipt)
-        growing.size += size
-        self.memory_free -= size
-        return growing.receipts
-
     def begins_batch(self, topic_partition: TopicPartition, size: int) -> bool:
         """Whether a record of `size` bytes would begin a batch: none is growing, or it does not fit; then that one is closed."""
         queue = self._queues.get(topic_partition)

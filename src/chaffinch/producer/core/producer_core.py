@@ -102,6 +102,7 @@ class ProducerCore:
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
         self._places_version = -1
         self._record_bytes_max: int = settings["max.request.size"] - BATCH_OVERHEAD_BYTES
+        self._is_shut = False
         self._lanes: dict[str, OpenBatch] = {}
         """Per topic the batch that its records without a key join."""
         self._facts_under_way: set[str] = set()
@@ -168,11 +169,30 @@ class ProducerCore:
 
         The batch's receipts, this one the last of them; None when it must be done step by step: something is to be decided.
         """
-        size = RECORD_OVERHEAD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
-        growing = self._lanes.get(topic) if key is None or not self.partitioner.hashes_keys else self._growing_of_key(topic, key)
-        if growing is None or size > self._record_bytes_max:
+        transaction = self.transaction
+        if self._is_shut or (transaction is not None and transaction.state is not State.IN_TRANSACTION):
             return None
-        return self.accumulator.join(growing, key, value, timestamp_ms, receipt, size)
+        size = RECORD_OVERHEAD_BYTES + (len(value) if value else 0)
+        if key is None:
+            growing = self._lanes.get(topic)
+        else:
+            size += len(key)
+            growing = self._growing_of_key(topic, key) if self.partitioner.hashes_keys else self._lanes.get(topic)
+        accumulator = self.accumulator
+        if growing is None or growing.size + size >= growing.bytes_max or size > accumulator.memory_free or size > self._record_bytes_max:
+            return None
+        accumulator.memory_free -= size
+        growing.size += size
+        growing.keys.append(key)
+        growing.values.append(value)
+        growing.timestamps.append(timestamp_ms)
+        receipts = growing.receipts
+        receipts.append(receipt)
+        return receipts
+
+    def shut(self) -> None:
+        """The shell takes no more records: none joins a batch from now on."""
+        self._is_shut = True
 
     def _growing_of_key(self, topic: str, key: bytes) -> OpenBatch | None:
         if self._places_version != self.wiring.cluster.version:
