@@ -9,8 +9,9 @@ import pytest
 
 from chaffinch.broker.connections import BYTES_WAITING_MAX, REQUEST_BYTES, TURN_BYTES_MAX, Peer, RequestsHeld
 from chaffinch.protocol.client_connection import ClientConnection
+from chaffinch.protocol.frames import FrameBudget
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from chaffinch.protocol.messages.produce import ProduceRequest
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 
 LIMIT = 1000 + 3 * REQUEST_BYTES
@@ -53,7 +54,8 @@ class Line:
         self.answers_at_once = False
         self.answers_never = False
         self.turns_begun = 0
-        self.peer = Peer(cast(Any, self), ServerConnection(), 1, 0, 1 << 20, held)
+        self.budget = FrameBudget(1 << 30)
+        self.peer = Peer(cast(Any, self), ServerConnection(budget=self.budget), 1, 0, 1 << 20, held)
         self.peer.connection_made(cast(asyncio.Transport, self.transport))
         self._client = ClientConnection("test", "test", "1")
 
@@ -162,6 +164,18 @@ def test_small_requests_without_answers_behind_one_that_waits_count_for_what_the
     while not line.transport.is_paused:
         line.feed(small)
     assert len(line.waiting) <= BYTES_WAITING_MAX // REQUEST_BYTES
+
+
+def test_who_sent_large_requests_and_is_idle_holds_no_large_buffer() -> None:
+    line = Line(RequestsHeld(1 << 30))
+    line.answers_never = True
+    topic = TopicProduceData(name="t", partitions=[PartitionProduceData(index=0, records=bytes(200_000))])
+    request = b"".join(ClientConnection("test", "test", "1").encode_request(ProduceRequest(acks=0, topics=[topic]), 7)[1])
+    line.feed(2 * request)
+    line.peer.get_buffer(-1)  # The transport looks for more, and nothing comes.
+    assert line.budget.bytes_eager >= 200_000
+    line.peer.end_turn()
+    assert line.budget.bytes_eager == 0
 
 
 def test_a_large_request_takes_as_many_turns_as_other_bytes() -> None:

@@ -68,10 +68,18 @@ class TestArrivals:
         assert feed(assembler, b"\2ab") == [b"ab"]
 
     @settings(max_examples=60, deadline=None)
-    @given(st.lists(st.integers(0, 3000) | st.integers(CHUNK_BYTES - 8, CHUNK_BYTES + 8), max_size=12), st.integers(1, 300_000))
-    def test_any_sizes_in_any_pieces(self, sizes: list[int], read_bytes_max: int) -> None:
+    @given(
+        st.lists(st.integers(0, 3000) | st.integers(CHUNK_BYTES - 8, CHUNK_BYTES + 8) | st.integers(190_000, 200_000), max_size=12),
+        st.integers(1, 300_000),
+        st.sampled_from([0, CHUNK_BYTES, 3 * CHUNK_BYTES, 1 << 30]),
+    )
+    def test_any_sizes_in_any_pieces(self, sizes: list[int], read_bytes_max: int, eager_bytes_free: int) -> None:
+        budget = FrameBudget(1 << 30)
+        budget.bytes_eager = taken = budget.bytes_max - eager_bytes_free
         bodies = [body(size) for size in sizes]
-        assert feed(FrameAssembler(), framed(*bodies), max(read_bytes_max, sum(sizes) // 200)) == bodies
+        assembler = FrameAssembler(budget=budget)
+        assert feed(assembler, framed(*bodies), max(read_bytes_max, sum(sizes) // 200)) == bodies
+        assert (budget.bytes_reserved, budget.bytes_eager, assembler.bytes_pending) == (0, taken, 0)
 
     def test_get_buffer_changes_nothing(self) -> None:
         assembler = FrameAssembler()
@@ -123,9 +131,90 @@ class TestBusyConnections:
         pool = BufferPool()
         assembler = self.busy(pool)
         feed(assembler, (5 * SMALL)[PENDING_BYTES:] + framed(body(400_000))[: BUSY_CHUNK_BYTES - 5 * len(SMALL)])
+        assert len(assembler.get_buffer()) == 400_000 - (BUSY_CHUNK_BYTES - 5 * len(SMALL)) + 4
         kept = pool.bytes_kept
         pool.lend(BUSY_CHUNK_BYTES)
         assert pool.bytes_kept == kept
+
+
+def reads(assembler: FrameAssembler, stream: bytes) -> list[int]:
+    """How large each read is when all is there, and the handler of a frame keeps no view of it."""
+    counts = []
+    while stream:
+        buffer = assembler.get_buffer()
+        counts.append(min(len(buffer), len(stream)))
+        buffer[: counts[-1]] = stream[: counts[-1]]
+        del buffer
+        stream = stream[counts[-1] :]
+        assembler.buffer_updated(counts[-1])
+    return counts
+
+
+LARGE = framed(body(200_000))
+
+
+class TestLargeFrames:
+    """After a large frame another one of its size is expected; what comes instead is as welcome."""
+
+    @pytest.mark.parametrize(
+        ("then", "expected"),
+        [
+            (3 * LARGE, 3 * [len(LARGE)]),
+            (LARGE + framed(body(190_000)) + LARGE, [len(LARGE), len(LARGE), 190_000 + 4]),
+            (framed(body(199_990)) + 2 * LARGE, [len(LARGE), len(LARGE) - 10, len(LARGE)]),
+            (framed(body(203_000)) + 2 * framed(body(203_000)), [len(LARGE), 3000, 203_004, 203_004]),
+            (framed(body(1_000_000)) * 2, [len(LARGE), 1_000_004 - len(LARGE), 1_000_004]),
+            (3 * SMALL + LARGE, [len(LARGE), 3 * len(SMALL)]),
+            (SMALL + 4 * SMALL, [5 * len(SMALL)]),
+            (framed(body(EAGER_BYTES_MAX)), [len(LARGE), EAGER_BYTES_MAX - len(LARGE), 4]),
+        ],
+        ids=["same", "smaller", "a little smaller", "a little larger", "much larger", "small ones before", "small ones", "very large"],
+    )
+    def test_reads_after_one(self, then: bytes, expected: list[int]) -> None:
+        assembler = FrameAssembler()
+        reads(assembler, LARGE)
+        assert reads(assembler, then) == expected
+
+    def test_they_take_turns_in_one_buffer(self) -> None:
+        pool = BufferPool()
+        assembler = FrameAssembler(pool=pool)
+        reads(assembler, 2 * LARGE)
+        kept = pool.bytes_kept
+        reads(assembler, 20 * LARGE + framed(body(199_000)) + 20 * LARGE)
+        assert pool.bytes_kept == kept
+
+    @pytest.mark.parametrize(
+        "stream", [LARGE, 2 * LARGE, 9 * SMALL + LARGE, LARGE + SMALL], ids=["one", "two", "behind small ones", "before one"]
+    )
+    @pytest.mark.parametrize("is_asked_for_more", [False, True])
+    def test_who_is_idle_holds_no_large_buffer(self, stream: bytes, is_asked_for_more: bool) -> None:
+        budget, pool = FrameBudget(1 << 30), BufferPool()
+        assembler = FrameAssembler(budget=budget, pool=pool)
+        feed(assembler, stream)
+        if is_asked_for_more:
+            assembler.get_buffer()
+        assembler.end_turn()
+        assert budget.bytes_eager == 0
+        kept = pool.bytes_kept
+        pool.lend(len(LARGE))
+        assert pool.bytes_kept == kept
+        assert feed(assembler, LARGE) == [LARGE[4:]]
+
+    def test_the_end_of_a_turn_keeps_what_is_unfinished(self) -> None:
+        assembler = FrameAssembler()
+        feed(assembler, LARGE + LARGE[:100_000])
+        assembler.end_turn()
+        assert assembler.bytes_pending == 100_000
+        assert feed(assembler, LARGE[100_000:]) == [LARGE[4:]]
+
+    def test_when_large_buffers_are_too_many_it_gets_an_ordinary_one(self) -> None:
+        budget = FrameBudget(10 * len(LARGE))
+        assembler = FrameAssembler(budget=budget)
+        reads(assembler, LARGE)
+        budget.bytes_eager = budget.bytes_max
+        assert len(assembler.get_buffer()) == CHUNK_BYTES
+        assert feed(assembler, LARGE + LARGE) == [LARGE[4:], LARGE[4:]]
+        assert budget.bytes_eager == budget.bytes_max
 
 
 class TestViews:

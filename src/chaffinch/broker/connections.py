@@ -188,6 +188,7 @@ class Peer(asyncio.BufferedProtocol):
         """This turn of the loop is over."""
         self._has_turn = False
         self._turn_bytes = 0
+        self.frames.end_turn()
         self.flush()
 
     def flush(self) -> None:

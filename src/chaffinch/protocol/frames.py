@@ -3,20 +3,24 @@
 Kafka's stream is a sequence of frames: an int32 size, then that many bytes. The transport asks for a buffer, reads into it and says
 how much came (asyncio's `BufferedProtocol`, or `socket.recv_into`), so bytes are not copied on their way in.
 
-Strategy. Small frames share a rolling chunk: one read may bring many of them, and each is handed out as a view. A read that fills its
-chunk has left more behind, so the next chunk is a larger one, until a read leaves room. A frame that exceeds `CHUNK_BYTES` gets a buffer
-of exactly its size, so that `records` can stay a view of it; only what arrived together with its first bytes (less than a chunk) is
-copied. A buffer is used again when nobody holds a view of it any more, which the pool can see: a bytearray cannot change its size while
-views exist. So nobody has to give anything back, and a view that is kept stays valid for ever.
+Strategy. Frames lie in a rolling chunk: one read may bring many of them, and each is handed out as a view. What fits no more at the
+chunk's end moves to the beginning of the next one. That is as large as the stream seems to need: `CHUNK_BYTES` as a rule; more after a
+read that filled its chunk, for it has left more behind; and room for as large a frame as the last one was, if that exceeded a chunk. So
+small frames take few reads, and each large frame that is as large as the one before comes in one read, and is not copied.
 
-A size is only a claim. Up to `EAGER_BYTES_MAX` the buffer is allocated at once; a larger one grows with what really arrives, by
+A connection from which nothing is pending holds no chunk larger than an ordinary one once `end_turn` was called. A buffer is used again
+when nobody holds a view of it any more, which the pool can see: a bytearray cannot change its size while views exist. So nobody has to
+give anything back, and a view that is kept stays valid for ever.
+
+A size is only a claim. Up to `EAGER_BYTES_MAX` the chunk is made large enough at once; beyond it grows with what really arrives, by
 `GROWTH` each time, which costs one copy of a fraction of the frame. What has arrived of all unfinished large frames together is limited by
-the `FrameBudget` that connections share; claims cost nothing there, so that nobody can lock others out with a few bytes. When buffers that
-were allocated for claims amount to the same limit, further ones begin small.
+the `FrameBudget` that connections share; claims cost nothing there, so that nobody can lock others out with a few bytes. When chunks that
+are larger than ordinary ones amount to the same limit, further ones begin small.
 """
 
 from __future__ import annotations
 
+import sys
 from struct import Struct
 from typing import Final
 
@@ -26,7 +30,7 @@ FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 """Kafka's default of `socket.request.max.bytes`."""
 
 CHUNK_BYTES: Final = 64 * 1024
-"""The rolling buffer: some hundred small requests, or four batches of 16 KiB, per read."""
+"""The ordinary chunk: some hundred small requests, or four batches of 16 KiB, per read."""
 
 BUSY_CHUNK_BYTES: Final = 256 * 1024
 """The same for a connection whose reads fill their chunk: what each read costs beside its bytes is a sixth of the time of batches of
@@ -48,6 +52,7 @@ ROOM_BYTES_MIN: Final = 4 * 1024
 """With less room at the chunk's end a new one begins, so that reads do not become tiny."""
 
 _SIZE: Final = Struct(">i")
+_NOTHING: Final = memoryview(b"")
 
 assert ROOM_BYTES_MIN < CHUNK_BYTES < BUSY_CHUNK_BYTES < EAGER_BYTES_MAX < POOL_BYTES_MAX
 assert EAGER_BYTES_MAX < FRAME_BYTES_MAX
@@ -60,7 +65,7 @@ class FrameBudget:
         self.bytes_max = bytes_max
         self.bytes_reserved = 0
         self.bytes_eager = 0
-        """Buffers allocated for claims of frames that are not complete."""
+        """Chunks that are larger than ordinary ones."""
 
     def reserve(self, size: int) -> None:
         """Take `size` bytes; raises ProtocolViolation when they are not there."""
@@ -121,138 +126,129 @@ class FrameAssembler:
         self, frame_bytes_max: int = FRAME_BYTES_MAX, *, budget: FrameBudget | None = None, pool: BufferPool | None = None
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
-        self._budget = budget
+        self._budget = budget or FrameBudget(sys.maxsize)
         self._pool = pool or BufferPool(2 * EAGER_BYTES_MAX)
-        self._chunk = memoryview(b"")
+        self._chunk = _NOTHING
         self._chunk_bytes = CHUNK_BYTES  # How large it should be.
         self._start = 0  # Where the first unfinished frame begins in the chunk.
         self._stop = 0  # Where the bytes received so far end.
-        self._large: memoryview | None = None  # The body of a large frame, or as much of it as there is room for yet.
-        self._large_size = 0
-        self._large_filled = 0
-        self._large_reserved = 0
-        self._large_eager = 0
+        self._need = 4  # The unfinished frame's bytes, prefix and all, as far as it is known.
+        self._large = 0  # The same of a large frame that is unfinished, or was the last one and so is expected again.
+        self._reserved = 0  # Bytes of an unfinished large frame, of the budget.
+        self._eager = 0  # What the chunk has of the budget, being larger than an ordinary one.
 
     @property
     def bytes_pending(self) -> int:
         """Bytes received of a frame that is not complete."""
-        return 4 + self._large_filled if self._large is not None else self._stop - self._start
+        return self._stop - self._start
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the next bytes are to be written; never empty. The hint is ignored: the stream itself says what is needed."""
-        if self._large is not None:
-            return self._large[self._large_filled :]
-        if len(self._chunk) - self._stop < ROOM_BYTES_MIN and len(self._chunk) - self._start < CHUNK_BYTES:
-            self._roll()
-        return self._chunk[self._stop :]
+        end = len(self._chunk)
+        if self._start + (self._large or self._need) > end or end - self._stop < ROOM_BYTES_MIN or end > self._chunk_bytes:
+            self._make_room()
+        return self._chunk[self._stop : self._start + self._large] if self._large else self._chunk[self._stop :]
 
     def buffer_updated(self, count: int) -> list[memoryview]:
         """The frames that `count` more bytes completed, without their size prefixes.
 
         Raises ProtocolViolation for a negative or too large size; frames completed before it are in its `frames`.
         """
-        if self._large is not None:
-            return self._large_updated(self._large, count)
         chunk, start, stop = self._chunk, self._start, self._stop + count
         self._stop = stop
-        self._chunk_bytes = CHUNK_BYTES if stop < len(chunk) else BUSY_CHUNK_BYTES
         frames: list[memoryview] = []
+        need = 4
         while stop - start >= 4:
             (size,) = _SIZE.unpack_from(chunk, start)
-            end = start + 4 + size
-            if end > stop or size < 0:
-                self._start = start
-                self._begin(size, frames)
-                return frames
-            if size > self.frame_bytes_max:
+            if not 0 <= size <= self.frame_bytes_max:
                 self._refuse(size, frames)
+            end = start + 4 + size
+            if end > stop:
+                need = end - start
+                break
             frames.append(chunk[start + 4 : end])
             start = end
-        self._start = start
-        if len(chunk) > self._chunk_bytes:
-            self._roll()
+        self._start, self._need = start, need
+        self._look_ahead(frames)
         return frames
+
+    def end_turn(self) -> None:
+        """The transport holds no buffer now: one that is larger than ordinary is let go, unless a frame is unfinished in it."""
+        if self._eager and self._start == self._stop:
+            self._let_go()
 
     def close(self) -> None:
         """Forget an unfinished frame. Views handed out stay valid."""
         self._release()
-        self._chunk = memoryview(b"")
-        self._start = self._stop = 0
+        self._let_go()
 
     def __del__(self) -> None:
         self.close()
 
-    def _release(self) -> None:
-        if self._large is not None and self._budget is not None:
-            self._budget.release(self._large_reserved)
-            self._budget.bytes_eager -= self._large_eager
-        self._large_reserved = self._large_eager = 0
-        self._large = None
-
-    def _large_updated(self, large: memoryview, count: int) -> list[memoryview]:
-        self._large_filled += count
-        if self._large_filled == self._large_size:
+    def _look_ahead(self, frames: list[memoryview]) -> None:
+        """Judge how much will come, and account for what has come of a large frame."""
+        large = self._need if self._need > CHUNK_BYTES or not frames else len(frames[-1]) + 4
+        self._large = large if CHUNK_BYTES < large < EAGER_BYTES_MAX else 0
+        if self._large:
+            self._chunk_bytes = -(-large // CHUNK_BYTES) * CHUNK_BYTES
+        else:
+            self._chunk_bytes = BUSY_CHUNK_BYTES if self._stop == len(self._chunk) else CHUNK_BYTES
+        if self._reserved:
             self._release()
-            return [large]
-        self._reserve(count)
-        if self._large_filled < len(large):
-            return []
-        self._large = self._pool.lend(min(GROWTH * len(large), self._large_size))
-        self._large[: len(large)] = large
-        return []
+        if self._need > CHUNK_BYTES:
+            self._reserve(frames)
+        self.end_turn()
 
-    def _reserve(self, count: int) -> None:
-        if self._budget is None:
-            return
-        try:
-            self._budget.reserve(count)
-        except ProtocolViolation:
-            self._release()  # At once, so that one connection is refused and not all that come in the same moment.
-            raise
-        self._large_reserved += count
+    def _make_room(self) -> None:
+        """Begin a new chunk, unless this one will do. Ordinary large frames get all their room at once, larger ones as they come."""
+        rest, need = len(self._chunk) - self._start, self._need
+        if need <= CHUNK_BYTES:
+            size = self._affordable(self._chunk_bytes)
+            if size != rest:
+                self._roll(size)
+        elif need > rest:
+            size = self._affordable(max(self._chunk_bytes, min(need, EAGER_BYTES_MAX)))
+            if self._stop == len(self._chunk):
+                size = max(size, min(need, GROWTH * (self._stop - self._start)))
+            if size > rest:
+                self._roll(size)
 
-    def _begin(self, size: int, frames: list[memoryview]) -> None:
-        """An unfinished frame of `size` bytes lies at the end of the received bytes: make sure that its rest has a place."""
-        if not 0 <= size <= self.frame_bytes_max:
-            self._refuse(size, frames)
-        end = self._start + 4 + size
-        if size + 4 > CHUNK_BYTES:
-            self._begin_large(size, frames)
-            end, self._chunk_bytes = self._start, CHUNK_BYTES
-        if end > len(self._chunk) or len(self._chunk) > self._chunk_bytes:
-            self._roll()
+    def _affordable(self, size: int) -> int:
+        """The size of a chunk that is to have `size` bytes, as long as larger ones are not too many."""
+        return size if self._budget.bytes_eager - self._eager + size <= self._budget.bytes_max else CHUNK_BYTES
 
-    def _begin_large(self, size: int, frames: list[memoryview]) -> None:
+    def _roll(self, size: int) -> None:
+        """Begin a new chunk with the bytes of the unfinished frame."""
+        pending: memoryview | bytes = self._chunk[self._start : self._stop]
+        if len(pending) < ROOM_BYTES_MIN:
+            pending = bytes(pending)  # Then it may be the same buffer again, which the processor still has at hand.
+        self._let_go()
+        self._chunk = self._pool.lend(size)
+        self._chunk[: len(pending)] = pending
+        self._stop = len(pending)
+        if size > CHUNK_BYTES:
+            self._eager = min(size, EAGER_BYTES_MAX)
+            self._budget.bytes_eager += self._eager
+
+    def _let_go(self) -> None:
+        self._budget.bytes_eager -= self._eager
+        self._eager = self._start = self._stop = 0
+        self._chunk = _NOTHING
+
+    def _reserve(self, frames: list[memoryview]) -> None:
         arrived = self._stop - self._start - 4
         try:
-            self._reserve(arrived)
+            self._budget.reserve(arrived)
         except ProtocolViolation as violation:
             violation.frames = tuple(frames)
             raise
-        large = self._pool.lend(self._first_size(size))
-        large[:arrived] = self._chunk[self._start + 4 : self._stop]
-        self._large, self._large_size, self._large_filled = large, size, arrived
-        self._start = self._stop
+        self._reserved = arrived
 
-    def _first_size(self, size: int) -> int:
-        """How much to allocate for a claim before more of it arrives; always more than there can be by now."""
-        eager = min(size, EAGER_BYTES_MAX)
-        if self._budget is None:
-            return eager
-        if self._budget.bytes_eager + eager > self._budget.bytes_max:
-            return min(size, CHUNK_BYTES)
-        self._budget.bytes_eager += eager
-        self._large_eager = eager
-        return eager
+    def _release(self) -> None:
+        self._budget.release(self._reserved)
+        self._reserved = 0
 
     def _refuse(self, size: int, frames: list[memoryview]) -> None:
         violation = ProtocolViolation(f"frame of {size} bytes refused, allowed are 0 to {self.frame_bytes_max}")
         violation.frames = tuple(frames)
         raise violation
-
-    def _roll(self) -> None:
-        """Begin a new chunk with the bytes of the unfinished frame."""
-        pending = self._chunk[self._start : self._stop]
-        self._chunk = self._pool.lend(self._chunk_bytes)
-        self._chunk[: len(pending)] = pending
-        self._start, self._stop = 0, len(pending)

@@ -97,6 +97,10 @@ class ServerConnection:
             raise violation from None
         return requests
 
+    def end_turn(self) -> None:
+        """The transport holds no buffer now, and may not ask for one for long."""
+        self._frames.end_turn()
+
     def receive(self, data: Buffer) -> list[ReceivedRequest]:
         """The same for bytes that are already somewhere else (they are copied): for tests and simulated networks."""
         requests: list[ReceivedRequest] = []
