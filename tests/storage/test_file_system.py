@@ -272,6 +272,61 @@ def _open_below(root: Path) -> int:
     return count
 
 
+class TestWriteBack:
+    """The system is asked to begin in another thread, for a slow disk holds up who asks."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int, int]]:
+        """(thread, inode, position, length) of each request."""
+        found: list[tuple[str, int, int, int]] = []
+
+        def sync_file_range(descriptor: int, position: int, length: int, flags: int) -> int:
+            found.append((threading.current_thread().name, os.fstat(descriptor).st_ino, position, length))
+            return 0
+
+        monkeypatch.setattr(module, "_sync_file_range", sync_file_range)
+        return found
+
+    @pytest.mark.parametrize(
+        ("length", "thread"), [(module.LARGE_BYTES, module.ASIDE), (module.LARGE_BYTES - 1, "MainThread"), (0, "MainThread")]
+    )
+    def test_much_is_written_aside(self, tmp_path: Path, asked: list[tuple[str, int, int, int]], length: int, thread: str) -> None:
+        file = DiskFileSystem(tmp_path).open("a")
+        file.append((bytes(3), bytes(length)))
+        file.write_back(3)
+        file.close()
+        join_aside()
+        assert asked == [(thread, (tmp_path / "a").stat().st_ino, 3, length)]
+
+    def test_the_file_may_be_closed_and_another_opened_before(self, tmp_path: Path, asked: list[tuple[str, int, int, int]]) -> None:
+        gate, files = threading.Event(), DiskFileSystem(tmp_path)
+        files._aside.do(lambda _: gate.wait() and None, os.dup(0))
+        file = files.open("a")
+        file.append((bytes(module.LARGE_BYTES),))
+        file.write_back(0)
+        file.close()
+        files.open("b").append((b"b",))
+        gate.set()
+        join_aside()
+        assert [inode for _, inode, _, _ in asked] == [(tmp_path / "a").stat().st_ino]
+
+    def test_when_too_much_waits_it_is_left_to_the_system(
+        self, tmp_path: Path, asked: list[tuple[str, int, int, int]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(module, "ASIDE_MAX", 0)
+        file = DiskFileSystem(tmp_path).open("a")
+        file.append((bytes(module.LARGE_BYTES),))
+        file.write_back(0)
+        join_aside()
+        assert asked == []
+
+
+def join_aside() -> None:
+    for thread in threading.enumerate():
+        if thread.name == module.ASIDE:
+            thread.join()
+
+
 class TestLargeFiles:
     """What they take is freed in another thread, once their names are gone."""
 
@@ -288,13 +343,8 @@ class TestLargeFiles:
         monkeypatch.setattr(module, "free", free)
         before = os.listdir("/proc/self/fd")
         yield found
-        self.wait()
+        join_aside()
         assert len(os.listdir("/proc/self/fd")) == len(before)
-
-    def wait(self) -> None:
-        for thread in threading.enumerate():
-            if thread.name == module.FREEING:
-                thread.join()
 
     def make(self, path: Path, size: int = 2 * module.LARGE_BYTES + 10) -> Path:
         path.parent.mkdir(exist_ok=True)
@@ -314,8 +364,8 @@ class TestLargeFiles:
             self.make(tmp_path / "new", 3)
             files.rename("new", "d/large")
         assert files.exists("d/large") == (way == "rename")
-        self.wait()
-        assert freed == [(module.FREEING, 10)]
+        join_aside()
+        assert freed == [(module.ASIDE, 10)]
 
     def test_small_files_and_new_names_need_no_thread(self, tmp_path: Path, freed: list[tuple[str, int]]) -> None:
         files = DiskFileSystem(tmp_path)
@@ -323,7 +373,7 @@ class TestLargeFiles:
         files.remove("small")
         self.make(tmp_path / "large")
         files.rename("large", "elsewhere")
-        self.wait()
+        join_aside()
         assert freed == []
         assert (tmp_path / "elsewhere").stat().st_size > module.LARGE_BYTES
 
@@ -331,7 +381,7 @@ class TestLargeFiles:
         large = self.make(tmp_path / "large")
         os.link(large, tmp_path / "backup")
         DiskFileSystem(tmp_path).remove("large")
-        self.wait()
+        join_aside()
         assert len(freed) == 1
         assert (tmp_path / "backup").stat().st_size == 2 * module.LARGE_BYTES + 10
 
@@ -343,7 +393,7 @@ class TestLargeFiles:
     def test_many_at_once_do_not_hold_many_descriptors(
         self, tmp_path: Path, freed: list[tuple[str, int]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "FREEING_MAX", 4)
+        monkeypatch.setattr(module, "ASIDE_MAX", 4)
         gate, counting, sizes = threading.Event(), module.free, []
 
         def free(descriptor: int) -> None:
@@ -357,13 +407,13 @@ class TestLargeFiles:
             self.make(tmp_path / str(number), module.LARGE_BYTES + number)
             files.remove(str(number))
             assert not files.exists(str(number))
-        assert [thread.name for thread in threading.enumerate()].count(module.FREEING) == 1
+        assert [thread.name for thread in threading.enumerate()].count(module.ASIDE) == 1
         gate.set()
-        self.wait()
+        join_aside()
         assert sizes == [module.LARGE_BYTES + number for number in range(4)]
         self.make(tmp_path / "later")
         files.remove("later")
-        self.wait()
+        join_aside()
         assert len(freed) == 5
 
     def test_one_that_cannot_be_freed_keeps_none_behind_it(
@@ -383,7 +433,7 @@ class TestLargeFiles:
             self.make(tmp_path / name)
         DiskFileSystem(tmp_path).remove_tree("d")
         gate.set()
-        self.wait()
+        join_aside()
         assert (len(calls), len(freed)) == (2, 1)
 
     def test_without_a_thread_it_takes_its_time(

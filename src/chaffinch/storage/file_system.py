@@ -5,8 +5,8 @@
 Descriptors are opened on first use and at most `DESCRIPTORS_MAX` stay open: a broker has many more files than a process may hold open.
 When one more is needed, the file unused for longest goes (a clock with one bit per file: cheap on the append path).
 
-The name of a file goes at once, but what the system holds of a large one takes it long to free: a quarter of a second per GiB. So such a
-file is held open meanwhile, and let go by another thread, one after the other.
+Two things that nobody waits for take the system long: to free what it holds of a large file whose name is gone, a quarter of a second per
+GiB; and to begin writing many pages, which a slow disk can hold up for long. Another thread does them, one after the other.
 """
 
 import ctypes
@@ -18,6 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import cast
 
 from chaffinch.storage.files import AlreadyLocked, BytesLike, CorruptLog, File, FileSystem, Lock, Names, StorageError
@@ -40,8 +41,8 @@ BUFFERS_PER_WRITE_MAX = 1024  # IOV_MAX of Linux.
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h; see sync_file_range(2).
 LARGE_BYTES = 4 << 20  # From here on a file is freed by the other thread: a millisecond.
-FREEING_MAX = 256  # Descriptors of files that wait for it; further files take the caller's time.
-FREEING = "chaffinch-free"
+ASIDE_MAX = 256  # Descriptors of files that wait for it; what a further file takes is freed by the caller.
+ASIDE = "chaffinch-files"
 
 
 @contextmanager
@@ -150,8 +151,7 @@ class DiskFile:
             raise storage_error(self.path, "sync", error) from error
 
     def write_back(self, position: int) -> None:
-        if _sync_file_range is not None:  # Its result is not looked at: an error will come again at the next sync.
-            _sync_file_range(self._ready(), position, self._size - position, SYNC_FILE_RANGE_WRITE)
+        self._owner.write_back(self._ready(), position, self._size - position)
 
     def close(self) -> None:
         self._owner.forget(self)
@@ -195,7 +195,7 @@ class DiskFileSystem:
         self.root = os.path.abspath(root)
         self._descriptors_max = max(1, descriptors_max)
         self._open_files: dict[DiskFile, None] = {}
-        self._freeing = Freeing()
+        self._aside = Aside()
         self.incarnation = _boot_id()
 
     def describe(self, path: str) -> str:
@@ -319,48 +319,56 @@ class DiskFileSystem:
         """Inside, the file's name goes; what it takes is freed in another thread if it is large."""
         descriptor = None
         with suppress(OSError):  # Then it cannot be held.
-            if os.stat(full).st_size >= LARGE_BYTES and self._freeing.has_room:
+            if os.stat(full).st_size >= LARGE_BYTES and self._aside.has_room:
                 descriptor = os.open(full, os.O_RDWR | os.O_CLOEXEC)
         try:
             yield
         finally:
             if descriptor is not None:
-                self._freeing.let_go(descriptor)
+                self._aside.do(free, descriptor)
+
+    def write_back(self, descriptor: int, position: int, length: int) -> None:
+        """See `File`. For as little as is left at the end of a log no thread is worth while."""
+        if length < LARGE_BYTES:
+            write_back(position, length, descriptor)
+        elif self._aside.has_room:
+            with suppress(OSError):  # Then the system begins when it likes.
+                self._aside.do(partial(write_back, position, length), os.dup(descriptor))
 
 
-class Freeing:
-    """Frees files whose names are gone, in the order in which they come. The thread is there while there is something to free."""
+class Aside:
+    """Works on files in another thread, in the order in which they come. The thread is there while there is something to do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._descriptors: deque[int] = deque()  # The first is being freed.
+        self._waiting: deque[tuple[Callable[[int], None], int]] = deque()  # The first is being worked on.
 
     @property
     def has_room(self) -> bool:
-        return len(self._descriptors) < FREEING_MAX
+        return len(self._waiting) < ASIDE_MAX
 
-    def let_go(self, descriptor: int) -> None:
-        """Free it some time, and close it."""
+    def do(self, work: Callable[[int], None], descriptor: int) -> None:
+        """Call `work` with the descriptor some time, and close that. Nobody hears of an OSError."""
         with self._lock:
-            self._descriptors.append(descriptor)
-            if len(self._descriptors) > 1:
+            self._waiting.append((work, descriptor))
+            if len(self._waiting) > 1:
                 return
         try:
-            threading.Thread(target=self._run, name=FREEING, daemon=True).start()
+            threading.Thread(target=self._run, name=ASIDE, daemon=True).start()
         except RuntimeError:  # No thread is to be had.
             self._run()
 
     def _run(self) -> None:
         is_done = False
         while not is_done:
-            descriptor = self._descriptors[0]
+            work, descriptor = self._waiting[0]
             with suppress(OSError):
-                free(descriptor)
+                work(descriptor)
             with suppress(OSError):
                 os.close(descriptor)
             with self._lock:
-                self._descriptors.popleft()
-                is_done = not self._descriptors
+                self._waiting.popleft()
+                is_done = not self._waiting
 
 
 def free(descriptor: int) -> None:
@@ -369,6 +377,12 @@ def free(descriptor: int) -> None:
     if found.st_nlink == 0:  # Else it is somebody's backup.
         for size in range(found.st_size - LARGE_BYTES, 0, -LARGE_BYTES):
             os.ftruncate(descriptor, size)
+
+
+def write_back(position: int, length: int, descriptor: int) -> None:
+    """Let the system begin to write these bytes. Its result is not looked at: an error will come again at the next sync."""
+    if _sync_file_range is not None:
+        _sync_file_range(descriptor, position, length, SYNC_FILE_RANGE_WRITE)
 
 
 def _from_c_library(name: str, *arguments: type) -> Callable[..., int] | None:
