@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import pytest
 
+from chaffinch.client.connections import Answered
 from chaffinch.errors import TimeoutException, TransactionAbortableException, UnknownTopicOrPartitionException, codes
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import NonRetriableResponse, RetriableResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
-from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponseTopic
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from tests.client.scripted_server import metadata
 from tests.producer.core.rig import LOST, OK, PORT, Answer, Rig, added
 
@@ -128,11 +129,15 @@ class TestTimeLimit:
         assert isinstance(rig.error("a").__cause__, UnknownTopicOrPartitionException)
 
 
-def topic_gone(rig: Rig) -> None:
-    """Brokers forget the topic, and the producer hears of it."""
+def unknown_topic() -> MetadataResponse:
     gone = metadata({}, {1: PORT})
     gone.topics += [MetadataResponseTopic(name="orders", error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)]
-    rig.scripted[MetadataRequest] = [gone] * 10_000
+    return gone
+
+
+def topic_gone(rig: Rig) -> None:
+    """Brokers forget the topic, and the producer hears of it."""
+    rig.scripted[MetadataRequest] = [unknown_topic()] * 10_000
     rig.core.wiring.metadata.refresh()
     rig.sleep(1_100)
 
@@ -169,6 +174,29 @@ class TestWaitingBatches:
         assert rig.fate("a") == ["open"]
         rig.sleep(5_000)
         assert rig.fate("a") == [UNKNOWN_NO]
+
+    def test_the_option_ends_them_at_its_time(self) -> None:
+        """Not with the next answer about the cluster, which may come much later."""
+        rig = Rig(options={"linger.ms": 60_000, "retry.unknown.topic.partition.ms": 700, "retry.backoff.ms": 1_000})
+        rig.append("a")
+        rig.hold.add(MetadataRequest)
+        rig.core.wiring.metadata.refresh()
+        rig.sleep(1_100)
+        (request,) = rig.held
+        rig.step(Answered(address=request.address, token=request.token, message=unknown_topic(), numbering="apache"))
+        rig.sleep(699)
+        assert rig.fate("a") == ["open"]
+        assert rig.core.next_deadline_ms == rig.now_ms + 1
+        rig.sleep(1)
+        assert rig.fate("a") == [UNKNOWN_NO]
+
+    def test_a_topic_that_is_back_in_time_is_written_to(self) -> None:
+        rig = Rig(options={"retry.unknown.topic.partition.ms": 700, "retry.backoff.ms": 1_000, "retry.backoff.max.ms": 1_000})
+        rig.send("a")
+        rig.answer(UNKNOWN)
+        rig.sleep(1_300)
+        rig.answer(OK)
+        assert rig.fate("a") == ["0"]
 
     def test_with_neither_they_wait_for_the_time_of_delivery(self) -> None:
         rig = Rig(options={"linger.ms": 60_000})

@@ -6,6 +6,8 @@ became of a batch in between (it expired, the producer was closed) counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
@@ -16,16 +18,20 @@ from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question
 from chaffinch.producer.core.outstanding import Outstanding
+from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.wiring import Wiring
 
 
 class HandlerDesk:
     """Has verdicts carried out by the delivery."""
 
-    def __init__(self, delivery: Delivery, wiring: Wiring, accumulator: Accumulator, outstanding: Outstanding) -> None:
+    def __init__(
+        self, delivery: Delivery, wiring: Wiring, accumulator: Accumulator, queues: PartitionQueues, outstanding: Outstanding
+    ) -> None:
         self._delivery = delivery
         self._wiring = wiring
         self._accumulator = accumulator
+        self._queues = queues
         self._outstanding = outstanding
 
     def answered(self, event: events.HandlerAnswered, now_ms: int) -> None:
@@ -41,8 +47,7 @@ class HandlerDesk:
 
     def metadata_heard(self, now_ms: int) -> None:
         """Batches that wait for a topic or partition nobody knows are judged as if a broker had said so to them."""
-        may_end = self._wiring.retry_unknown_ms < self._wiring.delivery_timeout_ms
-        if not may_end and Question.UNKNOWN_TOPIC not in self._wiring.questions:
+        if not self._may_end and Question.UNKNOWN_TOPIC not in self._wiring.questions:
             return
         for topic_partition in self._outstanding.partitions():
             if _is_unknown(self._wiring.cluster, topic_partition):
@@ -52,6 +57,30 @@ class HandlerDesk:
                 for batch in (*queue.retries, *queue.returned):
                     if batch not in self._delivery.asked:
                         self._judge_waiting(batch, now_ms, None)
+
+    @property
+    def _may_end(self) -> bool:
+        """Whether `retry.unknown.topic.partition.ms` ends anything before `delivery.timeout.ms` does."""
+        return self._wiring.retry_unknown_ms < self._wiring.delivery_timeout_ms
+
+    def expire(self, now_ms: int) -> None:
+        """End batches that wait for a topic which nobody knows for too long, at their time and not with the next answer."""
+        for batch, end_ms in list(self._ends()):
+            if end_ms <= now_ms and batch not in self._delivery.asked:
+                self._judge_waiting(batch, now_ms, None)
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first of them ends."""
+        return min((end_ms for _, end_ms in self._ends()), default=None)
+
+    def _ends(self) -> Iterator[tuple[ProducerBatch, int]]:
+        if not self._may_end:
+            return
+        for queue in self._queues.all():
+            if not queue.is_idle and _is_unknown(self._wiring.cluster, queue.topic_partition):
+                for batch in (*queue.retries, *queue.returned):
+                    if batch.unknown_since_ms is not None:
+                        yield batch, batch.unknown_since_ms + self._wiring.retry_unknown_ms
 
     def _judge_waiting(self, batch: ProducerBatch, now_ms: int, said: HandlerSaid | None) -> None:
         verdict = culprits.judge(UNKNOWN_TO_ALL, self._delivery.situation(batch, UNKNOWN_TO_ALL, now_ms, said))

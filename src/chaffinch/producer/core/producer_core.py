@@ -96,7 +96,7 @@ class ProducerCore:
         self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.reason_for_waiting)
         self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, self.out)
         self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction)
-        self.desk = HandlerDesk(self.delivery, self.wiring, self.accumulator, self.outstanding)
+        self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
         self.next_deadline_ms: int | None = None
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
@@ -363,6 +363,7 @@ class ProducerCore:
         self.availability.now_ms = now_ms
         self.partitioner.loads_changed()
         self.giving_up.expire(now_ms)
+        self.desk.expire(now_ms)
         if transaction is not None:
             self.out += transaction.expire(now_ms, self._unreachable)
             if transaction.is_failed:
@@ -417,6 +418,7 @@ class ProducerCore:
         times: list[int | None] = []
         times.append(self.sending.next_deadline_ms(now_ms, hurries=self._hurries))
         times.append(self.giving_up.next_deadline_ms())
+        times.append(self.desk.next_deadline_ms())
         metadata_ms = wiring.metadata.next_deadline_ms(now_ms)
         times.append(metadata_ms)
         times.append(self.identity.next_deadline_ms(now_ms))
