@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import random
 import select
 import struct
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from chaffinch import EmbeddedBroker
-from chaffinch.broker.server import LOOPS_ARE_LOADED, load_kernels
+from chaffinch.broker.server import LOOPS_ARE_LOADED, SYNC_SUCCEEDED, load_kernels
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records import kernels
@@ -179,7 +182,7 @@ def test_what_waits_behind_a_waiting_fetch_is_bounded() -> None:
         assert is_alive(broker)
 
 
-def test_nothing_is_answered_whose_sync_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_answered_whose_sync_failed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     with EmbeddedBroker(topics=["orders"], config={"flush.policy": "always"}) as broker, SocketClient(broker.bootstrap_servers) as client:
 
         def fail() -> None:
@@ -190,7 +193,42 @@ def test_nothing_is_answered_whose_sync_failed(monkeypatch: pytest.MonkeyPatch) 
             client.send(produce_request("orders", batch_of(b"a")))
             with pytest.raises(ConnectionError):
                 client.receive()
+        caplog.clear()
         assert is_alive(broker)
+        assert is_alive(broker)
+        assert caplog.messages == [SYNC_SUCCEEDED]
+
+
+def test_a_file_that_cannot_be_synced_is_said_once_and_lasts_until_the_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = EmbeddedBroker(topics=["orders"], data_dir=tmp_path, config={"flush.policy": "always"})
+    try:
+        real = os.fdatasync
+        failed: list[int] = []
+
+        def fail_once(descriptor: int) -> None:
+            if failed or not os.readlink(f"/proc/self/fd/{descriptor}").endswith(".log"):
+                return real(descriptor)
+            failed.append(descriptor)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(os, "fdatasync", fail_once)
+        with SocketClient(broker.bootstrap_servers) as client, pytest.raises(ConnectionError):
+            client.ask(produce_request("orders", batch_of(b"a")))
+        for _ in range(2):
+            with SocketClient(broker.bootstrap_servers, greet=False) as client, pytest.raises(ConnectionError):
+                client.ask(client.connection.api_versions_request())
+    finally:
+        with contextlib.suppress(StorageError):
+            broker.close()
+    assert len(failed) == 1
+    (said,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR)
+    assert said.startswith(f"cannot sync {tmp_path}/logs/orders")
+    for part in ("Input/output error", "may be lost", "connections closed", "restart the broker"):
+        assert part in said
+    with EmbeddedBroker(data_dir=tmp_path) as again:
+        assert is_alive(again)
 
 
 def test_a_failure_of_the_broker_costs_one_connection(

@@ -40,6 +40,13 @@ LOG = logging.getLogger("chaffinch.broker")
 
 LOOPS_ARE_LOADED: Final = "compiled loops check records from now on"
 
+SYNC_FAILED: Final = (
+    "%s. What was written since the last sync may be lost, so from now on no request is answered: clients see their connections closed, "
+    "and try again. Check the disk, then restart the broker; it goes on with what its logs hold"
+)
+SYNC_SUCCEEDED: Final = "syncs succeed again: requests are answered"
+"""After a failure for which no file is to blame. One whose own sync failed refuses every later one, see `storage/files.py`."""
+
 TURNS_TO_END: Final = 5
 """Turns of the loop in which a connection that is being accepted is made, refused and closed."""
 
@@ -70,6 +77,7 @@ class BrokerServer:
         self._pool = BufferPool()
         self._syncs = settings["flush.policy"] == "always"
         self._unsent: list[Effect] = []
+        self._sync_failed = False  # The last one.
         self._busy_peers: list[Peer] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -299,11 +307,17 @@ class BrokerServer:
             self.core.sync()
         except StorageError as error:
             # Nobody knows what is on disk now: no answer is better than a wrong one, and the clients ask again.
-            LOG.error("%s; connections that wait for it are closed", error)
+            if not self._sync_failed:
+                LOG.error(SYNC_FAILED, error)
+            self._sync_failed = True
             for connection_id in {effect.connection_id for effect in effects if not isinstance(effect, Report)}:
                 if connection_id in self._peers:
                     self._peers[connection_id].abort()
+            self._carry_out([effect for effect in effects if isinstance(effect, Report)])
             return
+        if self._sync_failed:
+            self._sync_failed = False
+            LOG.warning(SYNC_SUCCEEDED)
         self._carry_out(effects)
 
     # Time -----------------------------------------------------------------------------------------------------------------------------
