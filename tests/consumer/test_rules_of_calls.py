@@ -69,7 +69,7 @@ def test_calls_that_are_refused(broker, consumer_of, call, error, says):
     ],
 )
 def test_what_needs_a_group(broker, consumer_of, call):
-    with pytest.raises(errors.IllegalStateException, match=r"needs a group: give the consumer the option group\.id"):
+    with pytest.raises(errors.IllegalStateException, match=r"needs a group, and this consumer has none: give it the option group\.id"):
         call(consumer_of(broker, group_id=None))
 
 

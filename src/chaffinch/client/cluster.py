@@ -116,13 +116,6 @@ class ClusterState:
         state = self._topics.get(name)
         return state.partition_count if state is not None and state.partitions else None
 
-    def lacking(self, topic_partition: TopicPartition) -> str:
-        """What to say of a partition that its topic has not; nothing if it has it, or is not known itself."""
-        count = self.partition_count(topic_partition.topic)
-        if count is None or topic_partition.partition < count:
-            return ""
-        return f"topic {topic_partition.topic!r} has {count} partitions, there is no partition {topic_partition.partition}"
-
     def partition(self, topic_partition: TopicPartition) -> PartitionState | None:
         """The partition as last heard."""
         state = self._topics.get(topic_partition.topic)

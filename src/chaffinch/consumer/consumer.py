@@ -19,12 +19,13 @@ from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.consumer import arguments
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
-from chaffinch.consumer.core.consumer_core import ConsumerCore, TopicCall
+from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
 from chaffinch.consumer.core.positions import Kind, Position
 from chaffinch.consumer.core.rebalance import Callback
+from chaffinch.consumer.core.topic_calls import TopicCall
 from chaffinch.consumer.deserializers import deserializer
 from chaffinch.consumer.door import Door
 from chaffinch.consumer.iteration import one_by_one
@@ -267,6 +268,7 @@ class Consumer:
         with self._entered("position"), self._changed:
             self._thread.push()
             while (position := self._core.subscriptions.of(place).consumed) is None:
+                self._core.raise_absence(place, self._clock.now_ms())
                 self._core.raise_error()
                 self._wait_until(deadline_ms, f"the position of {place}")
             return position.offset
@@ -401,7 +403,7 @@ class Consumer:
         name = arguments.checked_topic(topic)
         with self._entered("partitions_for"):
             found: list[TopicPartition] = self._asked(
-                lambda pending, deadline_ms: self._core.ask_partitions(TopicCall(pending, name, deadline_ms)), timeout
+                lambda pending, deadline_ms: self._core.topic_calls.ask(TopicCall(pending, name, deadline_ms)), timeout
             )
             return found
 
@@ -496,4 +498,4 @@ class Consumer:
 
     def _check_group(self, what: str) -> None:
         if self._core.group is None:
-            raise IllegalStateException(f"{what} needs a group: give the consumer the option group.id")
+            raise IllegalStateException(f"{what} needs a group, and this consumer has none: give it the option group.id")

@@ -53,15 +53,12 @@ def test_all_that_are_known_have_to_fail():
     assert rig.reports == ["no broker reachable at b:1 (refused), c:2 (refused); tried for 2400 ms; the consumer goes on trying"]
 
 
-@pytest.mark.parametrize(
-    ("partition", "says"), [(7, "topic 't' has 3 partitions, there is no partition 7"), (0, "was told in time; it may")]
-)
-def test_who_asks_for_a_partition_that_is_not_there_is_told_so(partition, says):
+def test_who_is_not_answered_is_told_so():
     rig = Rig(**{"group.id": None})
-    rig.core.ask_offsets(OffsetsCall("mine", {TopicPartition("t", partition): -1}, rig.now_ms + 3_000))
+    rig.core.ask_offsets(OffsetsCall("mine", {TopicPartition("t", 0): -1}, rig.now_ms + 3_000))
     rig.step()
     rig.tell_metadata()
     rig.advance(3_000)
     [failed] = rig.done
-    with pytest.raises(errors.TimeoutException, match=says):
+    with pytest.raises(errors.TimeoutException, match="no offset of t-0 was told in time; it may"):
         raise failed.error

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
+from chaffinch.consumer.core.absences import ABSENT_MS
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
@@ -59,6 +60,8 @@ class Commit:
     not_before_ms: int = 0
     is_under_way: bool = False
     last_error: KafkaException | None = None
+    unknown_since_ms: int | None = None
+    """Since when the coordinator says that it knows no such partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +159,10 @@ class Commits:
             return RebalanceInProgressException(
                 "offsets cannot be committed while the group rebalances: poll, then commit again", api="OffsetCommit"
             )
-        return _expelled(self._membership.group_id)
+        if membership.identity_of_caller == NO_IDENTITY:
+            text = f"this consumer is no member of group {membership.group_id!r} yet: it joins with its first poll, and can commit after it"
+            return CommitFailedException(text, api="OffsetCommit")
+        return _expelled(membership.group_id)
 
     @property
     def _identity(self) -> Identity:
@@ -267,6 +273,8 @@ class Commits:
         membership = self._membership
         is_present = token.identity == membership.identity
         if code in OUT_OF_GROUP:
+            if not token.identity.has_generation:
+                return _not_a_member(membership.group_id)
             if is_present:
                 membership.lose(f"a commit was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
             return _expelled(membership.group_id)
@@ -287,7 +295,10 @@ class Commits:
         self._commit_failed(token.commit, _lost(event, "OffsetCommit"), now_ms)
 
     def _commit_failed(self, commit: Commit, error: KafkaException, now_ms: int) -> None:
-        is_gone = commit.is_automatic and error.code is codes.UNKNOWN_TOPIC_OR_PARTITION
+        is_unknown = error.code is codes.UNKNOWN_TOPIC_OR_PARTITION
+        commit.unknown_since_ms = (commit.unknown_since_ms or now_ms) if is_unknown else None
+        has_waited = commit.unknown_since_ms is not None and now_ms - commit.unknown_since_ms >= ABSENT_MS
+        is_gone = is_unknown and (commit.is_automatic or has_waited)
         if not commit.retries or is_gone or not (error.code.is_retriable or error.code in ELSEWHERE):
             self._end(commit, error)
             return
@@ -375,10 +386,18 @@ def _expelled(group_id: str) -> KafkaException:
     return CommitFailedException(text, api="OffsetCommit")
 
 
-def _late(text: str, cause: KafkaException | None, api: str) -> KafkaException:
-    error = TimeoutException(
-        text if cause is None else f"{text}: {cause}", stored=Stored.POSSIBLY if api == "OffsetCommit" else Stored.NO, api=api
+def _not_a_member(group_id: str) -> KafkaException:
+    text = (
+        f"group {group_id!r} has members that share its partitions, so only they commit for it: subscribe, or use a group.id of your own"
+        " for partitions that you assign"
     )
+    return CommitFailedException(text, api="OffsetCommit")
+
+
+def _late(text: str, cause: KafkaException | None, api: str) -> KafkaException:
+    stored = Stored.POSSIBLY if api == "OffsetCommit" else Stored.NO
+    why = "" if cause is None else f"; the last answer was {cause.name}: {cause.message}"
+    error = TimeoutException(f"{text}{why}", stored=stored, api=api)
     error.__cause__ = cause
     return error
 

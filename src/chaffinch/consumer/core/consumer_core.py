@@ -15,9 +15,10 @@ from typing import Any, Final, TypeAlias
 
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.commits import Commits, CommitSent, Lookup, Outcome
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
-from chaffinch.consumer.core.effects import CompleteCall, Effect, FailCall
+from chaffinch.consumer.core.effects import CompleteCall, Effect
 from chaffinch.consumer.core.fetcher import Fetcher, FetchSent, Portion
 from chaffinch.consumer.core.lookups import EpochsSent, ListSent, OffsetLookups, OffsetsCall
 from chaffinch.consumer.core.membership import GroupAsked, Membership
@@ -25,6 +26,7 @@ from chaffinch.consumer.core.membership_moves import Happening, State
 from chaffinch.consumer.core.options import reset_strategy
 from chaffinch.consumer.core.positions import Kind, Position, Stage, Subscriptions
 from chaffinch.consumer.core.rebalance import Callback, Rebalance
+from chaffinch.consumer.core.topic_calls import TopicCalls
 from chaffinch.consumer.core.topic_watch import TopicWatch
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import (
@@ -34,7 +36,6 @@ from chaffinch.errors import (
     Stored,
     TimeoutException,
     UnsupportedVersionException,
-    codes,
     exception_for,
 )
 from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -53,15 +54,6 @@ class MetadataAsked:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorAsked: ...
-
-
-@dataclass(slots=True, eq=False)
-class TopicCall:
-    """A caller that waits for a topic's partitions."""
-
-    call: Any
-    topic: str
-    deadline_ms: int
 
 
 Event: TypeAlias = TimePassed | Answered | Failed | Written | Connected | Disconnected
@@ -100,13 +92,18 @@ class ConsumerCore:
         self.subscriptions = Subscriptions()
         self.watch = TopicWatch(self.wiring)
         self.reset_strategy = reset_strategy(settings)
+        self.absences = Absences(self.wiring)
         self.fetcher = Fetcher(self.wiring, self.subscriptions, self.watch, self.reset_strategy)
-        self.lookups = OffsetLookups(self.wiring, self.subscriptions, self.watch, self.fetcher, self.reset_strategy, self._fail)
+        self.lookups = OffsetLookups(
+            self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.reset_strategy, self._fail
+        )
         self.group = None if settings["group.id"] is None else Group(self.wiring, self.subscriptions, self.watch, self.fetcher, self._fail)
+        self.topic_calls = TopicCalls(self.wiring, self.watch, self.absences, self.unreachable)
         self.next_deadline_ms: int | None = None
         self._errors: deque[KafkaException] = deque()
-        self._topic_calls: list[TopicCall] = []
         self._close: tuple[Any, int] | None = None
+        self._told_absent: set[TopicPartition] = set()
+        """Assigned by the caller, who has heard that they are not there."""
         self._lost_since_ms: int | None = None
         """When the first connection ended after the last answer."""
         self._is_loss_said = False
@@ -206,6 +203,7 @@ class ConsumerCore:
         self._match_pattern()
         if self.group is not None:
             self.group.membership.metadata_changed()
+        self.watch.missed |= {TopicPartition(topic, -1) for topic in self.subscriptions.topics}
         for topic, code in self.watch.refusals().items():
             self._fail(exception_for(code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata"))
         self.wiring.wake()
@@ -227,6 +225,7 @@ class ConsumerCore:
             self._begin_positions(now_ms)
         self.lookups.advance(now_ms)
         self.fetcher.advance(now_ms)
+        self._look_for_absent(now_ms)
         self._settle(now_ms)
         self.next_deadline_ms = self._next_deadline(now_ms)
         effects, self.wiring.out = self.wiring.out, []
@@ -234,7 +233,7 @@ class ConsumerCore:
 
     def _watch_topics(self) -> None:
         topics = {place.topic for place in self.subscriptions.assigned} | self.lookups.topics | self.subscriptions.topics
-        topics |= {call.topic for call in self._topic_calls}
+        topics |= self.topic_calls.topics
         if self.group is not None:
             topics |= self.group.membership.group_topics
         self.watch.use(topics, all_topics=self.subscriptions.kind is Kind.PATTERN)
@@ -252,16 +251,21 @@ class ConsumerCore:
         for state in list(self.subscriptions.at(Stage.COMMITTED, now_ms)):
             state.reset(self.reset_strategy)
 
+    def _look_for_absent(self, now_ms: int) -> None:
+        self.topic_calls.miss()
+        missed, self.watch.missed = self.watch.missed, set()
+        self.absences.look(missed, now_ms)
+        if self.subscriptions.kind is not Kind.MANUAL:
+            return
+        for place in sorted((missed & self.subscriptions.assigned.keys()) - self._told_absent):
+            error = self.absences.error([place], now_ms)
+            # A topic may be assigned before it is created; partitions that its creator left out are a mistake.
+            if error is not None and error.topic_partition == place:
+                self._told_absent.add(place)
+                self._fail(error)
+
     def _settle(self, now_ms: int) -> None:
-        for call in list(self._topic_calls):
-            count = self.wiring.cluster.partition_count(call.topic)
-            if count is not None:
-                self._topic_calls.remove(call)
-                places = [TopicPartition(call.topic, index) for index in range(count)]
-                self.wiring.out.append(CompleteCall(call=call.call, result=places))
-            elif now_ms >= call.deadline_ms or call.topic in self.watch.refusals():
-                self._topic_calls.remove(call)
-                self.wiring.out.append(FailCall(call=call.call, error=self._unknown_topic(call.topic)))
+        self.topic_calls.advance(now_ms)
         if self._close is not None:
             call_of_close, deadline_ms = self._close
             group = self.group
@@ -269,12 +273,6 @@ class ConsumerCore:
             if is_done or now_ms >= deadline_ms:
                 self._close = None
                 self.wiring.out.append(CompleteCall(call=call_of_close))
-
-    def _unknown_topic(self, topic: str) -> KafkaException:
-        state = self.wiring.cluster.topic(topic)
-        if state is not None and state.code is not codes.NONE:
-            return exception_for(state.code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata")
-        return self.unreachable("the partitions were not told in time")
 
     def unreachable(self, text: str) -> KafkaException:
         """A time-out, with what is known of why."""
@@ -286,12 +284,13 @@ class ConsumerCore:
 
     def _next_deadline(self, now_ms: int) -> int | None:
         wiring = self.wiring
-        times = [self.watch.next_deadline_ms(), self.fetcher.next_deadline_ms(now_ms), self.lookups.next_deadline_ms(now_ms)]
+        times = [self.watch.next_deadline_ms(), self.absences.next_deadline_ms()]
+        times += [self.fetcher.next_deadline_ms(now_ms), self.lookups.next_deadline_ms(now_ms)]
         if self.group is not None:
             times += [self.group.membership.next_deadline_ms(now_ms), self.group.commits.next_deadline_ms(now_ms)]
             if self.group.membership.is_active or self.group.commits.is_busy:
                 times.append(self.group.finder.next_deadline_ms(now_ms))
-        times += [call.deadline_ms for call in self._topic_calls]
+        times += self.topic_calls.deadlines_ms()
         times += [] if self._close is None else [self._close[1]]
         times += wiring.retry_times_ms(now_ms)
         return min((time for time in times if time is not None and time > now_ms), default=None)
@@ -314,6 +313,15 @@ class ConsumerCore:
         if missing:
             text = f"no committed offset for {', '.join(map(str, missing))}, and auto.offset.reset is none: seek"
             raise NoOffsetForPartitionException(text, topic_partition=missing[0])
+
+    def raise_absence(self, place: TopicPartition, now_ms: int) -> None:
+        """Tell who waits for this partition's position that it is not there."""
+        error = self.absences.error([place], now_ms)
+        if error is not None:
+            self.absences.forget([place])
+            self._told_absent.add(place)
+            self._errors = deque(found for found in self._errors if found.topic_partition != error.topic_partition)
+            raise error
 
     def poll_begins(self, now_ms: int, wall_ms: int) -> None:
         """The caller polls: it is alive, and done with what earlier polls gave."""
@@ -363,6 +371,8 @@ class ConsumerCore:
     def assign(self, places: Collection[TopicPartition], now_ms: int) -> None:
         if self.group is not None:
             self.group.commits.polled(now_ms)
+        self._told_absent.clear()
+        self.absences.clear()
         before = set(self.subscriptions.assigned)
         self.subscriptions.assign_manually(places)
         for place in before - set(places):
@@ -427,9 +437,6 @@ class ConsumerCore:
     def ask_offsets(self, call: OffsetsCall) -> None:
         self.lookups.ask(call)
 
-    def ask_partitions(self, call: TopicCall) -> None:
-        self._topic_calls.append(call)
-
     def group_metadata(self) -> GroupMetadata:
         assert self.group is not None, "the shell asks for a group.id"
         membership = self.group.membership
@@ -448,8 +455,7 @@ class ConsumerCore:
         self.lookups.give_up(error)
         if self.group is not None:
             self.group.commits.give_up(error)
-        self.wiring.out += [FailCall(call=call.call, error=error) for call in self._topic_calls]
-        self._topic_calls.clear()
+        self.topic_calls.give_up(error)
 
 
 def _network_error(event: Failed) -> KafkaException:

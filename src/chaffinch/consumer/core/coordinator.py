@@ -57,7 +57,9 @@ class CoordinatorFinder:
             self._address, self._failures, self.last_error = found.address._replace(lane=LANE_GROUP), 0, None
             return None
         self._wait(now_ms)
-        self.last_error = exception_for(found.code, message=found.message, api="FindCoordinator")
+        # Not as an answer to FindCoordinator: what that means is said for producers, whose transactions it may end.
+        text = f"looking for the coordinator of group {self._group_id!r}: {found.message or found.code.text}"
+        self.last_error = exception_for(found.code, message=text)
         return None if found.code.is_retriable else self.last_error
 
     def unanswered(self, error: KafkaException, now_ms: int) -> None:

@@ -130,7 +130,7 @@ class Fetcher:
                 continue
             node_id = self._node_of(state, now_ms)
             if node_id is None:
-                self._watch.refresh()
+                self._watch.miss(place)
             elif node_id not in self._under_way:
                 topic_id = self._wiring.cluster.topic_id(place.topic) or ZERO_UUID
                 asked = Wanted(topic_id, offset, self._wiring.leader_epoch(place), self._partition_bytes_max)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from chaffinch.client.connections import Answered, Failed
+from chaffinch.consumer.core.absences import Absences
 from chaffinch.consumer.core.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.fetcher import TRANSIENT, Fetcher
 from chaffinch.consumer.core.options import ISOLATION_LEVELS, LATEST, NONE, ResetStrategy
@@ -71,6 +72,7 @@ class OffsetLookups:
         wiring: Wiring,
         subscriptions: Subscriptions,
         watch: TopicWatch,
+        absences: Absences,
         fetcher: Fetcher,
         reset_strategy: ResetStrategy,
         fail: Callable[[KafkaException], None],
@@ -79,6 +81,7 @@ class OffsetLookups:
         self._wiring = wiring
         self._subscriptions = subscriptions
         self._watch = watch
+        self._absences = absences
         self._fetcher = fetcher
         self._reset_strategy = reset_strategy
         self._fail = fail
@@ -146,7 +149,7 @@ class OffsetLookups:
 
     def _knows_leader(self, place: TopicPartition) -> bool:
         if self._wiring.cluster.leader_of(place) is None:
-            self._watch.refresh()
+            self._watch.miss(place)
             return False
         return True
 
@@ -205,13 +208,15 @@ class OffsetLookups:
             self._wiring.send(address, _epochs_request(token), token)
 
     def _expire(self, now_ms: int) -> None:
-        for call in [found for found in self._calls if now_ms >= found.deadline_ms]:
-            missing = ", ".join(str(place) for place in call.times if place not in call.found)
-            lacking = [text for place in call.times if place not in call.found and (text := self._wiring.cluster.lacking(place))]
-            text = f"no offset of {missing} was told in time{''.join(f'; {text}' for text in lacking)}"
-            error = TimeoutException(text, stored=Stored.NO, api="ListOffsets")
-            error.__cause__ = call.last_error or self._watch.last_error
-            self._finish(call, FailCall(call=call.call, error=error))
+        for call in list(self._calls):
+            if (absence := self._absences.error(call.times, now_ms)) is not None:
+                self._absences.forget(call.times)
+                self._finish(call, FailCall(call=call.call, error=absence))
+            elif now_ms >= call.deadline_ms:
+                missing = ", ".join(str(place) for place in call.times if place not in call.found)
+                error = TimeoutException(f"no offset of {missing} was told in time", stored=Stored.NO, api="ListOffsets")
+                error.__cause__ = call.last_error or self._watch.last_error
+                self._finish(call, FailCall(call=call.call, error=error))
 
     def _finish(self, call: OffsetsCall, effect: CompleteCall | FailCall) -> None:
         if call in self._calls:

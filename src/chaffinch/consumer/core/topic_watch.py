@@ -10,6 +10,7 @@ from uuid import UUID
 
 from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, codes
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 
@@ -20,6 +21,8 @@ class TopicWatch:
         self.internal: frozenset[str] = frozenset()
         self.last_error: KafkaException | None = None
         """Why the last request got no answer; None after one that did."""
+        self.missed: set[TopicPartition] = set()
+        """What somebody wants and no leader is known of, since it was looked at last."""
         self._wiring = wiring
         self._age_ms_max: int = wiring.settings["metadata.max.age.ms"]
         self._may_create: bool = wiring.settings["allow.auto.create.topics"]
@@ -44,6 +47,11 @@ class TopicWatch:
     def refresh(self) -> None:
         """What is known is wrong or not enough: ask again, after the wait between questions."""
         self._is_wanted = True
+
+    def miss(self, place: TopicPartition) -> None:
+        """No leader is known of this partition: ask for one."""
+        self._is_wanted = True
+        self.missed.add(place)
 
     @property
     def has_heard_all(self) -> bool:

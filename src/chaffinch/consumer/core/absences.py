@@ -1,0 +1,78 @@
+"""Topics and partitions that somebody wants and the cluster does not have: said in the log at once, to callers after a short time.
+
+Apache Kafka's client waits for its whole time-out, and says that time is over. Whoever creates a topic or adds partitions is sooner
+done than `ABSENT_MS`, and so are brokers that have to hear of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.errors import KafkaException, Stored, UnknownTopicOrPartitionException, codes
+from chaffinch.identifiers import TopicPartition, partitions_in_words
+
+ABSENT_MS: Final = 3_000
+"""How long something has to be absent until callers that wait for it are told."""
+
+
+class Absences:
+    """What is absent, and since when that is known. A topic is a TopicPartition without a number, -1."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self._wiring = wiring
+        self._since_ms: dict[TopicPartition, int] = {}
+        self._said: set[TopicPartition] = set()
+
+    def _absent(self, place: TopicPartition) -> TopicPartition | None:
+        """The place, or all of its topic, if metadata says that it is not there."""
+        topic = self._wiring.cluster.topic(place.topic)
+        if topic is not None and topic.code is codes.UNKNOWN_TOPIC_OR_PARTITION:
+            return TopicPartition(place.topic, -1)
+        return place if topic is not None and topic.partitions and place.partition >= topic.partition_count else None
+
+    def look(self, missed: Iterable[TopicPartition], now_ms: int) -> None:
+        """`missed`: those wanted now that have no leader; the first time it is said in the log."""
+        self._since_ms = {place: since_ms for place, since_ms in self._since_ms.items() if self._absent(place) == place}
+        self._said = {place for place in self._said if self._absent(place) == place}
+        for place in missed:
+            absent = self._absent(place)
+            if absent is not None and absent not in self._since_ms:
+                self._since_ms[absent] = now_ms
+            if absent is not None and absent not in self._said:
+                self._said.add(absent)
+                self._wiring.report(f"{self._text(absent)}; the consumer goes on asking for it")
+
+    def _text(self, absent: TopicPartition) -> str:
+        if absent.partition < 0:
+            return f"topic {absent.topic!r} is not there: misspelt, not created yet, deleted, or hidden by a missing Describe permission"
+        count = self._wiring.cluster.partition_count(absent.topic) or 0
+        return f"topic {absent.topic!r} has {partitions_in_words(count)}, there is no partition {absent.partition}"
+
+    def error(self, places: Iterable[TopicPartition], now_ms: int) -> KafkaException | None:
+        """What to tell who waits for these, once one of them has been absent for long enough; metadata was asked for meanwhile."""
+        updated_ms = self._wiring.cluster.updated_ms
+        for place in places:
+            absent = self._absent(place)
+            since_ms = None if absent is None else self._since_ms.get(absent)
+            if absent is None or since_ms is None or updated_ms is None or now_ms - since_ms < ABSENT_MS or updated_ms <= since_ms:
+                continue
+            what = "create it" if absent.partition < 0 else "choose one of those, or give the topic more"
+            text = f"{self._text(absent)}; none has come for {now_ms - since_ms} ms: {what}"
+            return UnknownTopicOrPartitionException(text, topic_partition=absent, stored=Stored.NO, api="Metadata")
+        return None
+
+    def forget(self, places: Iterable[TopicPartition]) -> None:
+        """Somebody was told: whoever asks anew waits anew."""
+        for place in places:
+            for absent in (place, TopicPartition(place.topic, -1)):
+                self._since_ms.pop(absent, None)
+
+    def clear(self) -> None:
+        """Other partitions are read now."""
+        self._since_ms, self._said = {}, set()
+
+    def next_deadline_ms(self) -> int | None:
+        """When the first of them is absent for long enough, or was."""
+        return min((since_ms + ABSENT_MS for since_ms in self._since_ms.values()), default=None)

@@ -1,0 +1,133 @@
+"""Topics and partitions that are not there: one line in the log at once, and an error after three seconds instead of the whole time-out."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch import errors
+from chaffinch.consumer.core.lookups import OffsetsCall
+from chaffinch.consumer.core.topic_calls import TopicCall
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
+from tests.consumer.core.rig import Rig
+
+ABSENT, PRESENT = TopicPartition("t", 7), TopicPartition("t", 0)
+SAID = "topic 't' has partitions 0 to 2, there is no partition 7; the consumer goes on asking for it"
+TOLD = "topic 't' has partitions 0 to 2, there is no partition 7; none has come for .* ms: choose one of those, or give the topic more"
+
+
+def alone() -> Rig:
+    rig = Rig(**{"group.id": None})
+    rig.step()
+    return rig
+
+
+def go_on(rig: Rig, by_ms: int, *, tells: object = None) -> None:
+    """Time passes, and whoever asks for metadata gets it."""
+    until_ms = rig.now_ms + by_ms
+    while rig.now_ms < until_ms:
+        rig.advance(min(200, until_ms - rig.now_ms))
+        for _ in rig.pending(MetadataRequest):
+            rig.answer(MetadataRequest, tells) if tells is not None else rig.tell_metadata()
+
+
+def nothing_there() -> MetadataResponse:
+    answer = Rig(**{"group.id": None}).metadata()
+    answer.topics = [MetadataResponseTopic(error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number, name="t")]
+    return answer
+
+
+def assign(rig: Rig, *places: TopicPartition) -> None:
+    rig.core.assign(places, rig.now_ms)
+    rig.step()
+
+
+def test_poll_tells_of_a_partition_that_the_caller_assigned_once():
+    rig = alone()
+    assign(rig, ABSENT)
+    go_on(rig, 2_800)
+    assert rig.reports == [SAID]
+    assert rig.poll() == []
+    go_on(rig, 400)
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD) as caught:
+        rig.poll()
+    assert caught.value.topic_partition == ABSENT
+    go_on(rig, 10_000)
+    assert rig.poll() == []
+    assert rig.reports == [SAID]
+    assign(rig, PRESENT)
+    assign(rig, ABSENT)
+    go_on(rig, 3_400)
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
+        rig.poll()
+
+
+def test_position_tells_of_it_and_poll_does_not_repeat_it():
+    rig = alone()
+    assign(rig, ABSENT)
+    go_on(rig, 2_800)
+    rig.core.raise_absence(ABSENT, rig.now_ms)
+    go_on(rig, 600)
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
+        rig.core.raise_absence(ABSENT, rig.now_ms)
+    assert rig.poll() == []
+
+
+def test_offsets_that_are_asked_for():
+    rig = alone()
+    rig.core.ask_offsets(OffsetsCall("mine", {PRESENT: -1, ABSENT: -1}, rig.now_ms + 60_000))
+    rig.step()
+    go_on(rig, 2_800)
+    assert rig.done == []
+    go_on(rig, 600)
+    [failed] = rig.done
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=TOLD):
+        raise failed.error
+
+
+@pytest.mark.parametrize("asks", ["offsets", "partitions"])
+def test_a_topic_that_is_not_there(asks):
+    rig = alone()
+    if asks == "offsets":
+        rig.core.ask_offsets(OffsetsCall("mine", {PRESENT: -1}, rig.now_ms + 60_000))
+    else:
+        rig.core.topic_calls.ask(TopicCall("mine", "t", rig.now_ms + 60_000))
+    rig.step()
+    go_on(rig, 3_600, tells=nothing_there())
+    assert len(rig.reports) == 1
+    [failed] = rig.done
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match=r"Metadata for t: .* topic 't' is not there: misspelt.* create it"):
+        raise failed.error
+
+
+def test_a_topic_may_be_assigned_or_subscribed_to_before_it_is_created():
+    rig = alone()
+    assign(rig, PRESENT)
+    go_on(rig, 10_000, tells=nothing_there())
+    assert rig.poll() == []
+    assert len(rig.reports) == 1
+    rig = Rig()
+    rig.core.subscribe(["t"])
+    rig.poll()
+    go_on(rig, 10_000, tells=nothing_there())
+    assert rig.poll() == []
+    assert [text.partition(":")[0] for text in rig.reports] == ["topic 't' is not there"]
+
+
+def test_what_comes_in_time_is_no_absence():
+    rig = alone()
+    assign(rig, PRESENT)
+    go_on(rig, 2_000, tells=nothing_there())
+    go_on(rig, 5_000)
+    rig.core.raise_absence(PRESENT, rig.now_ms)
+    assert rig.poll() == []
+
+
+def test_without_metadata_nothing_is_known_to_be_absent():
+    rig = alone()
+    assign(rig, ABSENT)
+    rig.tell_metadata()
+    rig.advance(20_000)
+    rig.core.raise_absence(ABSENT, rig.now_ms)
+    assert rig.poll() == []

@@ -1,0 +1,49 @@
+"""Why a commit was refused, in words that fit: who is no member yet, who never is, and offsets of what is not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch import OffsetAndMetadata, TopicPartition, errors
+from chaffinch.errors import codes
+from chaffinch.protocol.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from tests.consumer.core.rig import Rig
+from tests.consumer.polling import LIMIT_S, poll_until
+
+
+def test_before_the_first_poll(broker, topic, consumer_of):
+    consumer = consumer_of(broker)
+    consumer.subscribe([topic])
+    consumer.commit()  # Nothing was read, so there is nothing to commit.
+    with pytest.raises(errors.CommitFailedException, match=r"is no member of group '.*' yet: it joins with its first poll"):
+        consumer.commit({TopicPartition(topic, 0): 0})
+
+
+def test_beside_a_group_s_members(broker, topic, consumer_of):
+    member, stranger = consumer_of(broker), consumer_of(broker)
+    member.subscribe([topic])
+    poll_until(lambda: bool(member.assignment()), member)
+    stranger.assign([TopicPartition(topic, 0)])
+    with pytest.raises(errors.CommitFailedException, match="has members that share its partitions, so only they commit for it"):
+        stranger.commit({TopicPartition(topic, 0): 0}, timeout=LIMIT_S)
+
+
+def test_of_a_partition_that_is_not_there():
+    rig = Rig()
+    rig.assign(0)
+    refused = [OffsetCommitResponsePartition(partition_index=7, error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)]
+    told: list[errors.KafkaException | None] = []
+    rig.core.commit({TopicPartition("t", 7): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
+    rig.step()
+    began_ms = rig.now_ms
+    while not told:
+        for _ in rig.pending(OffsetCommitRequest):
+            rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=refused)]))
+        rig.advance(100)
+    assert 3_000 <= rig.now_ms - began_ms <= 5_000
+    assert isinstance(told[0], errors.UnknownTopicOrPartitionException)
