@@ -184,12 +184,16 @@ class Producer:
     ) -> Stop | None:
         """Put a record into its batch; why not, if that is not possible."""
         size, core, door = record_size(key, value, headers), self._core, self._door
+        to_ask = partition is None and core.partitioner.asks and size <= self._size_max
         stop: Stop | None
         while True:
+            if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
+                # Without the lock: it is the caller's own function, and may be slow, or send itself.
+                partition, to_ask = core.partitioner.ask(topic, key, value, count), False
             with self._changed:
                 stop = door.refusal()
                 count = core.wiring.cluster.partition_count(topic)
-                is_known = count is not None and (partition is None or partition < count)
+                is_known = count is not None and not to_ask and (partition is None or partition < count)
                 if stop is None and is_known and not core.accumulator.has_room_for(size) and size <= self._size_max:
                     stop = door.wait_for_memory(size)
                 if stop is None and is_known and size <= self._size_max:

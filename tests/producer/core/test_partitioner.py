@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from itertools import pairwise
 from typing import Any
@@ -156,9 +157,11 @@ class ByLength:
 class TestFunction:
     def test_decides_record_by_record_and_what_it_leaves_open_goes_by_the_key(self) -> None:
         made = partitioner(rule=by_first_byte)
-        assert choose(made, b"\x07abc") == 7
+        assert made.ask("orders", b"\x07abc", None, 10) == 7
         assert made.choose_for_columns("orders", columns([b"\x07", b"\x13"]), 10, [], 1_000).tolist() == [7, 9]
-        assert choose(partitioner(rule=lambda *_: None), b"abc", count=100) == 7
+        silent = partitioner(rule=lambda *_: None)
+        assert silent.ask("orders", b"abc", None, 100) is None
+        assert choose(silent, b"abc", count=100) == 7
 
     def test_or_a_table_at_once(self) -> None:
         made = partitioner(rule=ByLength())
@@ -167,10 +170,21 @@ class TestFunction:
     @pytest.mark.parametrize("wrong", [10, -2, "1", 1.0, True])
     def test_what_is_no_partition_is_said_at_the_call(self, wrong: Any) -> None:
         made = partitioner(rule=lambda *_: wrong)
-        with pytest.raises(ValueError, match="partitions 0 to 9"):
-            choose(made, b"k")
+        with pytest.raises(ValueError, match=r"the partitioner .*<lambda> chose .*partitions 0 to 9"):
+            made.ask("orders", b"k", None, 10)
         with pytest.raises(ValueError, match="partitions 0 to 9"):
             made.choose_for_columns("orders", columns([b"k"]), 10, [], 1_000)
+
+    @pytest.mark.parametrize("asks_about_table", [False, True])
+    def test_what_it_raises_names_it(self, asks_about_table: bool) -> None:
+        def strict(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+            raise LookupError("no key")
+
+        made = partitioner(rule=strict)
+        with pytest.raises(LookupError) as raised:
+            made.choose_for_columns("orders", columns([None]), 10, [], 1_000) if asks_about_table else made.ask("orders", None, None, 10)
+        (note,) = raised.value.__notes__
+        assert re.fullmatch(r"raised by the partitioner .*strict, which was asked about a record of 'orders'", note)
 
     def test_columns_of_another_shape(self) -> None:
         rule = ByLength()
@@ -235,7 +249,7 @@ class TestCore:
         rig.sleep(51)
         assert set(rig.core.availability.partitions("orders")) == expected
 
-    def test_a_rule_is_asked(self) -> None:
-        settings = parse_options({"bootstrap.servers": "a:1"})
-        core = ProducerCore(settings, random.Random(1), rule=by_first_byte)
-        assert core.choose_partition("orders", b"\x05", None, 10, 100) == 5
+    @pytest.mark.parametrize("rule", [by_first_byte, MURMUR2, ROUND_ROBIN])
+    def test_whether_there_is_a_function_to_ask(self, rule: Any) -> None:
+        core = ProducerCore(parse_options({"bootstrap.servers": "a:1"}), random.Random(1), rule=rule)
+        assert core.partitioner.asks is (rule is by_first_byte)

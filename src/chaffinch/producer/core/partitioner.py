@@ -54,6 +54,7 @@ class Partitioner:
         "_sticky",
         "_turns",
         "_weights",
+        "asks",
         "hashes_keys",
         "is_sticky",
     )
@@ -77,24 +78,29 @@ class Partitioner:
         """Whether the key alone decides where there is one."""
         self.is_sticky = rule == MURMUR2
         """Whether records without a key stick to a partition for a batch's worth of bytes."""
+        self.asks = callable(rule)
+        """Whether a function of the user's has the first word."""
         self._is_adaptive = is_adaptive
         self._sticky: dict[str, tuple[int, int]] = {}
         """Where records without a key go now, and how many bytes of them went there."""
         self._turns: dict[str, int] = {}
         self._weights: dict[str, tuple[Sequence[int], list[int]]] = {}
 
+    def ask(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
+        """What the user's function says about one record; ValueError for what is no partition. It may take its time, and do what it
+        likes: to be called without any lock."""
+        assert callable(self._rule), "only if `asks`"
+        with _named(self._rule, topic):
+            chosen = self._rule(topic, key, value, partition_count)
+        return None if chosen is None else _checked(chosen, self._rule, topic, partition_count)
+
     def choose(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int, begins_batch: BeginsBatch) -> int:
-        """The partition for one record of `size` bytes. ValueError for what a rule says that is no partition."""
-        rule = self._rule
-        if rule == ROUND_ROBIN:
+        """The partition for one record of `size` bytes, about which a function of the user's, if there is one (`ask`), said nothing."""
+        if self._rule == ROUND_ROBIN:
             turn = self._turns.get(topic, 0)
             self._turns[topic] = turn + 1
             candidates = self._loads(topic)[0] or range(partition_count)
             return candidates[turn % len(candidates)]
-        if callable(rule):
-            chosen = rule(topic, key, value, partition_count)
-            if chosen is not None:
-                return _checked(chosen, topic, partition_count)
         if key is not None and not self._ignores_keys:
             return partition_of_key(key, partition_count)
         partition, produced = self._sticky.get(topic, NOWHERE)
@@ -181,22 +187,46 @@ def _of_rule(rule: Rule, topic: str, columns: RecordColumns, partition_count: in
     """What a rule of the user's says about each record, at once if it can; -1 where it leaves the choice to the key."""
     decide: Callable[..., Any] | None = getattr(rule, FOR_COLUMNS, None)
     if decide is not None:
-        chosen = np.asarray(decide(topic, columns, partition_count))
+        with _named(rule, topic):
+            chosen = np.asarray(decide(topic, columns, partition_count))
         if chosen.shape != (columns.count,) or not np.issubdtype(chosen.dtype, np.integer):
-            raise ValueError(f"the partitioner's {FOR_COLUMNS} gave {chosen.dtype} {chosen.shape} for {columns.count} records of {topic!r}")
+            what = f"{chosen.dtype} {chosen.shape} for {columns.count} records of {topic!r}"
+            raise ValueError(f"{FOR_COLUMNS} of the partitioner {_name(rule)} gave {what}")
         beyond = np.flatnonzero((chosen < -1) | (chosen >= partition_count))
         if len(beyond):
-            _checked(int(chosen[beyond[0]]), topic, partition_count)
+            _checked(int(chosen[beyond[0]]), rule, topic, partition_count)
         return chosen.astype(np.int32)
     partitions = _undecided(columns.count)
     for index in range(columns.count):
-        one = rule(topic, columns.key(index), columns.value(index), partition_count)
+        with _named(rule, topic):
+            one = rule(topic, columns.key(index), columns.value(index), partition_count)
         if one is not None:
-            partitions[index] = _checked(one, topic, partition_count)
+            partitions[index] = _checked(one, rule, topic, partition_count)
     return partitions
 
 
-def _checked(chosen: object, topic: str, partition_count: int) -> int:
+class _named:
+    """Notes in what a rule raises whose it is; the caller of `send` may not know that there is one."""
+
+    __slots__ = ("_rule", "_topic")
+
+    def __init__(self, rule: Rule, topic: str) -> None:
+        self._rule, self._topic = rule, topic
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            error.add_note(f"raised by the partitioner {_name(self._rule)}, which was asked about a record of {self._topic!r}")
+
+
+def _name(rule: Rule) -> str:
+    return getattr(rule, "__qualname__", None) or type(rule).__qualname__
+
+
+def _checked(chosen: object, rule: Rule, topic: str, partition_count: int) -> int:
     if not isinstance(chosen, int | np.integer) or isinstance(chosen, bool) or not 0 <= chosen < partition_count:
-        raise ValueError(f"the partitioner chose {chosen!r} for a record of {topic!r}, which has {partitions_in_words(partition_count)}")
+        words = partitions_in_words(partition_count)
+        raise ValueError(f"the partitioner {_name(rule)} chose {chosen!r} for a record of {topic!r}, which has {words}")
     return int(chosen)
