@@ -25,6 +25,7 @@ from chaffinch.broker.core import transaction_moves as moves
 from chaffinch.broker.core.transaction_moves import Ending
 from chaffinch.cli import errors as errors_page
 from chaffinch.cli.main import COMMANDS
+from chaffinch.consumer import metrics as consumer_metrics
 from chaffinch.consumer.core import membership_moves
 from chaffinch.consumer.core import options as consumer_options
 from chaffinch.producer import metrics as producer_metrics
@@ -235,6 +236,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
     "producer metrics": producer_metrics.table_markdown,
     "consumer options": lambda: options_table(consumer_options.CONSUMER_OPTIONS.options),
+    "consumer metrics": consumer_metrics.table_markdown,
     "consumer options without effect": lambda: names(consumer_options.WITHOUT_EFFECT),
     "member states": lambda: f"```mermaid\n{membership_moves.diagram()}```\n",
     "transaction states": transaction_states,

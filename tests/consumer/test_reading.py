@@ -181,7 +181,7 @@ class TestPositions:
             consumer.seek(place, 1)
             assert values_of(read(consumer, 2)) == [b"1", b"2"]
             return
-        poll_until(lambda: consumer.metrics()["offset_resets"] == 1, consumer)
+        poll_until(lambda: consumer.metrics()["offset-reset-total"] == 1, consumer)
         write(broker, topic, [b"new"])
         assert values_of(read(consumer, 1))[-1] == b"new"
 
@@ -197,10 +197,10 @@ class TestPositions:
         assert consumer.paused() == {paused}
         others = poll_until(lambda: consumer.position(next(place for place in places if place != paused)) == 20, consumer)
         assert {record.topic_partition for record in others} == set(places) - {paused}
-        sent = consumer.metrics()["fetches_sent"]
+        sent = consumer.metrics()["fetch-total"]
         consumer.resume([paused])
         assert [record.offset for record in consumer.poll(0)] == list(range(5, 10))
-        assert consumer.metrics()["fetches_sent"] <= sent + 1
+        assert consumer.metrics()["fetch-total"] <= sent + 1
         assert not consumer.paused()
 
     def test_what_leaders_know(self, broker, topic, consumer_of, producer_of):

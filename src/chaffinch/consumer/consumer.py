@@ -9,22 +9,20 @@ from __future__ import annotations
 import logging
 import random
 import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
-from chaffinch.consumer import arguments
+from chaffinch.consumer import arguments, closing, metrics
+from chaffinch.consumer.callbacks import Callbacks, OnCommit, OnPartitions
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.core.lookups import FoundOffset, OffsetsCall
 from chaffinch.consumer.core.options import EARLIEST, LATEST, TABLE_RECORDS, parse_options
 from chaffinch.consumer.core.positions import Kind, Position
-from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.consumer.core.topic_calls import TopicCall
 from chaffinch.consumer.deserializers import deserializer
 from chaffinch.consumer.door import Door
@@ -45,8 +43,6 @@ CLOSE_TIMEOUT_S: Final = 30.0
 # Waiting "for ever" is looked at now and then, so that Ctrl-C is heard everywhere.
 WAIT_MS_MAX: Final = 10_000
 
-OnPartitions = Callable[[list[TopicPartition]], object]
-OnCommit = Callable[[Mapping[TopicPartition, OffsetAndMetadata], KafkaException | None], object]
 T = TypeVar("T")
 
 
@@ -67,17 +63,21 @@ class Consumer:
         self._door = Door()
         self._entered = self._door.entered
         self._is_woken = False
-        self._telling = ""
-        self._listeners: dict[str, OnPartitions | None] = {}
-        self._committed: deque[tuple[OnCommit, Mapping[TopicPartition, OffsetAndMetadata], KafkaException | None]] = deque()
         network = Network(ConnectionSettings.of(self.settings), clock=self._clock)
         self._thread = ConsumerThread(self._core, network, self._clock, f"{self.settings['client.id']}-network")
+        self._callbacks = Callbacks(self._core, self._thread, self._clock)
         self._changed = self._thread.changed
         self._thread.start()
         weakref.finalize(self, self._thread.abandon)
 
     def __enter__(self) -> Self:
         return self
+
+    def __repr__(self) -> str:
+        servers, group_id = self.settings["bootstrap.servers"], self.settings["group.id"]
+        group = "" if group_id is None else f", group.id {group_id!r}"
+        state = "closed" if self._door.is_closed else f"reads {self._core.subscriptions.in_words()}"
+        return f"<Consumer {self.settings['client.id']!r} of {','.join(servers)}{group}, {state}>"
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -115,7 +115,7 @@ class Consumer:
                     self._core.subscribe(wanted)
                 else:
                     self._core.subscribe_pattern(wanted)
-                self._listeners = checked
+                self._callbacks.listeners = checked
                 self._thread.push()
 
     def assign(self, partitions: Collection[TopicPartition]) -> None:
@@ -132,10 +132,10 @@ class Consumer:
     def unsubscribe(self) -> None:
         """Read nothing any more, and leave the group."""
         with self._entered("unsubscribe"):
-            error = self._tell(self._core.leaving())
+            error = self._callbacks.tell(self._core.leaving())
             with self._changed:
                 self._core.leave("the consumer unsubscribed from all topics")
-                self._listeners = {}
+                self._callbacks.listeners = {}
                 self._thread.push()
             if error is not None:
                 raise error
@@ -192,14 +192,14 @@ class Consumer:
     def _portions(self, timeout_ms: int | None, records_max: int) -> list[Portion]:
         if self._core.subscriptions.kind is Kind.NONE:
             raise IllegalStateException("there is nothing to poll: call subscribe() or assign() first")
-        if self._telling:
+        if self._callbacks.is_telling:
             raise IllegalStateException("poll within a rebalance callback: it would wait for the callback to end")
         started_ms = self._clock.now_ms()
         with self._changed:
             self._core.poll_begins(started_ms, self._clock.wall_ms())
             try:
                 while True:
-                    self._run_callbacks()
+                    self._callbacks.run()
                     self._check_woken()
                     self._core.raise_error()
                     portions = self._core.take(records_max)
@@ -211,53 +211,6 @@ class Consumer:
                         self._changed.wait((WAIT_MS_MAX if left_ms is None else min(left_ms, WAIT_MS_MAX)) / 1000)
             finally:
                 self._core.poll_ends(self._clock.now_ms())
-
-    def _run_callbacks(self) -> None:
-        """What a rebalance wants the caller to do; and what became of commits. Called with the lock held, once."""
-        self._tell_commits()
-        while (callback := self._core.next_callback(self._clock.now_ms())) is not None:
-            error = self._tell(callback)
-            self._core.callback_done(callback)
-            self._thread.push()
-            if error is not None:
-                raise error
-
-    def _tell(self, callback: Callback | None) -> KafkaException | None:
-        """Run a callback, without the lock; what it raised, as one of our own."""
-        listener = None if callback is None else self._listeners.get(callback.kind)
-        if callback is None or listener is None or (callback.kind != "assign" and self._telling not in ("", "assign")):
-            return None  # Who ends it all from within on_revoke knows already.
-        told_before, self._telling = self._telling, callback.kind
-        with self._unlocked():
-            try:
-                listener(list(callback.partitions))
-            except KafkaException as error:
-                return error
-            except Exception as error:
-                failure = KafkaException(f"the callback on_{callback.kind} raised {error!r}")
-                failure.__cause__ = error
-                return failure
-            finally:
-                self._telling = told_before
-        return None
-
-    @contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        """Give the lock away for as long as a callback runs, if it is held."""
-        is_held = self._changed._is_owned()  # type: ignore[attr-defined]
-        if is_held:
-            self._changed.release()
-        try:
-            yield
-        finally:
-            if is_held:
-                self._changed.acquire()
-
-    def _tell_commits(self) -> None:
-        while self._committed:
-            callback, offsets, error = self._committed.popleft()
-            with self._unlocked():
-                callback(offsets, error)
 
     # Positions.
 
@@ -335,13 +288,12 @@ class Consumer:
             self._check_group("commit")
             pending = Pending()
             with self._changed:
-                self._tell_commits()
+                self._callbacks.tell_commits()
                 wanted = self._core.positions() if checked is None else checked
 
                 def done(error: KafkaException | None) -> None:
                     pending.complete(error=error)
-                    if callback is not None:
-                        self._committed.append((callback, wanted, error))
+                    self._callbacks.note_commit(callback, wanted, error)
 
                 self._core.commit(wanted, deadline_ms, done, retries=not asynchronous)
                 self._thread.push()
@@ -349,7 +301,7 @@ class Consumer:
                     return
                 while not pending.is_done:
                     self._wait_until(None, "the commit")
-                self._tell_commits()
+                self._callbacks.tell_commits()
             if pending.error is not None:
                 raise pending.error
 
@@ -407,10 +359,10 @@ class Consumer:
             )
             return found
 
-    def metrics(self) -> dict[str, int]:
-        """Counts since the consumer was made, and how far it is behind now."""
+    def metrics(self) -> dict[str, float]:
+        """Counts since the consumer was made where the name ends in `total`, and how things are now: docs/consumer.md."""
         with self._entered("metrics"), self._changed:
-            return self._core.metrics()
+            return metrics.read_all(self._core, self._clock.now_ms())
 
     # The end.
 
@@ -431,37 +383,15 @@ class Consumer:
             self._is_woken = False
             deadline_ms = self._clock.now_ms() + (2**53 if timeout_ms is None else timeout_ms)
             try:
-                self._commit_last(deadline_ms)
-                error = self._tell(self._core.leaving())
-                self._leave(deadline_ms)
+                closing.commit_last(self._core, self._thread, deadline_ms)
+                error = self._callbacks.tell(self._core.leaving())
+                closing.leave(self._core, self._thread, deadline_ms)
             finally:
                 self._door.is_closed = True
                 self._thread.stop()
-            self._tell_commits()
+            self._callbacks.tell_commits()
             if error is not None:
                 raise error
-
-    def _commit_last(self, deadline_ms: int) -> None:
-        group = self._core.group
-        if group is None or not group.commits.is_automatic or self._thread.death is not None:
-            return
-        pending = Pending()
-        with self._changed:
-            group.commits.commit_all(deadline_ms, lambda error: pending.complete(error=error), retries=True)
-            self._thread.push()
-            while not pending.is_done:
-                self._changed.wait(WAIT_MS_MAX / 1000)
-        if pending.error is not None:
-            log.warning("close: offsets were not committed: %s", pending.error)
-
-    def _leave(self, deadline_ms: int) -> None:
-        pending = Pending()
-        with self._changed:
-            self._core.close(pending, deadline_ms)
-            if self._thread.death is None:
-                self._thread.push()
-            while not pending.is_done and self._thread.death is None:
-                self._changed.wait(WAIT_MS_MAX / 1000)
 
     # Waiting, and who may call.
 

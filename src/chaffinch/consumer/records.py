@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.consumer.deserializers import Deserializer
 from chaffinch.errors import RecordDeserializationException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.byte_columns import ByteColumn
+
+SHOWN_MAX: Final = 100
+"""So much of a key or value is shown by `repr`."""
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -32,9 +35,24 @@ class ConsumerRecord(NamedTuple):
     headers: Headers = ()
     leader_epoch: int = -1
 
+    def __repr__(self) -> str:
+        """As of any named tuple, but without what is not there, and of long keys and values the beginning."""
+        shown = dict(zip(self._fields, self, strict=True))
+        if not self.headers:
+            del shown["headers"]
+        if self.leader_epoch < 0:
+            del shown["leader_epoch"]
+        return f"ConsumerRecord({', '.join(f'{name}={_shown(value)}' for name, value in shown.items())})"
+
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bytes | str) and len(value) > SHOWN_MAX:
+        return f"{value[:SHOWN_MAX]!r}... ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
+    return repr(value)
 
 
 def records_of(portion: Portion) -> list[ConsumerRecord]:

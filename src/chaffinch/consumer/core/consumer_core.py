@@ -422,18 +422,6 @@ class ConsumerCore:
         assert self.group is not None, "the shell asks for a group.id"
         self.group.commits.commit(offsets, deadline_ms, done, retries=retries)
 
-    def metrics(self) -> dict[str, int]:
-        """The counters, and how far the caller is behind."""
-        states = self.subscriptions.assigned.values()
-        lags = [
-            state.high_watermark - state.position.offset for state in states if state.position is not None and state.high_watermark >= 0
-        ]
-        return {
-            **self.wiring.counts,
-            "partitions_assigned": len(states),
-            "records_lag_max": max((lag for lag in lags if lag > 0), default=0),
-        }
-
     def ask_offsets(self, call: OffsetsCall) -> None:
         self.lookups.ask(call)
 

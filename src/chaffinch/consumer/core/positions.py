@@ -11,11 +11,13 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from chaffinch.consumer.core.options import NONE, ResetStrategy
 from chaffinch.errors import IllegalStateException
 from chaffinch.identifiers import TopicPartition
+
+NAMED_MAX: Final = 5
 
 
 class Stage(Enum):
@@ -136,11 +138,14 @@ class Subscriptions:
         """The state of an assigned partition; IllegalStateException for others."""
         state = self.assigned.get(place)
         if state is None:
-            has = ", ".join(map(str, sorted(self.assigned)[:5])) or "none"
-            more = len(self.assigned) - 5
-            text = f"{place} is not assigned to this consumer; it has {has}" + (f" and {more} more" if more > 0 else "")
-            raise IllegalStateException(text, topic_partition=place)
+            raise IllegalStateException(f"{place} is not assigned to this consumer; it has {self.in_words()}", topic_partition=place)
         return state
+
+    def in_words(self) -> str:
+        """The partitions assigned, the first few of many."""
+        places = sorted(self.assigned)
+        more = len(places) - NAMED_MAX
+        return (", ".join(map(str, places[:NAMED_MAX])) or "none") + (f" and {more} more" if more > 0 else "")
 
     def matches(self, topics: Iterable[str]) -> frozenset[str]:
         """Those of the topics that the pattern matches as a whole."""

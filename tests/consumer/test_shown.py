@@ -1,0 +1,71 @@
+"""What people see who look at a consumer, its records and its numbers; nothing of it is secret or without end."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from chaffinch import Consumer, ConsumerRecord, TopicPartition
+from chaffinch.consumer.metrics import METRICS
+from tests.consumer.polling import read, write
+
+
+def test_a_consumer(broker, topic, consumer_of):
+    consumer = consumer_of(broker, sasl_password="hidden", client_id="me")
+    start = f"<Consumer 'me' of {broker.bootstrap_servers}, group.id 'test-a-consumer'"
+    assert repr(consumer) == str(consumer) == f"{start}, reads none>"
+    consumer.assign([TopicPartition(topic, number) for number in range(7)])
+    assert repr(consumer) == f"{start}, reads {', '.join(f'{topic}-{number}' for number in range(5))} and 2 more>"
+    consumer.close()
+    assert repr(consumer) == f"{start}, closed>"
+    assert "hidden" not in repr(consumer.settings)
+
+
+def test_one_without_a_group():
+    with Consumer(bootstrap_servers="127.0.0.1:1", client_id="me") as consumer:
+        assert repr(consumer) == "<Consumer 'me' of 127.0.0.1:1, reads none>"
+
+
+def test_a_record():
+    record = ConsumerRecord("orders", 1, 7, 1700000000000, 0, None, b"x" * 1000)
+    assert repr(record) == (
+        "ConsumerRecord(topic='orders', partition=1, offset=7, timestamp_ms=1700000000000, timestamp_type=0, key=None, "
+        f"value={b'x' * 100!r}... (1000 bytes))"
+    )
+    record = ConsumerRecord("orders", 1, 7, -1, 0, np.arange(2), "é", [("h", None)], 3)
+    assert repr(record).endswith("key=array([0, 1]), value='é', headers=[('h', None)], leader_epoch=3)")
+
+
+def test_the_numbers(broker, topic, consumer_of):
+    write(broker, topic, [b"one", b"two", b"three"])
+    consumer = consumer_of(broker, max_poll_records=2)
+    began = time.monotonic()
+    place = TopicPartition(topic, 0)
+    consumer.assign([place])
+    assert consumer.metrics()["metadata-age"] == -1 or consumer.metrics()["assigned-partitions"] == 1
+    read(consumer, 2)
+    consumer.commit()
+    consumer.pause([place])
+    found = consumer.metrics()
+    assert found.keys() == METRICS.keys()
+    assert found["records-consumed-total"] == 2
+    assert found["records-lag-max"] == 1
+    assert found["commit-total"] == 1
+    assert found["failed-commit-total"] == found["heartbeat-total"] == found["join-total"] == found["offset-reset-total"] == 0
+    assert found["assigned-partitions"] == found["paused-partitions"] == 1
+    assert found["fetch-total"] >= found["fetch-answer-total"] >= 1
+    assert 0 <= found["metadata-age"] <= time.monotonic() - began + 1
+
+
+def test_whole_numbers_of_numpy(broker, topic, consumer_of):
+    write(broker, topic, [b"one", b"two", b"three"])
+    consumer = consumer_of(broker)
+    place = (topic, np.int32(0))
+    consumer.assign([place])
+    consumer.seek(place, np.int64(2))
+    assert type(consumer.position(place)) is int
+    assert [record.value for record in read(consumer, 1)] == [b"three"]
+    consumer.commit({place: np.int64(1)})
+    assert consumer.committed([place])[TopicPartition(topic, 0)].offset == 1
+    assert consumer.offsets_for_times({place: np.int64(0)})[TopicPartition(topic, 0)].offset == 0
