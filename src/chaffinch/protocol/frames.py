@@ -169,7 +169,17 @@ class FrameAssembler:
             frames.append(chunk[start + 4 : end])
             start = end
         self._start, self._need = start, need
-        self._look_ahead(frames)
+        last = need if need > CHUNK_BYTES or not frames else len(frames[-1]) + 4
+        if CHUNK_BYTES < last < EAGER_BYTES_MAX:
+            self._large = last
+            self._chunk_bytes = -(-last // CHUNK_BYTES) * CHUNK_BYTES
+        else:
+            self._large = 0
+            self._chunk_bytes = BUSY_CHUNK_BYTES if stop == len(chunk) else CHUNK_BYTES
+        if self._reserved or need > CHUNK_BYTES:
+            self._account(frames)
+        if self._eager:
+            self.end_turn()
         return frames
 
     def end_turn(self) -> None:
@@ -185,25 +195,11 @@ class FrameAssembler:
     def __del__(self) -> None:
         self.close()
 
-    def _look_ahead(self, frames: list[memoryview]) -> None:
-        """Judge how much will come, and account for what has come of a large frame."""
-        large = self._need if self._need > CHUNK_BYTES or not frames else len(frames[-1]) + 4
-        self._large = large if CHUNK_BYTES < large < EAGER_BYTES_MAX else 0
-        if self._large:
-            self._chunk_bytes = -(-large // CHUNK_BYTES) * CHUNK_BYTES
-        else:
-            self._chunk_bytes = BUSY_CHUNK_BYTES if self._stop == len(self._chunk) else CHUNK_BYTES
-        if self._reserved:
-            self._release()
-        if self._need > CHUNK_BYTES:
-            self._reserve(frames)
-        self.end_turn()
-
     def _make_room(self) -> None:
         """Begin a new chunk, unless this one will do. Ordinary large frames get all their room at once, larger ones as they come."""
         rest, need = len(self._chunk) - self._start, self._need
         if need <= CHUNK_BYTES:
-            size = self._affordable(self._chunk_bytes)
+            size = self._chunk_bytes if self._chunk_bytes == CHUNK_BYTES else self._affordable(self._chunk_bytes)
             if size != rest:
                 self._roll(size)
         elif need > rest:
@@ -219,13 +215,14 @@ class FrameAssembler:
 
     def _roll(self, size: int) -> None:
         """Begin a new chunk with the bytes of the unfinished frame."""
+        count = self._stop - self._start
         pending: memoryview | bytes = self._chunk[self._start : self._stop]
-        if len(pending) < ROOM_BYTES_MIN:
+        if count < ROOM_BYTES_MIN:
             pending = bytes(pending)  # Then it may be the same buffer again, which the processor still has at hand.
         self._let_go()
         self._chunk = self._pool.lend(size)
-        self._chunk[: len(pending)] = pending
-        self._stop = len(pending)
+        self._chunk[:count] = pending
+        self._stop = count
         if size > CHUNK_BYTES:
             self._eager = min(size, EAGER_BYTES_MAX)
             self._budget.bytes_eager += self._eager
@@ -235,7 +232,11 @@ class FrameAssembler:
         self._eager = self._start = self._stop = 0
         self._chunk = _NOTHING
 
-    def _reserve(self, frames: list[memoryview]) -> None:
+    def _account(self, frames: list[memoryview]) -> None:
+        """Have the budget say whether so much of an unfinished large frame may be here."""
+        self._release()
+        if self._need <= CHUNK_BYTES:
+            return
         arrived = self._stop - self._start - 4
         try:
             self._budget.reserve(arrived)
