@@ -22,13 +22,12 @@ from chaffinch.records.batch import (
     decode_offsets,
     encode,
     encode_control_batch,
-    keys_at,
     patch_log_append_time,
     patch_offset,
-    payload_of,
     read_control,
     read_header,
     split_in_half,
+    take_out,
     views,
     without,
 )
@@ -207,14 +206,13 @@ class TestWithout:
 
     COUNT = 8300  # Offset deltas take one byte up to 63, two up to 8191, then three.
 
-    @pytest.mark.parametrize("is_known", [False, True], ids=["", "payload known"])
     @pytest.mark.parametrize("codec", Compression)
     @pytest.mark.parametrize(
         "gone",
         [[0], [COUNT - 1], [62, 63, 64, 65], range(0, COUNT, 100), range(COUNT - 1), range(1, COUNT), [5, *range(100, COUNT)]],
         ids=["first", "last", "adjacent", "each hundredth", "all but the last", "all but the first", "most"],
     )
-    def test_deltas_of_other_lengths(self, gone, codec, is_known):
+    def test_deltas_of_other_lengths(self, gone, codec):
         columns = RecordColumns.from_lists(
             [None if index % 7 == 0 else b"%d" % index for index in range(self.COUNT)],
             [b"v" * (index % 200) for index in range(self.COUNT)],
@@ -222,7 +220,7 @@ class TestWithout:
         )
         whole = encode(columns, compression=codec, identity=IDENTITY, base_sequence=8)
         kept = columns.take(np.setdiff1d(np.arange(self.COUNT), gone))
-        rest = without(whole, gone, payload_of(whole) if is_known else None)
+        rest = without(whole, gone)
         assert rest == encode(kept, compression=codec, identity=IDENTITY, base_sequence=8)
 
     def test_wrong_offset_deltas_are_put_right(self):
@@ -257,23 +255,18 @@ class TestWithout:
             without(batch_with_payload(payload, count, Compression.NONE), [])
 
 
-class TestKeysAt:
+class TestTakeOut:
     @given(
         drawn=columns_and_rows(min_size=1), data=st.data(), codec=st.sampled_from(Compression), bytes_max=st.sampled_from([0, 5, 63, 400])
     )
-    def test_as_much_of_each_as_is_asked_for(self, drawn, data, codec, bytes_max):
+    def test_the_keys_of_those_taken_out(self, drawn, data, codec, bytes_max):
         columns, row_list = drawn
-        indices = sorted(data.draw(st.sets(st.integers(0, len(row_list) - 1))))
+        indices = data.draw(st.lists(st.integers(0, len(row_list) - 1), unique=True))
         batch = encode(columns, compression=codec)
-        for payload in (None, payload_of(batch)):
-            found = keys_at(batch, np.array(indices, np.int64), bytes_max, payload)
-            keys = [row_list[index][0] for index in indices]
-            assert [found.value(at) for at in range(found.length)] == [None if key is None else key[:bytes_max] for key in keys]
-
-    @pytest.mark.parametrize("index", [-1, 2])
-    def test_a_record_that_is_not_there(self, index):
-        with pytest.raises(CorruptBatch, match=f"record {index}"):
-            keys_at(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), np.array([index]), 10)
+        keys, rest = take_out(batch, np.array(indices, np.int64), bytes_max)
+        expected = [row_list[index][0] for index in sorted(indices)]
+        assert [keys.value(at) for at in range(keys.length)] == [None if key is None else key[:bytes_max] for key in expected]
+        assert rest == without(batch, indices)
 
 
 class TestSplitInHalf:

@@ -19,6 +19,7 @@ from chaffinch.records.batch_header import (
     patch_producer,
     read_header,
     views,
+    write_crc,
 )
 from chaffinch.records.compression import Compression
 from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault, InvalidColumn, RecordsError
@@ -186,6 +187,20 @@ def test_log_append_time_is_stamped_and_taken_back():
     assert (view.header.timestamp_type, view.header.max_timestamp) == (TimestampType.LOG_APPEND_TIME, 123_456)
     patch_max_timestamp(data, 0, TimestampType.CREATE_TIME, FIELDS["max_timestamp"])
     assert data == batch()
+
+
+@pytest.mark.parametrize("payload_bytes", [32 * 1024 - 50, 32 * 1024 - 49, 100_000, 1_000_003])
+def test_of_a_long_batch_only_the_header_is_read_for_its_checksum(payload_bytes):
+    data = b"pad" + batch(length=HEADER_BYTES - 12 + payload_bytes, crc=0)[:HEADER_BYTES] + bytes(range(251)) * (payload_bytes // 251 + 1)
+    data = bytearray(data[: 3 + HEADER_BYTES + payload_bytes])
+    write_crc(data, 3)
+    patch_producer(data, 3, ProducerIdentity(2**40, 8), 77)
+    patch_log_append_time(data, 3, 123_456)
+    (view,) = views(data[3:])
+    assert view.crc_is_valid()
+    data[-1] ^= 1
+    patch_producer(data, 3, ProducerIdentity(5, 6), 7)
+    assert next(views(data[3:])).crc_is_valid() == (payload_bytes < 32 * 1024 - 49), "damage is not covered up"
 
 
 def test_memoryviews_are_patched_in_place():

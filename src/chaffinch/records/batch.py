@@ -1,13 +1,14 @@
 """Record batches of format 2 as bytes: the one door to everything about them.
 
 `batch_header` reads and patches headers, `batch_codec` turns `RecordColumns` into batches and back, `control_batch` does the
-markers of transactions; their names are passed on here. In this file: taking records out of a batch, splitting it, and looking at
-single keys, all without reading the rest of the records.
+markers of transactions; their names are passed on here. In this file: taking records out of a batch, and splitting it: one pass
+that reads lengths and deltas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,89 +54,86 @@ __all__ = [
     "Compression",
     "CorruptBatch",
     "RecordsError",
+    "TakenOut",
     "TimestampType",
     "decode",
     "decode_offsets",
     "encode",
     "encode_control_batch",
-    "keys_at",
     "patch_log_append_time",
     "patch_max_timestamp",
     "patch_offset",
     "patch_producer",
-    "payload_of",
     "read_control",
     "read_header",
     "split_in_half",
+    "take_out",
     "views",
     "without",
 ]
 
 
-def payload_of(batch: BatchView | Buffer) -> Buffer:
-    """The records of a batch, decompressed: for those who ask for several things of one batch. Raises RecordsError."""
-    return decompressed_payload(_view(batch), DECOMPRESSED_BYTES_MAX)
+class TakenOut(NamedTuple):
+    """`keys`: of the records taken out, as much of each as was asked for. `rest`: a batch of the others, None when there are none."""
+
+    keys: ByteColumn
+    rest: bytearray | None
 
 
-def without(batch: BatchView | Buffer, indices: Iterable[int], payload: Buffer | None = None) -> bytearray | None:
-    """The batch without the records at `indices` (0-based within it); None when no record is left. `payload`: if it is known.
+def take_out(batch: BatchView | Buffer, indices: Int64s, key_bytes_max: int = 0) -> TakenOut:
+    """Part the records at `indices` (0-based within the batch, in any order) from the others, in one pass that reads lengths and deltas.
 
     Codec, producer identity, base sequence, base offset and transactional bit stay; the records that stay are numbered anew
-    from 0, so whoever sends the batch patches the sequence. IndexError for an index outside the batch. Of the records only lengths and
-    deltas are looked at: whoever calls has made the batch, or checked it. CorruptBatch where these lie.
+    from 0, so whoever sends the rest patches the sequence. `keys`: in the order of the batch, of each the first `key_bytes_max` bytes.
+    IndexError for an index outside the batch. Whoever calls has made the batch, or checked it; CorruptBatch where lengths lie.
     """
-    view = _view(batch)
-    data, keeps = _all_kept(view, payload)
-    gone = np.fromiter(indices, np.int64)
-    outside = gone[(gone < 0) | (gone >= len(keeps))]
+    header, payload, keeps = _all_kept(batch)
+    outside = indices[(indices < 0) | (indices >= len(keeps))]
     if len(outside):
         raise IndexError(f"record {outside[0]} of {len(keeps)}")
-    keeps[gone] = 0
-    return _part(view.header, data, keeps, 0) if keeps.any() else None
+    keeps[indices] = 0
+    return _part(header, payload, keeps, 0, key_bytes_max)
+
+
+def without(batch: BatchView | Buffer, indices: Iterable[int]) -> bytearray | None:
+    """The batch without the records at `indices`; None when no record is left. As `take_out`."""
+    return take_out(batch, np.fromiter(indices, np.int64)).rest
 
 
 def split_in_half(batch: BatchView | Buffer) -> list[bytearray]:
     """Two batches with the first and the second half of the records, sequences and offsets running on; one if it has one record."""
-    view = _view(batch)
-    data, keeps = _all_kept(view, None)
+    header, payload, keeps = _all_kept(batch)
     half = (len(keeps) + 1) // 2
     keeps[half:] = 0
-    return [_part(view.header, data, part, start) for start, part in ((0, keeps), (half, 1 - keeps)) if part.any()]
+    parts = (_part(header, payload, keeps, 0, 0).rest, _part(header, payload, 1 - keeps, half, 0).rest)
+    return [part for part in parts if part is not None]
 
 
-def keys_at(batch: BatchView | Buffer, indices: Int64s, bytes_max: int, payload: Buffer | None = None) -> ByteColumn:
-    """The keys of the records at `indices` (ascending, within the batch), of each the first `bytes_max` bytes, copied. CorruptBatch where
-    lengths lie. `payload`: if it is known."""
-    data = np.frombuffer(payload_of(batch) if payload is None else payload, np.uint8)
-    starts, lengths = np.empty((2, len(indices)), np.int64)
-    found = kernels.choose(len(indices)).find_keys(data, indices, starts, lengths)
-    if found < len(indices):
-        raise CorruptBatch(Fault.KEY_LENGTH, int(indices[found]))
-    offsets = np.zeros(len(indices) + 1, np.int64)
-    lengths.clip(0, bytes_max).cumsum(out=offsets[1:])
-    return ByteColumn(offsets, gather(data, starts, offsets), (lengths >= 0).view(np.uint8))
+def _all_kept(batch: BatchView | Buffer) -> tuple[BatchHeader, Bytes, Bytes]:
+    """The header, the payload, and a one for each of its records."""
+    view = batch if isinstance(batch, BatchView) else first_view(batch)
+    payload, count = np.frombuffer(decompressed_payload(view, DECOMPRESSED_BYTES_MAX), np.uint8), view.header.count
+    if not Scanned.fits(count, len(payload)):
+        raise CorruptBatch(Fault.RECORD_COUNT, detail=f"{count} records in {len(payload)} bytes")
+    return view.header, payload, np.ones(count, np.uint8)
 
 
-def _view(batch: BatchView | Buffer) -> BatchView:
-    return batch if isinstance(batch, BatchView) else first_view(batch)
-
-
-def _all_kept(view: BatchView, payload: Buffer | None) -> tuple[Bytes, Bytes]:
-    """The payload, and a one for each of its records."""
-    data, count = np.frombuffer(payload_of(view) if payload is None else payload, np.uint8), view.header.count
-    if not Scanned.fits(count, len(data)):
-        raise CorruptBatch(Fault.RECORD_COUNT, detail=f"{count} records in {len(data)} bytes")
-    return data, np.ones(count, np.uint8)
-
-
-def _part(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> bytearray:
-    """A batch of the records whose `keeps` is 1, one at least, like the one that had `header`, `start` records after its first."""
+def _part(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int, key_bytes_max: int) -> TakenOut:
+    """Of the batch that has `header`: the records whose `keeps` is 1 as one like it, `start` records after its first, and others' keys."""
     count = int(np.count_nonzero(keeps))
     times = np.empty(TIMES_LENGTH, np.int64)
+    key_starts, key_lengths = np.empty((2, len(keeps) - count), np.int64)
     out = bytearray(HEADER_BYTES + len(payload) + RENUMBERED_GROWTH_BYTES_MAX * count)
-    size = kernels.choose(len(keeps)).renumber(payload, keeps, header.base_timestamp, np.frombuffer(out, np.uint8)[HEADER_BYTES:], times)
+    records = np.frombuffer(out, np.uint8)[HEADER_BYTES:]
+    size = kernels.choose(len(keeps)).take_out(payload, keeps, header.base_timestamp, records, times, key_starts, key_lengths)
     if size < 0:
         raise CorruptBatch(Fault.RECORD_LENGTH)
+    del records  # While somebody looks into it, `out` has its length.
+    key_offsets = np.zeros(len(key_starts) + 1, np.int64)
+    key_lengths.clip(0, key_bytes_max).cumsum(out=key_offsets[1:])
+    keys = ByteColumn(key_offsets, gather(payload, key_starts, key_offsets), (key_lengths >= 0).view(np.uint8))
+    if not count:
+        return TakenOut(keys, None)
     if header.compression is Compression.NONE:
         del out[HEADER_BYTES + size :]
     else:
@@ -154,4 +152,4 @@ def _part(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> byte
     )
     HEADER.pack_into(out, 0, *changed)
     write_crc(out)
-    return out
+    return TakenOut(keys, out)

@@ -18,6 +18,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, sequence_add
+from chaffinch.records import kernels
 from chaffinch.records.checksum import crc32c
 from chaffinch.records.compression import Compression
 from chaffinch.records.faults import CorruptBatch, Fault
@@ -39,6 +40,8 @@ ATTRIBUTE_TRANSACTIONAL = 0b0001_0000
 ATTRIBUTE_CONTROL = 0b0010_0000
 ATTRIBUTE_DELETE_HORIZON = 0b0100_0000
 
+_LONG_BYTES_MIN = 32 * 1024
+"""From here on a checksum is put right after a change of the header, below it computed anew: that takes as long for so many bytes."""
 _MIN_LENGTH = 14
 """Below this not even a format 0 message fits; Kafka's slicer uses the same number (`LegacyRecord.RECORD_OVERHEAD_V0`)."""
 _LENGTH = Struct(">i")
@@ -209,6 +212,27 @@ def write_crc(buffer: bytearray | memoryview, position: int = 0) -> int:
     return crc
 
 
+def _checked_header(buffer: bytearray | memoryview, position: int) -> bytes:
+    """What the CRC covers of the header at `position`, which is going to be changed; empty for a batch so short that it does not matter."""
+    if _LENGTH.unpack_from(buffer, position + 8)[0] < _LONG_BYTES_MIN:
+        return b""
+    return bytes(buffer[position + CHECKED_POSITION : position + HEADER_BYTES])
+
+
+def _write_crc_after_change(buffer: bytearray | memoryview, position: int, before: bytes) -> None:
+    """`write_crc` for a header that was changed; `before`: what `_checked_header` was. The CRC was right before the change.
+
+    A long payload is not read again: whatever it is, it makes of the difference between two checksums what zeros make of it.
+    """
+    if not before:
+        write_crc(buffer, position)
+        return
+    (crc,) = _CRC.unpack_from(buffer, position + CRC_POSITION)
+    difference = crc32c(before) ^ crc32c(_checked_header(buffer, position))
+    payload_bytes = _LENGTH.unpack_from(buffer, position + 8)[0] + LENGTH_END - HEADER_BYTES
+    _CRC.pack_into(buffer, position + CRC_POSITION, crc ^ kernels.choose(1).shift_crc(difference, payload_bytes))
+
+
 def patch_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Give the batch at `position` its place in a log. Outside the CRC, so nothing else changes."""
     length = _LENGTH.unpack_from(buffer, position + 8)[0]
@@ -218,26 +242,28 @@ def patch_offset(buffer: bytearray | memoryview, position: int, base_offset: int
 def patch_producer(
     buffer: bytearray | memoryview, position: int, identity: ProducerIdentity, base_sequence: int, *, is_transactional: bool = True
 ) -> None:
-    """Write producer id, epoch, first sequence and the transactional bit into the batch at `position`; compute its CRC anew."""
+    """Write producer id, epoch, first sequence and the transactional bit into the batch at `position`, whose CRC is right, and stays so."""
+    before = _checked_header(buffer, position)
     attributes = _ATTRIBUTES.unpack_from(buffer, position + CHECKED_POSITION)[0] & ~ATTRIBUTE_TRANSACTIONAL
     if is_transactional:
         attributes |= ATTRIBUTE_TRANSACTIONAL
     _ATTRIBUTES.pack_into(buffer, position + CHECKED_POSITION, attributes)
     _PRODUCER.pack_into(buffer, position + _PRODUCER_POSITION, identity.producer_id, identity.epoch, base_sequence)
-    write_crc(buffer, position)
+    _write_crc_after_change(buffer, position, before)
 
 
 def patch_max_timestamp(buffer: bytearray | memoryview, position: int, timestamp_type: TimestampType, max_timestamp: int) -> None:
-    """Write the timestamp type and the largest timestamp of the batch at `position`; compute its CRC anew.
+    """Write the timestamp type and the largest timestamp of the batch at `position`, whose CRC is right, and stays so.
 
     With LOG_APPEND_TIME, `max_timestamp` (ms) becomes the timestamp of every record, as in Kafka's `setMaxTimestamp`.
     """
+    before = _checked_header(buffer, position)
     attributes = _ATTRIBUTES.unpack_from(buffer, position + CHECKED_POSITION)[0] & ~ATTRIBUTE_LOG_APPEND_TIME
     if timestamp_type is TimestampType.LOG_APPEND_TIME:
         attributes |= ATTRIBUTE_LOG_APPEND_TIME
     _ATTRIBUTES.pack_into(buffer, position + CHECKED_POSITION, attributes)
     _TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_POSITION, max_timestamp)
-    write_crc(buffer, position)
+    _write_crc_after_change(buffer, position, before)
 
 
 def patch_log_append_time(buffer: bytearray | memoryview, position: int, timestamp_ms: int) -> None:

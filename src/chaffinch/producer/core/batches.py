@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import numpy as np
@@ -18,11 +18,15 @@ from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.records import batch as record_batch
-from chaffinch.records.batch_codec import Buffer
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
+
+KEY_BYTES_SHOWN: Final = 60
+"""So much of a culprit's key stands in its error."""
+KEY_BYTES_KEPT: Final = KEY_BYTES_SHOWN + 1
+"""With one more, to tell that there is more."""
 
 
 class Receipts(list[Any]):
@@ -71,7 +75,7 @@ class ProducerBatch:
     """The leader and the topic to which it went last: when there is another one now, it need not wait."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
-    _payload: Buffer | None = None
+    _taken_out: tuple[Rows, record_batch.TakenOut] | None = None
 
     @property
     def count(self) -> int:
@@ -100,23 +104,25 @@ class ProducerBatch:
         """Its records."""
         return record_batch.decode(self.data)
 
-    def keys_of(self, indices: Rows, bytes_max: int) -> ByteColumn:
-        """The keys of the records at `indices` (ascending), of each the first `bytes_max` bytes."""
-        return record_batch.keys_at(self.data, indices, bytes_max, self._decompressed())
+    def keys_of(self, indices: Rows) -> ByteColumn:
+        """The keys of the records at `indices` (ascending), as much of each as an error shows."""
+        return self._take_out(indices).keys
 
     def without(self, indices: Iterable[int]) -> ProducerBatch | None:
         """A new batch of the records that are not at `indices`, not numbered yet; None when none is left."""
-        gone = sorted(set(indices))
-        data = record_batch.without(self.data, gone, self._decompressed())
+        gone = np.array(sorted(set(indices)), np.int64)
+        data = self._take_out(gone).rest
         if data is None:
             return None
-        return self._child(np.delete(self.rows, gone), np.delete(self.timestamps, gone), data, self.position)
+        stays = np.ones(self.count, bool)
+        stays[gone] = False
+        return self._child(self.rows[stays], self.timestamps[stays], data, self.position)
 
-    def _decompressed(self) -> Buffer:
-        """Kept, because where keys are asked for, for errors, the other records are soon sent without those."""
-        if self._payload is None:
-            self._payload = record_batch.payload_of(self.data)
-        return self._payload
+    def _take_out(self, indices: Rows) -> record_batch.TakenOut:
+        """Kept, because whose keys were asked for, for their errors, are soon those without whom the others are sent."""
+        if self._taken_out is None or not np.array_equal(self._taken_out[0], indices):
+            self._taken_out = indices, record_batch.take_out(self.data, indices, KEY_BYTES_KEPT)
+        return self._taken_out[1]
 
     def halves(self) -> list[ProducerBatch]:
         """Two new batches with its first and second half, not numbered yet; one if it has one record."""
@@ -135,7 +141,7 @@ class ProducerBatch:
 
     def _child(self, rows: Rows, timestamps: npt.NDArray[np.int64], data: bytearray, position: int) -> ProducerBatch:
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
-        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _payload=None)
+        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _taken_out=None)
         child.lose_number()
         child.retry_at_ms = 0
         return child

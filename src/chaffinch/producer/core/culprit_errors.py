@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from chaffinch.errors import ApiException, Culprit, ErrorCode, Stored, exception_for
+from chaffinch.producer.core.batches import KEY_BYTES_SHOWN
 
 if TYPE_CHECKING:
     from chaffinch.producer.core.batch_answers import BatchAnswer
     from chaffinch.producer.core.culprits import Situation
 
 API: Final = "Produce"
-KEY_BYTES_SHOWN: Final = 60
-KEY_BYTES_KEPT: Final = KEY_BYTES_SHOWN + 1
-"""With one more than is shown, to tell that there is more."""
 
 
 class CulpritErrors(Mapping[int, "ApiException"]):

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
 from chaffinch.errors import KafkaException, NetworkException, Stored, TimeoutException, UnsupportedVersionException, codes
@@ -15,7 +13,6 @@ from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.producer.core import batch_answers, culprits
 from chaffinch.producer.core.batch_answers import BatchAnswer
 from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.culprit_errors import KEY_BYTES_KEPT
 from chaffinch.producer.core.culprits import Situation
 from chaffinch.producer.core.effects import AskHandler
 from chaffinch.producer.core.endings import Endings
@@ -137,7 +134,7 @@ class Delivery:
         return Situation(
             topic_partition=batch.topic_partition,
             count=batch.count,
-            keys_of=partial(batch.keys_of, bytes_max=KEY_BYTES_KEPT),
+            keys_of=batch.keys_of,
             possibly_stored=batch.possibly_stored,
             in_transaction=self._transaction is not None,
             is_idempotent=self._wiring.is_idempotent,

@@ -28,13 +28,13 @@ LOOPS: dict[str, str] = {
     "gather": "gather",
     "murmur2_partitions": "murmur2",
     "murmur2_of_key": "murmur2",
-    "find_keys": "keys",
     "walk": "walk",
     "retain": "retain",
-    "renumber": "retain",
+    "take_out": "retain",
     "walk_messages": "messages",
     "convert_messages": "messages",
     "unframe_snappy": "snappy",
+    "shift_crc": "checksum",
 }
 """Name of each loop -> the file, in this package and in `kernels_reference`, that defines it."""
 
@@ -52,13 +52,13 @@ class Loops:
     gather: Callable[..., int]
     murmur2_partitions: Callable[..., int]
     murmur2_of_key: Callable[[bytes, int], int]
-    find_keys: Callable[..., int]
     walk: Callable[..., int]
     retain: Callable[..., int]
-    renumber: Callable[..., int]
+    take_out: Callable[..., int]
     walk_messages: Callable[..., int]
     convert_messages: Callable[..., int]
     unframe_snappy: Callable[..., int]
+    shift_crc: Callable[[int, int], int]
 
 
 class _State:

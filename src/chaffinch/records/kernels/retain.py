@@ -79,9 +79,9 @@ def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> in
     return written
 
 
-@compiled(BYTES, BYTES, INT64, BYTES_OUT, INT64S_OUT)
-def renumber(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
-    position, written, number = 0, 0, 0
+@compiled(BYTES, BYTES, INT64, BYTES_OUT, INT64S_OUT, INT64S_OUT, INT64S_OUT)
+def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s, key_starts: Int64s, key_lengths: Int64s) -> int:
+    position, written, number, keys = 0, 0, 0, 0
     base: Any = np.int64(base_timestamp)
     largest: Any = base
     for index in range(keeps.size):
@@ -89,14 +89,19 @@ def renumber(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, time
         if body < 0 or length < 1 or length > payload.size - body:
             return -1
         position = body + length
-        if not keeps[index]:
-            continue
         delta, rest = _read(payload, body + 1, position, INT64_BYTES_MAX)
         if rest < 0:
             return -1
         _, rest = _read(payload, rest, position, INT32_BYTES_MAX)
         if rest < 0:
             return -1
+        if not keeps[index]:
+            length, start = _read(payload, rest, position, INT32_BYTES_MAX)
+            if start < 0 or length > position - start or keys >= min(key_starts.size, key_lengths.size):
+                return -1
+            key_starts[keys], key_lengths[keys] = start, max(length, -1)
+            keys += 1
+            continue
         timestamp: Any = base_timestamp + delta
         if number == 0:
             base = largest = timestamp

@@ -13,7 +13,7 @@ RENUMBERED_GROWTH_BYTES_MAX = GROWTH_BYTES_MAX + 4
 """The same where the offset delta changes too: one that was wrong may become longer."""
 BASE, LARGEST = 0, 1
 TIMES_LENGTH = 2
-"""What `renumber` says of the timestamps: the first one, and the largest."""
+"""What `take_out` says of the timestamps: the first one, and the largest."""
 
 
 def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> int:
@@ -47,29 +47,35 @@ def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> in
     return len(written)
 
 
-def renumber(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
-    """As `retain`, but as a batch of their own: offset deltas from 0 on, timestamp deltas against the first record copied.
+def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s, key_starts: Int64s, key_lengths: Int64s) -> int:
+    """As `retain`, but as a batch of their own: offset deltas from 0 on, timestamp deltas against the first record copied. Returns -1 too
+    when `payload` holds more records, or there is no room for the keys.
 
-    `keeps`: as many as `payload` holds records, else -1 is returned too. `base_timestamp` (ms): that of `payload`. `times`: BASE and
-    LARGEST of the records copied, modulo 2^64; unchanged without any.
+    `base_timestamp` (ms): that of `payload`. `times`: BASE and LARGEST of the records copied, modulo 2^64; unchanged without any.
+    `key_starts`, `key_lengths`: of each record that is not copied, where its key lies in `payload`; length -1 for null.
     """
     data = payload.tobytes()
     written = bytearray()
     stamps: list[int] = []
+    keys: list[tuple[int, int]] = []
     position = 0
     for keep in keeps.tolist():
         length, body = read_varint(data, position, len(data), INT32_BYTES_MAX)
         if body < 0 or length < 1 or length > len(data) - body:
             return -1
         position = body + length
-        if not keep:
-            continue
         delta, rest = read_varint(data, body + 1, position, INT64_BYTES_MAX)
         if rest < 0:
             return -1
         _, rest = read_varint(data, rest, position, INT32_BYTES_MAX)
         if rest < 0:
             return -1
+        if not keep:
+            length, start = read_varint(data, rest, position, INT32_BYTES_MAX)
+            if start < 0 or length > position - start or len(keys) == min(len(key_starts), len(key_lengths)):
+                return -1
+            keys.append((start, max(length, -1)))
+            continue
         stamps.append(wrap_int64(base_timestamp + delta))
         record = bytearray(data[body : body + 1])
         write_varint(record, wrap_int64(stamps[-1] - stamps[0]))
@@ -81,5 +87,7 @@ def renumber(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, time
         return -1
     if stamps:
         times[BASE], times[LARGEST] = stamps[0], max(stamps)
+    for at, (start, length) in enumerate(keys):
+        key_starts[at], key_lengths[at] = start, length
     out[: len(written)] = np.frombuffer(bytes(written), np.uint8)
     return len(written)
