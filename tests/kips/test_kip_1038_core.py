@@ -190,6 +190,13 @@ class TestWaitingBatches:
         rig.sleep(1)
         assert rig.fate("a") == [UNKNOWN_NO]
 
+    def test_it_is_said_once(self) -> None:
+        rig = Rig(options={"linger.ms": 60_000})
+        rig.append("a")
+        for _ in range(2):
+            topic_gone(rig)
+        assert rig.reports == ["no broker knows orders-0 any more: its records wait for it, up to 120000 ms (delivery.timeout.ms)"]
+
     def test_a_topic_that_is_back_in_time_is_written_to(self) -> None:
         rig = Rig(options={"retry.unknown.topic.partition.ms": 700, "retry.backoff.ms": 1_000, "retry.backoff.max.ms": 1_000})
         rig.send("a")

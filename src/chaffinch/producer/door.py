@@ -6,7 +6,10 @@ they return None when the record may go in, else why it does not.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from chaffinch.errors import (
@@ -26,6 +29,32 @@ from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.sender_thread import SenderThread
 from chaffinch.runtime.clock import Clock
 from chaffinch.settings import Settings
+
+log = logging.getLogger("chaffinch.producer")
+
+# A topic may be made because it was asked for, which takes less; who waits longer is told why.
+SILENT_MS: Final = 1_000
+
+
+@dataclass(slots=True, kw_only=True)
+class _Search:
+    """One caller's wait for a topic, or a partition of it."""
+
+    topic: str
+    partition: int | None
+    started_ms: int
+    answered: int = -1
+    """Number of the last answer about the cluster that was looked at."""
+    is_said: bool = False
+
+
+class _StillLooking(Enum):
+    """It is time to say what is being waited for."""
+
+    STILL_LOOKING = "still looking"
+
+
+_STILL_LOOKING: Final = _StillLooking.STILL_LOOKING
 
 
 class Door:
@@ -98,24 +127,33 @@ class Door:
         illegal = arguments.illegal_topic(topic)
         if illegal is not None:
             return illegal
-        started_ms = self.clock.now_ms()
+        search = _Search(topic=topic, partition=partition, started_ms=self.clock.now_ms())
         self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
-        answered = -1
         while True:
             with self.lock:
-                found = self._look_for(topic, partition, started_ms, answered)
-                answered = self.core.wiring.cluster.version
-            if not isinstance(found, UnknownTopicOrPartitionException) or self._is_over(started_ms):
+                found = self._look_for(search)
+                search.answered = self.core.wiring.cluster.version
+                waited_ms = self.clock.now_ms() - search.started_ms
+            if found is _STILL_LOOKING:
+                self._say(search, waited_ms)
+            elif not isinstance(found, UnknownTopicOrPartitionException) or waited_ms >= self._retry_unknown_ms:
                 return found
-            stop = None if record_of is None else self.handler.unknown_topic(record_of, found)
-            if stop is not None:
+            elif record_of is not None and (stop := self.handler.unknown_topic(record_of, found)) is not None:
                 return stop
 
-    def _is_over(self, started_ms: int) -> bool:
-        return self.clock.now_ms() - started_ms >= self._retry_unknown_ms
+    def _say(self, search: _Search, waited_ms: int) -> None:
+        """One line for whoever wonders why `send` does not return. Without the lock: who logs may be sending, too."""
+        with self.lock:
+            why = self.core.reasons.waited_in_vain(search.topic, search.partition, waited_ms).message
+            is_unknown = self.core.reasons.unknown_topic(search.topic, search.partition, search.started_ms) is not None
+        limits = {"max.block.ms": self._block_ms} | ({"retry.unknown.topic.partition.ms": self._retry_unknown_ms} if is_unknown else {})
+        option = min(limits, key=limits.__getitem__)
+        log.warning("%s: %s; still asking, for up to %d ms (%s)", self._sender.name, why, limits[option], option)
+        search.is_said = True
 
-    def _look_for(self, topic: str, partition: int | None, started_ms: int, answered: int) -> KafkaException | None:
-        """Wait for a topic until it is there, or it is no use, or an answer after number `answered` says that nobody knows it."""
+    def _look_for(self, search: _Search) -> KafkaException | _StillLooking | None:
+        """Wait for a topic until it is there, or it is no use, or a new answer says that nobody knows it, or that is to be said."""
+        topic, partition, started_ms, answered = search.topic, search.partition, search.started_ms, search.answered
         cluster = self.core.wiring.cluster
         while True:
             count = cluster.partition_count(topic)
@@ -130,8 +168,10 @@ class Door:
                 return unknown
             if waited_ms >= self._block_ms or self._sender.is_own_thread:
                 return self.core.reasons.waited_in_vain(topic, partition, waited_ms)
+            if waited_ms >= SILENT_MS and not search.is_said:
+                return _STILL_LOOKING
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
-            self.lock.wait((limit_ms - waited_ms) / 1000)
+            self.lock.wait(((limit_ms if search.is_said else min(limit_ms, SILENT_MS)) - waited_ms) / 1000)
             refusal = self.refusal()
             if refusal is not None:
                 return refusal

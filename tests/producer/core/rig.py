@@ -18,7 +18,7 @@ from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import record_size
-from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, SendRequest
+from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, Report, SendRequest
 from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.produce_requests import VERSION_WITH_TOPIC_IDS, ProduceSent
@@ -140,6 +140,7 @@ class Rig:
         self.questions: list[AskHandler] = []
         self.fates: dict[str, Any] = {}
         self.calls: dict[str, Any] = {}
+        self.reports: list[str] = []
         self.epoch_given = 0
         self.leaders = {index: index % self.nodes + 1 for index in range(self.partitions)}
         self.leader_epochs = dict.fromkeys(self.leaders, 0)
@@ -304,6 +305,8 @@ class Rig:
             case FailCall():
                 assert effect.call not in self.calls, f"{effect.call} ended twice"
                 self.calls[effect.call] = effect.error
+            case Report():
+                self.reports.append(effect.text)
 
     def _end(self, value: str, fate: Any) -> None:
         assert value not in self.fates, f"record {value} ended twice: {self.fates[value]!r}, then {fate!r}"

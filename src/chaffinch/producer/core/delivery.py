@@ -14,7 +14,7 @@ from chaffinch.producer.core import batch_answers, culprits
 from chaffinch.producer.core.batch_answers import BatchAnswer
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.culprits import Situation
-from chaffinch.producer.core.effects import AskHandler
+from chaffinch.producer.core.effects import AskHandler, Report
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.in_flight import PartitionQueue
@@ -124,6 +124,10 @@ class Delivery:
         """The exception handler decides about a batch that got this answer; the batch stays where it is meanwhile."""
         self.asked[batch] = answer
         self._endings.out.append(AskHandler(batch=batch, question=verdict.question, errors=verdict.errors))
+
+    def report(self, text: str) -> None:
+        """One line for the log."""
+        self._endings.out.append(Report(text))
 
     def situation(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None) -> Situation:
         """What is known about a batch for the judgement of an answer."""

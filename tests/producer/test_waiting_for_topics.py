@@ -1,0 +1,82 @@
+"""Who waits for a topic, a partition or a broker that is not there reads in the log, once, for what and how long."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import TimeoutException, UnknownTopicOrPartitionException
+
+Make = Callable[..., Producer]
+BLOCK_MS = 300
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    monkeypatch.setattr("chaffinch.producer.door.SILENT_MS", 50)
+    with caplog.at_level(logging.WARNING, "chaffinch.producer"):
+        yield
+
+
+def said(caplog: pytest.LogCaptureFixture) -> str:
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "chaffinch.producer"]
+    return line
+
+
+def sent(producer: Producer, topic: str, partition: int | None, *, is_table: bool) -> Any:
+    """The error of a record."""
+    if not is_table:
+        return producer.send(topic, b"v", partition=partition).exception(0)
+    columns: dict[str, Any] = {"value": [b"v"]} | ({} if partition is None else {"partition": [partition]})
+    return producer.send_table(topic, pa.table(columns)).result(0).errors()[0]
+
+
+@pytest.mark.parametrize("is_table", [False, True])
+@pytest.mark.parametrize(
+    ("topic", "partition", "says"),
+    [
+        ("ordres", None, "no broker knows the topic 'ordres'"),
+        ("orders", 99, "topic 'orders' has 3 partitions, there is no partition 99"),
+    ],
+)
+def test_what_is_not_there(
+    producer_of: Make,
+    strict_broker: EmbeddedBroker,
+    caplog: pytest.LogCaptureFixture,
+    topic: str,
+    partition: int | None,
+    says: str,
+    is_table: bool,
+) -> None:
+    with producer_of(strict_broker, max_block_ms=BLOCK_MS) as producer:
+        error = sent(producer, topic, partition, is_table=is_table)
+    assert isinstance(error, TimeoutException)
+    assert isinstance(error.__cause__, UnknownTopicOrPartitionException)
+    assert said(caplog).startswith(f"chaffinch-producer-sender: {says}; ")
+    assert said(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
+
+
+def test_the_option_that_ends_it_first_is_named(producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    with producer_of(strict_broker, retry_unknown_topic_partition_ms=BLOCK_MS) as producer:
+        assert isinstance(sent(producer, "ordres", None, is_table=False), UnknownTopicOrPartitionException)
+    assert said(caplog).endswith(f"for up to {BLOCK_MS} ms (retry.unknown.topic.partition.ms)")
+
+
+def test_a_broker_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker() as gone:
+        address = gone.bootstrap_servers
+    with Producer(bootstrap_servers=address, max_block_ms=BLOCK_MS, retry_unknown_topic_partition_ms=0) as producer:
+        assert isinstance(sent(producer, "orders", None, is_table=False), TimeoutException)
+    assert f"no broker reachable at {address}" in said(caplog)
+    assert said(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
+
+
+def test_what_is_there_is_not_waited_for(producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+    with producer_of(strict_broker) as producer:
+        assert producer.send("orders", b"v", partition=2).result(20).offset == 0
+    assert not caplog.records
