@@ -89,6 +89,10 @@ class Attempts:
         """When the address may be tried again; `now_ms` if at once."""
         return max(now_ms, self._wait_until_ms.get(address, now_ms))
 
+    def wait_ends_ms(self, now_ms: int) -> int | None:
+        """When the first of the addresses that have to wait may be tried again; None when none has to."""
+        return min((time_ms for time_ms in self._wait_until_ms.values() if time_ms > now_ms), default=None)
+
     def failures(self, address: Address) -> int:
         """Failures in a row; 0 after a success."""
         return self._failures.get(address, 0)

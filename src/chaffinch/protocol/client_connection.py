@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 from chaffinch.protocol.apis import APIS, Api, api_of
@@ -202,15 +203,22 @@ class ClientConnection:
 
     def _api_versions(self, frame: memoryview, position: int, correlation_id: int, api: Api, version: int) -> ReceivedResponse:
         """A broker that does not know our version answers in version 0; then its own range, if given, decides the next attempt."""
-        if bytes(frame[position : position + 2]) == UNSUPPORTED_VERSION.to_bytes(2, "big"):
+        body = bytes(frame[position:])
+        if body.startswith(UNSUPPORTED_VERSION.to_bytes(2, "big")):
             version = 0
-        message = ApiVersionsResponse.decode_from(frame, position, version)[0]
-        table = ApiVersionTable.of(message)
+        message, table = _announced(body, version)
         if message.error_code == 0:
             self.versions = table
         elif message.error_code == UNSUPPORTED_VERSION:
             self._api_versions_max = max(0, min(table.ranges.get(API_VERSIONS_KEY, (0, 0))[1], self._api_versions_max - 1))
         return ReceivedResponse(correlation_id=correlation_id, api=api, version=version, message=message)
+
+
+@lru_cache(maxsize=8)
+def _announced(body: bytes, version: int) -> tuple[ApiVersionsResponse, ApiVersionTable]:
+    """Remembered: all brokers of one release say the same, at every connection."""
+    message = ApiVersionsResponse.decode_from(memoryview(body), 0, version)[0]
+    return message, ApiVersionTable.of(message)
 
 
 def _unsupported(api: Api, announced: str) -> Exception:

@@ -292,7 +292,7 @@ class ConsumerCore:
                 times.append(self.group.finder.next_deadline_ms(now_ms))
         times += self.topic_calls.deadlines_ms()
         times += [] if self._close is None else [self._close[1]]
-        times += wiring.retry_times_ms(now_ms)
+        times.append(wiring.attempts.wait_ends_ms(now_ms))
         return min((time for time in times if time is not None and time > now_ms), default=None)
 
     # What the caller does.

@@ -31,7 +31,6 @@ LANE_FETCH: Final = 1
 """The connection of fetches, which wait for records."""
 LANE_GROUP: Final = 2
 """The connection to the coordinator, where JoinGroup waits for other members. Everything else goes over lane 0."""
-LANES: Final = (0, LANE_FETCH, LANE_GROUP)
 
 
 class Wiring:
@@ -60,10 +59,6 @@ class Wiring:
     def any_address(self, now_ms: int) -> Address | None:
         """A broker to ask; None while all have to wait after a failure."""
         return self.attempts.pick(self.known_addresses, now_ms)
-
-    def retry_times_ms(self, now_ms: int) -> list[int | None]:
-        """When addresses that failed may be tried again."""
-        return [self.attempts.retry_at_ms(address._replace(lane=lane), now_ms) for address in self.known_addresses for lane in LANES]
 
     def node_address(self, node_id: int, now_ms: int, lane: int = 0) -> Address | None:
         """Where a node is reached; None if that is not known, or has to wait after a failure."""

@@ -427,5 +427,5 @@ class ProducerCore:
         times.append(self.callers.deadline_ms)
         if metadata_ms is not None or self.transaction is not None or not self.is_idle:
             # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
-            times += [wiring.attempts.retry_at_ms(address, now_ms) for address in wiring.known_addresses]
+            times.append(wiring.attempts.wait_ends_ms(now_ms))
         return min((time for time in times if time is not None and time > now_ms), default=None)

@@ -31,6 +31,10 @@ GROUP_VERSION = "group.version"
 GROUP_VERSION_MAX = 1
 """Level of Kafka's feature that is served: 1 is KIP-848. Finalized unless the option of protocols leaves that out."""
 
+_SERVED = [
+    ApiVersion(api_key=api.key, min_version=api.served.start, max_version=api.served.stop - 1) for api in apis.APIS.values() if api.served
+]
+"""The same at every connection."""
 VERSION_WITH_SOFTWARE = 3
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 """What a client may call itself and its version (KIP-511): it ends up in names of metrics and in logs."""
@@ -48,11 +52,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     if broker.numbering == "kip":
         supported.append(SupportedFeatureKey(name=NUMBERING_FEATURE, min_version=1, max_version=1))
     return ApiVersionsResponse(
-        api_keys=[
-            ApiVersion(api_key=api.key, min_version=api.served.start, max_version=api.served.stop - 1)
-            for api in apis.APIS.values()
-            if api.served
-        ],
+        api_keys=_SERVED,
         supported_features=supported,
         finalized_features_epoch=0,
         finalized_features=[
