@@ -105,6 +105,16 @@ def takes_commits_of_anybody(patch: Patch) -> None:
     patch.setattr(ClassicRequests, "commit_fault", lambda *_arguments, **_keywords: codes.NONE)
 
 
+def takes_commits_of_earlier_generations(patch: Patch) -> None:
+    """Of who is a member still: what was sent before a rebalance, and comes when another member has gone on, counts."""
+    fault = ClassicRequests.commit_fault
+
+    def of_any_generation(self: ClassicRequests, group: Any, member_id: str, instance_id: Any, generation: int, **how: Any) -> Any:
+        return fault(self, group, member_id, instance_id, group.generation if generation >= 0 else generation, **how)
+
+    patch.setattr(ClassicRequests, "commit_fault", of_any_generation)
+
+
 def does_not_wait_for_transactions(patch: Patch) -> None:
     """Committed offsets are told while a transaction may still replace them."""
     ask = group_requests.offset_fetch
@@ -120,6 +130,7 @@ def finds_no_epoch(patch: Patch) -> None:
     patch.setattr(leader_epochs, "end_of_epoch", lambda *_: (leader_epochs.NO_EPOCH, 0))
 
 
+LATE: dict[str, Any] = {"reader_count": 3, "faults": Faults(latency_max_ms=20, slow_share=0.08), "deeds": Deeds(client_death_ms=700)}
 MOVING: dict[str, Any] = {"node_count": 3, "deeds": Deeds(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)}
 MUTATIONS = [
     Mutation(name="aborted records are given", breaks=gives_aborted_records, knobs=READERS, says=("may not see", "was aborted")),
@@ -142,6 +153,13 @@ MUTATIONS = [
         breaks=takes_commits_of_anybody,
         knobs=TRANSFORMERS,
         says=("records were made", "begins at"),
+        seeds=60,
+    ),
+    Mutation(
+        name="commits of earlier generations are taken",
+        breaks=takes_commits_of_earlier_generations,
+        knobs={**READERS, **LATE},
+        says=("begins at", "records were made"),
         seeds=60,
     ),
     Mutation(

@@ -16,15 +16,6 @@ def test_actions_happen_in_the_order_of_their_times_then_of_their_planning() -> 
     assert seen == [("now", 0), ("a", 10), ("b", 10), ("c", 20)]
 
 
-def test_a_cancelled_action_does_not_happen_and_takes_no_time() -> None:
-    world = World(1)
-    world.after(5, lambda: pytest.fail("cancelled")).cancel()
-    done: list[int] = []
-    world.after(9, lambda: done.append(world.now_ms))
-    world.run(lambda: bool(done), limit_ms=10, waiting_for="the other")
-    assert done == [BEGIN_MS + 9]
-
-
 def test_a_time_that_has_passed_means_now() -> None:
     world = World(1)
     seen: list[int] = []

@@ -3,8 +3,8 @@
 Every failure replays from its seed: `python -m chaffinch.simulation SEED --verbose`. The cores know nothing of this package.
 
 Where to look: `scenario` puts a world together and judges it; `world` is its time and dice; `network`, `disk` and `nemesis` are what goes
-wrong; `cluster`, `producers` and `queries` are the shells around the cores; `version_2_producer` speaks what our producer does not;
-`programs` and `workload` say what is written; `checkers` say what must hold.
+wrong; `cluster`, `producers`, `consumers` and `queries` are the shells around the cores, and `wakes` their timers; `version_2_producer`
+speaks what our producer does not; `programs` and `workload` say what is written; `checkers` and `consumer_checkers` what must hold.
 """
 
 from chaffinch.simulation.knobs import Knobs

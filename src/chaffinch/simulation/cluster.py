@@ -23,11 +23,14 @@ from chaffinch.simulation.disk import Death, Disk
 from chaffinch.simulation.lying_broker import Liar, remembers_last_batches_only
 from chaffinch.simulation.network import Link, Network, joined
 from chaffinch.simulation.validation_first import ValidationFirst
-from chaffinch.simulation.world import Timer, World
+from chaffinch.simulation.wakes import WakeTimer
+from chaffinch.simulation.world import World
 from chaffinch.storage.file_system import Interrupted, StorageError
 
 PORT_FIRST: Final = 9092
-DOWN_MIN_MS, DOWN_MAX_MS = 20, 1_500
+DOWN_MIN_MS = 20
+DOWN_MAX_MS: Final = (100, 300, 1_500)
+"""Short most of the time: while the broker is down a world only tries to connect."""
 TURN_MS: Final = 1
 """How long answers wait for others to be synced with them."""
 REWRITE_BYTES: Final = 2_000
@@ -92,7 +95,7 @@ class BrokerProcess:
         self._topics = list(topics)
         self._connections: dict[int, _Connection] = {}
         self._connection_count = 0
-        self._timer: Timer | None = None
+        self._timer = WakeTimer(world, WHO, lambda: self.handle(TimePassed()))
         self._life = 0
         self._syncs = self._settings.get("flush.policy") == "always"
         self._unsent: list[Effect] = []
@@ -192,9 +195,8 @@ class BrokerProcess:
         for connection in connections.values():
             self._world.count("answers never given", connection.protocol.open_count)
             connection.link.close_by_broker(f"the broker's process: {death.value}")
-        if self._timer is not None:
-            self._timer.cancel()
-        self._world.after(self._world.dice.randint(DOWN_MIN_MS, DOWN_MAX_MS), self.start)
+        self._timer.set(None)
+        self._world.after(self._world.dice.randint(DOWN_MIN_MS, self._world.dice.choice(DOWN_MAX_MS)), self.start)
 
     @property
     def _core_ms(self) -> int:
@@ -360,13 +362,5 @@ class BrokerProcess:
         return self._world.chance(self._network.faults.lost_answer_share)
 
     def _watch(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         deadline_ms = None if self.core is None else self.core.next_deadline_ms
-        if deadline_ms is not None:
-            life = self._life
-            self._timer = self._world.at(deadline_ms - self._core_ahead_ms, lambda: self._time_passed(life))
-
-    def _time_passed(self, life: int) -> None:
-        if life == self._life and self.core is not None:
-            self.handle(TimePassed())
+        self._timer.set(None if deadline_ms is None else deadline_ms - self._core_ahead_ms)

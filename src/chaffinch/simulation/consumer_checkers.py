@@ -92,7 +92,7 @@ def commits_are_covered(diary: Diary, offsets: Offsets) -> Iterator[str]:
 def members_begin_where_committed(diary: Diary) -> Iterator[str]:
     """Where a member begins is the last offset committed: any that may have been the last one while it asked.
 
-    A commit without an answer may be written at any time after it was sent."""
+    A commit without an answer may be written at any time after it was sent, until a later generation of the group begins."""
     by_place: dict[TopicPartition, list[Commit]] = {}
     for commit in diary.commits:
         if not commit.is_refused:
@@ -111,6 +111,8 @@ def members_begin_where_committed(diary: Diary) -> Iterator[str]:
 
 def _may_be_read(commit: Commit, certain: Sequence[Commit], span: Span) -> bool:
     if commit.offset != span.start or commit.began > span.found:
+        return False
+    if any(later.generation > commit.generation >= 0 for later in certain):
         return False
     ended = commit.ended
     return ended is None or not any(later.began > ended for later in certain)

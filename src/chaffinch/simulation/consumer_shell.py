@@ -25,14 +25,12 @@ from chaffinch.simulation.network import Network
 from chaffinch.simulation.programs import Asked, Commit, GoBack, Leave, Poll
 from chaffinch.simulation.records import number_of
 from chaffinch.simulation.transport import Transport
+from chaffinch.simulation.wakes import WakeTimer
 from chaffinch.simulation.world import World
 
 CONNECT_TIMEOUT_MS: Final = 700
 CALL_MS: Final = 8_000
 CLOSE_MS: Final = 20_000
-WAKES_PER_S_MAX: Final = 300
-WAKES_FREE: Final = 600
-"""A consumer that wakes by its own deadlines more often than this is spinning."""
 
 
 Steps: TypeAlias = Generator[None, None, Any]
@@ -78,14 +76,12 @@ class ConsumerShell:
         self._diary = diary
         self._go_on = go_on
         self._transport = Transport(
-            world, network, who, self.handle, request_timeout_ms=settings["request.timeout.ms"], connect_timeout_ms=CONNECT_TIMEOUT_MS
+            world, network, who, self._heard_all, request_timeout_ms=settings["request.timeout.ms"], connect_timeout_ms=CONNECT_TIMEOUT_MS
         )
         self._steps: Steps | None = None
         self._is_step_planned = False
         self._is_dead = False
-        self._timer_ms: int | None = None
-        self._began_ms = world.now_ms
-        self._wakes = 0
+        self._timer = WakeTimer(world, who, lambda: self._heard_all((TimePassed(),)))
         self._spans: dict[TopicPartition, tuple[Span, PartitionState]] = {}
         self._commits: list[tuple[Any, list[diaries.Commit]]] = []
         self.core.subscribe(topics)
@@ -222,13 +218,14 @@ class ConsumerShell:
 
     # The core --------------------------------------------------------------------------------------------------------------------------
 
-    def handle(self, event: Event) -> None:
-        """One event through the core, and its effects."""
+    def _heard_all(self, heard: Sequence[Event]) -> None:
+        """What happened at one moment goes through the core together, as in the consumer's thread; then the effects."""
         if self._is_dead:
             return
-        if isinstance(event, Answered | Failed):
-            self._commit_ended(event)
-        self._perform_all(self.core.handle(event, self._world.now_ms))
+        for event in heard:
+            if isinstance(event, Answered | Failed):
+                self._commit_ended(event)
+        self._perform_all(self.core.handle_all(heard, self._world.now_ms))
 
     def _push(self) -> None:
         """The caller has changed the core."""
@@ -254,22 +251,7 @@ class ConsumerShell:
                     self._step_soon()
                 case Report():
                     self._world.tell(self.who, effect.text)
-        self._watch()
-
-    def _watch(self) -> None:
-        deadline_ms = self.core.next_deadline_ms
-        if deadline_ms is not None and (self._timer_ms is None or deadline_ms < self._timer_ms):
-            self._timer_ms = deadline_ms
-            self._world.at(deadline_ms, lambda: self._time_passed(deadline_ms))
-
-    def _time_passed(self, planned_ms: int) -> None:
-        if self._timer_ms != planned_ms or self._is_dead:
-            return
-        self._timer_ms = None
-        self._wakes += 1
-        life_ms = self._world.now_ms - self._began_ms
-        assert self._wakes <= WAKES_FREE + WAKES_PER_S_MAX * life_ms // 1000, f"{self.who} spins: {self._wakes} wakes in {life_ms} ms"
-        self.handle(TimePassed())
+        self._timer.set(self.core.next_deadline_ms)
 
     # The diary -------------------------------------------------------------------------------------------------------------------------
 
@@ -308,18 +290,21 @@ class ConsumerShell:
         """What was read, to be committed in a transaction; the program is done with it. The diary learns how it ends from the caller."""
         self._all_processed()
         offsets = self.core.positions()
-        return offsets, [self._note_commit(place, offset.offset) for place, offset in offsets.items()]
+        generation = self.core.group_metadata().generation_id
+        return offsets, [self._note_commit(place, offset.offset, generation) for place, offset in offsets.items()]
 
-    def _note_commit(self, place: TopicPartition, offset: int) -> diaries.Commit:
+    def _note_commit(self, place: TopicPartition, offset: int, generation: int) -> diaries.Commit:
         span, _ = self._spans.get(place, (None, None))
-        commit = diaries.Commit(place=place, offset=offset, began=self._diary.next_moment(), span=span)
+        commit = diaries.Commit(place=place, offset=offset, began=self._diary.next_moment(), generation=generation, span=span)
         commit.processed = 0 if span is None else span.processed
         self._diary.commits.append(commit)
         return commit
 
     def _commit_begins(self, token: Any, message: OffsetCommitRequest) -> None:
         found = [
-            self._note_commit(TopicPartition(topic.name, part.partition_index), part.committed_offset)
+            self._note_commit(
+                TopicPartition(topic.name, part.partition_index), part.committed_offset, message.generation_id_or_member_epoch
+            )
             for topic in message.topics
             for part in topic.partitions
         ]

@@ -61,8 +61,6 @@ class Group:
             "request.timeout.ms": 1_000,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 400,
-            "reconnect.backoff.ms": 20,
-            "reconnect.backoff.max.ms": 400,
             "fetch.max.wait.ms": dice.choice((100, 400)),
             "fetch.max.bytes": dice.choice((2_000, 20_000, 1 << 20)),
             "max.partition.fetch.bytes": dice.choice((1_000, 10_000)),

@@ -39,6 +39,8 @@ class Commit:
     place: TopicPartition
     offset: int
     began: int
+    generation: int = -1
+    """Of the group, under which the member commits; -1: outside of any."""
     ended: int | None = None
     is_refused: bool = False
     span: Span | None = None

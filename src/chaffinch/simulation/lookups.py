@@ -104,7 +104,8 @@ class Lookups:
     def _any(self) -> Address:
         return self._world.dice.choice(self._bootstrap)
 
-    def _told(self, event: ConnectionEvent) -> None:
-        if isinstance(event, Answered | Failed):
-            done: Any = event.token
-            done(event)
+    def _told(self, events: Sequence[ConnectionEvent]) -> None:
+        for event in events:
+            if isinstance(event, Answered | Failed) and not self._transport.is_closed:
+                done: Any = event.token
+                done(event)

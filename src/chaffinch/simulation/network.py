@@ -149,7 +149,7 @@ class Link:
         if self._world.chance(faults.slow_share):
             self._world.count("pieces delayed")
             return dice.randint(faults.latency_max_ms, faults.slow_max_ms)
-        return dice.randint(0, faults.latency_max_ms)
+        return int(dice.random() * (faults.latency_max_ms + 1))
 
     def fall_silent(self) -> None:
         if not self.is_silent:
@@ -230,4 +230,4 @@ class Network:
 
 def joined(buffers: list[Buffer] | list[memoryview]) -> bytes:
     """The bytes of what a protocol wants written. Copied: buffers are lent."""
-    return b"".join(bytes(buffer) for buffer in buffers)
+    return b"".join(buffers)

@@ -49,6 +49,7 @@ from chaffinch.simulation.programs import (
 )
 from chaffinch.simulation.records import Record
 from chaffinch.simulation.transport import Transport
+from chaffinch.simulation.wakes import WakeTimer
 from chaffinch.simulation.world import World
 
 CONNECT_TIMEOUT_MS: Final = 700
@@ -56,9 +57,6 @@ MAX_BLOCK_MS: Final = 10_000
 CLOSE_WITHIN_MS: Final = 60_000
 RESTART_MS_MAX: Final = 800
 INCARNATIONS_MAX: Final = 60
-WAKES_PER_S_MAX: Final = 300
-"""A sender that wakes by its own deadlines more often than this is spinning."""
-WAKES_FREE: Final = 300
 
 
 MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
@@ -162,16 +160,14 @@ class ProducerProcess(ProgramProcess):
             self._world,
             user.network,
             who,
-            self._heard,
+            self._heard_all,
             request_timeout_ms=settings["request.timeout.ms"],
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
         )
         self._blocked: Callable[[], bool] | None = None
         self._awaited: Call | None = None
         self._batch_bytes: int = settings["batch.size"]
-        self._timer_ms: int | None = None
-        self._began_ms = self._world.now_ms
-        self._wakes = 0
+        self._timer = WakeTimer(self._world, who, lambda: self.handle(events.TimePassed()))
 
     # The program -----------------------------------------------------------------------------------------------------------------------
 
@@ -211,7 +207,6 @@ class ProducerProcess(ProgramProcess):
 
         self._world.after(MAX_BLOCK_MS, self._wake)
         self._block(try_all)
-        self.handle(events.TimePassed())
 
     def _try_send(self, record: Record) -> int:
         """1 when the record's `send` has returned, 0 while it has to wait."""
@@ -307,14 +302,15 @@ class ProducerProcess(ProgramProcess):
 
     def handle(self, event: events.Event) -> None:
         """One event through the core, and its effects."""
+        self._heard_all((event,))
+
+    def _heard_all(self, heard: Sequence[events.Event]) -> None:
+        """What the network reports at one moment goes through the core together, as in the sender's thread."""
         if self._is_dead:
             return
-        for effect in self._core.handle(event, self._world.now_ms):
+        for effect in self._core.handle_all(heard, self._world.now_ms):
             self._perform(effect)
-        self._watch()
-
-    def _heard(self, event: Any) -> None:
-        self.handle(event)
+        self._timer.set(self._core.next_deadline_ms)
 
     def _perform(self, effect: Effect) -> None:
         match effect:
@@ -372,21 +368,6 @@ class ProducerProcess(ProgramProcess):
         attempt, self._blocked = self._blocked, None
         if not attempt() and self._blocked is None:
             self._blocked = attempt
-        self.handle(events.TimePassed())
-
-    def _watch(self) -> None:
-        deadline_ms = self._core.next_deadline_ms
-        if deadline_ms is not None and (self._timer_ms is None or deadline_ms < self._timer_ms):
-            self._timer_ms = deadline_ms
-            self._world.at(deadline_ms, lambda: self._time_passed(deadline_ms))
-
-    def _time_passed(self, planned_ms: int) -> None:
-        if self._timer_ms != planned_ms or self._is_dead:
-            return
-        self._timer_ms = None
-        self._wakes += 1
-        life_ms = self._world.now_ms - self._began_ms
-        assert self._wakes <= WAKES_FREE + WAKES_PER_S_MAX * life_ms // 1000, f"{self.who} spins: {self._wakes} wakes in {life_ms} ms"
         self.handle(events.TimePassed())
 
 

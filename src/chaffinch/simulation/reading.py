@@ -6,13 +6,14 @@ skipped from their first offset to their marker. A record is known by the number
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.topics import Partition
+from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, ConnectionEvent, Failed
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
@@ -99,29 +100,34 @@ def _note(view: BatchView, records: list[LogRecord], markers: list[Marker]) -> N
     header = view.header
     assert view.crc_is_valid(), f"the batch at offset {header.base_offset} has a wrong CRC"
     if header.is_control:
-        is_commit, _ = batches.read_control(view)
-        markers.append(Marker(header.base_offset, header.identity, bool(is_commit)))
+        markers.append(Marker(header.base_offset, header.identity, _is_commit(bytes(view.data))))
     else:
         records.extend(_records(view))
 
 
-def _records(view: BatchView) -> list[LogRecord]:
-    header = view.header
+def _records(view: BatchView) -> Sequence[LogRecord]:
     # The same batch is read four times in a world: by two readers, and from the log before and after the last death.
-    numbers = _numbers(bytes(view.data)) if view.size <= REMEMBERED_BYTES_MAX else _numbers.__wrapped__(view.data)
-    return [
-        LogRecord(header.base_offset + delta, number, header.identity, header.base_sequence + delta, header.is_transactional)
-        for delta, number in numbers
-    ]
+    return _read(bytes(view.data)) if view.size <= REMEMBERED_BYTES_MAX else _read.__wrapped__(view.data)
 
 
 @lru_cache(maxsize=1_000)
-def _numbers(data: bytes | memoryview) -> tuple[tuple[int, int], ...]:
-    """(place in the batch as it was sent, number) of each record: compaction leaves gaps."""
-    columns = batches.decode(data)
+def _read(data: bytes | memoryview) -> tuple[LogRecord, ...]:
+    """The records of a batch; compaction leaves gaps between them."""
+    header, columns = batches.read_header(data), batches.decode(data)
     assert columns.offsets is not None
-    base_offset = batches.read_header(data).base_offset
-    return tuple((offset - base_offset, number_of(columns.value(index))) for index, offset in enumerate(columns.offsets.tolist()))
+    ahead = header.base_sequence - header.base_offset
+    return tuple(
+        LogRecord(offset, number_of(columns.value(index)), header.identity, offset + ahead, header.is_transactional)
+        for index, offset in enumerate(columns.offsets.tolist())
+    )
+
+
+@lru_cache(maxsize=1_000)
+def _is_commit(data: bytes) -> bool:
+    """Of a marker."""
+    is_commit, _ = batches.read_control(next(batches.views(data)))
+    assert is_commit is not None
+    return is_commit
 
 
 class CommittedReader:
@@ -138,10 +144,12 @@ class CommittedReader:
         self._broker = broker
         self._transport = Transport(world, network, who, self._told, request_timeout_ms=1_000, connect_timeout_ms=500)
         self._aborted: dict[TopicPartition, set[int]] = {topic_partition: set() for topic_partition in partitions}
+        self._offsets = dict.fromkeys(partitions, 0)
+        self._idle = list(partitions)
+        """Partitions that no request asks about now."""
         self._open = set(partitions)
         self._is_finishing = False
-        for topic_partition in partitions:
-            self._ask(topic_partition, 0)
+        self._ask()
 
     @property
     def is_done(self) -> bool:
@@ -151,42 +159,63 @@ class CommittedReader:
         """Read what there is, then stop."""
         self._is_finishing = True
 
-    def _ask(self, topic_partition: TopicPartition, offset: int) -> None:
-        part = FetchPartition(partition=topic_partition.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)
-        request = FetchRequest(
-            max_wait_ms=0 if self._is_finishing else self._world.dice.choice((0, 100)),
-            min_bytes=1,
-            max_bytes=FETCH_BYTES,
-            isolation_level=READ_COMMITTED,
-            topics=[FetchTopic(topic=topic_partition.topic, partitions=[part])],
-        )
-        self._transport.send(self._broker.leader_address(topic_partition), request, (topic_partition, offset, self._is_finishing))
+    def _ask(self) -> None:
+        """One request to each leader, for all of its partitions that nobody asks about; what was read last comes last."""
+        by_leader: dict[Address, list[TopicPartition]] = {}
+        for place in self._idle:
+            by_leader.setdefault(self._broker.leader_address(place), []).append(place)
+        self._idle.clear()
+        for address, places in by_leader.items():
+            request = FetchRequest(
+                max_wait_ms=0 if self._is_finishing else self._world.dice.choice((0, 100)),
+                min_bytes=1,
+                max_bytes=FETCH_BYTES,
+                isolation_level=READ_COMMITTED,
+                topics=[FetchTopic(topic=place.topic, partitions=[self._part(place)]) for place in places],
+            )
+            self._transport.send(address, request, (places, self._is_finishing))
 
-    def _ask_later(self, topic_partition: TopicPartition, offset: int) -> None:
-        wait_ms = 10 if self._is_finishing else self._world.dice.randint(10, FOLLOW_MS_MAX)
-        self._world.after(wait_ms, lambda: self._ask(topic_partition, offset))
+    def _part(self, place: TopicPartition) -> FetchPartition:
+        return FetchPartition(partition=place.partition, fetch_offset=self._offsets[place], partition_max_bytes=FETCH_BYTES)
 
-    def _told(self, event: ConnectionEvent) -> None:
-        if isinstance(event, Failed):
-            self._ask_later(*event.token[:2])
-        if isinstance(event, Answered):
-            topic_partition, offset, is_last_look = event.token
-            response: FetchResponse = event.message
-            self._take(topic_partition, offset, response.responses[0].partitions[0], is_last_look)
+    def _told(self, events: Sequence[ConnectionEvent]) -> None:
+        is_behind = False
+        for event in events:
+            if isinstance(event, Answered):
+                places, is_last_look = event.token
+                response: FetchResponse = event.message
+                parts = [part for topic in response.responses for part in topic.partitions]
+                is_behind |= self._take_all(dict(zip(places, parts, strict=True)), is_last_look)
+            elif isinstance(event, Failed):
+                self._idle += event.token[0]
+        if self._idle:
+            wait_ms = 0 if is_behind else 10 if self._is_finishing else self._world.dice.randint(10, FOLLOW_MS_MAX)
+            self._world.after(wait_ms, self._ask)
 
-    def _take(self, topic_partition: TopicPartition, offset: int, data: PartitionData, is_last_look: bool) -> None:
+    def _take_all(self, answer: Mapping[TopicPartition, PartitionData], is_last_look: bool) -> bool:
+        """Whether there is more to read now."""
+        began = [self._offsets[place] for place in answer]
+        behind = [place for place, data in answer.items() if self._take(place, data, is_last_look)]
+        has_moved = began != [self._offsets[place] for place in answer]
+        assert has_moved or not behind, f"{self._who}: no progress in {behind[0]} at {self._offsets[behind[0]]}"
+        self._idle[:0] = behind
+        return bool(behind)
+
+    def _take(self, place: TopicPartition, data: PartitionData, is_last_look: bool) -> bool:
+        """Whether there is more to read in this partition now."""
+        offset = self._offsets[place]
         if data.error_code in ELSEWHERE:
-            self._ask_later(topic_partition, offset)
-            return
-        assert data.error_code == 0, f"{self._who}: {topic_partition} at offset {offset}: error {data.error_code}"
-        position = self._collect(topic_partition, offset, data.records, list(data.aborted_transactions or ()))
-        if position < data.last_stable_offset:
-            assert position > offset, f"{self._who}: no progress at {offset} of {topic_partition}, stable up to {data.last_stable_offset}"
-            self._ask(topic_partition, position)
-        elif is_last_look:
-            self._open.discard(topic_partition)
+            self._idle.append(place)
+            return False
+        assert data.error_code == 0, f"{self._who}: {place} at offset {offset}: error {data.error_code}"
+        self._offsets[place] = self._collect(place, offset, data.records, list(data.aborted_transactions or ()))
+        if self._offsets[place] < data.last_stable_offset:
+            return True
+        if is_last_look:
+            self._open.discard(place)
         else:
-            self._ask_later(topic_partition, position)
+            self._idle.append(place)
+        return False
 
     def _collect(self, topic_partition: TopicPartition, offset: int, records: Records, starting: list[AbortedTransaction]) -> int:
         """Take the visible records of one answer; returns the next offset."""
@@ -199,7 +228,7 @@ class CommittedReader:
                 while starting and starting[0].first_offset <= header.last_offset:
                     aborted.add(starting.pop(0).producer_id)
                 if header.is_control:
-                    if batches.read_control(view)[0] is False:
+                    if not _is_commit(bytes(view.data)):
                         aborted.discard(header.producer_id)
                 elif not (header.is_transactional and header.producer_id in aborted):
                     self.found[topic_partition] += [record for record in _records(view) if record.offset >= offset]

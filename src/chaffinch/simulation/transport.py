@@ -6,16 +6,18 @@ the words of `client/connections.py`, never inside the owner's own call.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent
 from chaffinch.protocol.schema import Message
 from chaffinch.simulation.network import Link, Network, joined
-from chaffinch.simulation.world import Timer, World
+from chaffinch.simulation.wakes import WakeTimer
+from chaffinch.simulation.world import World
 
-Tell = Callable[[ConnectionEvent], None]
+Tell = Callable[[Sequence[ConnectionEvent]], None]
+"""Hears what happened at one moment, in order."""
 
 
 class _Connection:
@@ -25,7 +27,7 @@ class _Connection:
         self.core = transport.connection(address, client_id=transport.who, request_timeout_ms=transport.request_timeout_ms)
         self.link: Link | None = None
         self.is_lost = False
-        self.timer: Timer | None = None
+        self.timer = WakeTimer(transport.world, f"{transport.who} to {address}", self._deadline)
         self._transport = transport
 
     def arrived(self, data: bytes) -> None:
@@ -38,8 +40,7 @@ class _Connection:
             count = min(len(buffer), len(view))
             buffer[:count] = view[:count]
             view = view[count:]
-            for event in self.core.received(count, world.now_ms):
-                self._transport.happened(event)
+            self._transport.happened(self.core.received(count, world.now_ms))
             if self.core.violation is not None:
                 self._transport.lose(self, self.core.violation)
         self._transport.flush(self)
@@ -47,9 +48,12 @@ class _Connection:
     def closed(self, reason: str) -> None:
         self._transport.lose(self, reason)
 
+    def _deadline(self) -> None:
+        self._transport.deadline(self)
+
 
 class Transport:
-    """All connections of one client. `tell` hears what happened, in order. Once closed, nothing is told any more."""
+    """All connections of one client. Once closed, nothing is told any more."""
 
     def __init__(
         self,
@@ -70,7 +74,8 @@ class Transport:
         self._tell = tell
         self._connect_timeout_ms = connect_timeout_ms
         self._connections: dict[Address, _Connection] = {}
-        self._is_closed = False
+        self._untold: list[ConnectionEvent] = []
+        self.is_closed = False
 
     def send(
         self,
@@ -84,10 +89,10 @@ class Transport:
     ) -> None:
         """Hand over a request. Its outcome is told once, with its token."""
         connection = self._connections.get(address) or self._connect(address)
-        for event in connection.core.send(
-            message, token, self.world.now_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer
-        ):
-            self.happened(event)
+        now_ms = self.world.now_ms
+        self.happened(
+            connection.core.send(message, token, now_ms, timeout_ms=timeout_ms, version_max=version_max, expects_answer=expects_answer)
+        )
         self.flush(connection)
 
     def disconnect(self, address: Address, reason: str) -> None:
@@ -97,21 +102,26 @@ class Transport:
 
     def close(self) -> None:
         """The client is gone, with everything it knew."""
-        self._is_closed = True
+        self.is_closed = True
         for connection in list(self._connections.values()):
             self.lose(connection, "the client has ended")
 
-    def happened(self, event: ConnectionEvent) -> None:
+    def happened(self, events: Sequence[ConnectionEvent]) -> None:
         """Tell the owner, after what is being done now."""
-        self.world.after(0, lambda: None if self._is_closed else self._tell(event))
+        if events and not self._untold:
+            self.world.after(0, self._tell_all)
+        self._untold += events
+
+    def _tell_all(self) -> None:
+        events, self._untold = self._untold, []
+        if not self.is_closed:
+            self._tell(events)
 
     def _connect(self, address: Address) -> _Connection:
         connection = _Connection(self, address)
         self._connections[address] = connection
         self._network.connect(self.who, address._replace(lane=0), lambda link: self._connected(connection, link))
-        connection.timer = self.world.after(
-            self._connect_timeout_ms, lambda: self.lose(connection, "no connection in time") if connection.link is None else None
-        )
+        connection.timer.set(self.world.now_ms + self._connect_timeout_ms)
         return connection
 
     def _connected(self, connection: _Connection, link: Link | None) -> None:
@@ -137,20 +147,15 @@ class Transport:
         if connection.link is not None:
             while connection.core.wants_write:
                 data = joined(connection.core.buffers())
-                for event in connection.core.written(len(data)):
-                    self.happened(event)
+                self.happened(connection.core.written(len(data)))
                 connection.link.to_broker.send(data)
-            self._watch(connection)
+            connection.timer.set(connection.core.deadline_ms)
 
-    def _watch(self, connection: _Connection) -> None:
-        """One timer per connection, at its first deadline; it looks again when it was early."""
-        if connection.timer is not None:
-            connection.timer.cancel()
-        deadline_ms = connection.core.deadline_ms
-        connection.timer = None if deadline_ms is None else self.world.at(deadline_ms, lambda: self._deadline(connection))
-
-    def _deadline(self, connection: _Connection) -> None:
-        if connection.core.is_stuck(self.world.now_ms):
+    def deadline(self, connection: _Connection) -> None:
+        """The connection was not made in time, or its first request in flight was not answered."""
+        if connection.link is None:
+            self.lose(connection, "no connection in time")
+        elif connection.core.is_stuck(self.world.now_ms):
             self.world.count("request time-outs")
             self.lose(connection, "no answer within the request time-out")
 
@@ -159,11 +164,9 @@ class Transport:
         if connection.is_lost:
             return
         connection.is_lost = True
-        if connection.timer is not None:
-            connection.timer.cancel()
+        connection.timer.set(None)
         if self._connections.get(connection.core.address) is connection:
             del self._connections[connection.core.address]
         if connection.link is not None:
             connection.link.close_by_client(reason)
-        for event in connection.core.lost(reason, now_ms=self.world.now_ms):
-            self.happened(event)
+        self.happened(connection.core.lost(reason, now_ms=self.world.now_ms))

@@ -25,18 +25,6 @@ ACTIONS_PER_MS_MAX = 20_000
 Action = Callable[[], None]
 
 
-class Timer:
-    """One planned action. `cancel` before it runs, or it runs."""
-
-    __slots__ = ("action",)
-
-    def __init__(self, action: Action) -> None:
-        self.action: Action | None = action
-
-    def cancel(self) -> None:
-        self.action = None
-
-
 class Stuck(Exception):
     """Virtual time went past a limit, stands still, or nothing is planned any more, before the condition that was waited for held."""
 
@@ -52,7 +40,7 @@ class World:
         self.lines: list[str] = []
         self._keeps_story = keeps_story
         self._hash = hashlib.sha256()
-        self._queue: list[tuple[int, int, Timer]] = []
+        self._queue: list[tuple[int, int, Action]] = []
         self._serial = 0
         self._actions_now = 0
 
@@ -69,27 +57,30 @@ class World:
         """Dice for one actor, so that what it rolls does not depend on what others roll meanwhile."""
         return random.Random(self.dice.getrandbits(64))
 
-    def at(self, time_ms: int, action: Action) -> Timer:
-        """Plan `action` for a time; one that has passed means now."""
+    def at(self, time_ms: int, action: Action) -> None:
+        """Plan `action` for a time; one that has passed means now. It will run: who may change their mind has a `WakeTimer`."""
         self._serial += 1
-        timer = Timer(action)
-        heapq.heappush(self._queue, (max(time_ms, self.now_ms), self._serial, timer))
-        return timer
+        heapq.heappush(self._queue, (time_ms if time_ms > self.now_ms else self.now_ms, self._serial, action))
 
-    def after(self, delay_ms: int, action: Action) -> Timer:
-        return self.at(self.now_ms + delay_ms, action)
+    def after(self, delay_ms: int, action: Action) -> None:
+        self.at(self.now_ms + delay_ms, action)
 
     def run(self, until: Callable[[], bool], *, limit_ms: int, waiting_for: str) -> None:
-        """Let things happen until the condition holds. Raises Stuck after `limit_ms` of virtual time, naming what was waited for."""
+        """Let things happen until the condition holds at the end of a millisecond.
+
+        Raises Stuck after `limit_ms` of virtual time, naming what was waited for."""
         deadline_ms = self.now_ms + limit_ms
-        while not until():
-            if not self._queue or self._queue[0][0] > deadline_ms:
-                why = f"not within {limit_ms} ms" if self._queue else "and nothing is planned any more"
-                raise Stuck(f"{waiting_for}: {why}")
-            time_ms, _, timer = heapq.heappop(self._queue)
-            if timer.action is not None:
-                self._advance(time_ms)
-                timer.action()
+        queue = self._queue
+        while True:
+            if not queue or queue[0][0] > self.now_ms:
+                if until():
+                    return
+                if not queue or queue[0][0] > deadline_ms:
+                    why = f"not within {limit_ms} ms" if queue else "and nothing is planned any more"
+                    raise Stuck(f"{waiting_for}: {why}")
+            time_ms, _, action = heapq.heappop(queue)
+            self._advance(time_ms)
+            action()
 
     def _advance(self, time_ms: int) -> None:
         self._actions_now = 0 if time_ms > self.now_ms else self._actions_now + 1

@@ -1,0 +1,46 @@
+"""A deadline that moves: who is woken, when, and how often is too often."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.simulation.wakes import WAKES_FREE, WakeTimer
+from chaffinch.simulation.world import World
+
+
+def woken(*deadlines: tuple[int, int | None], until: int = 100) -> list[int]:
+    """When somebody is woken who sets deadlines: (at this time, to that), in virtual ms."""
+    world = World(1)
+    seen: list[int] = []
+    timer = WakeTimer(world, "somebody", lambda: seen.append(world.elapsed_ms))
+    begin_ms = world.now_ms
+    for at, deadline in deadlines:
+        world.after(at, lambda deadline=deadline: timer.set(None if deadline is None else begin_ms + deadline))
+    world.after(until, lambda: None)
+    world.run(lambda: world.elapsed_ms == until, limit_ms=until, waiting_for="the end")
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "expected"),
+    [
+        ([(0, 10)], [10]),
+        ([(0, 10), (5, 20)], [20]),
+        ([(0, 20), (5, 10)], [10]),
+        ([(0, 20), (5, 10), (6, 30)], [30]),
+        ([(0, 10), (5, None)], []),
+        ([(0, 10), (5, None), (6, 10)], [10]),
+        ([(0, 10), (20, 30), (40, 35)], [10, 30, 40]),
+    ],
+    ids=["once", "later", "earlier", "earlier, then later", "not at all", "after all", "again, and at once when it has passed"],
+)
+def test_the_deadline_set_last_counts(deadlines: list[tuple[int, int | None]], expected: list[int]) -> None:
+    assert woken(*deadlines) == expected
+
+
+def test_who_wakes_all_the_time_is_named() -> None:
+    world = World(1)
+    timer = WakeTimer(world, "the sender", lambda: timer.set(world.now_ms + 1))
+    timer.set(world.now_ms)
+    with pytest.raises(AssertionError, match="the sender spins"):
+        world.run(lambda: False, limit_ms=2 * WAKES_FREE, waiting_for="rain")
