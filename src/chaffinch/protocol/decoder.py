@@ -215,17 +215,22 @@ class _DecoderCompiler:
         source = self.source
         size = source.fresh("size")
         if self.is_flexible:
-            source.add(depth, f"{size} = data[position]", leaf)
-            source.add(depth, f"if {size} < 128:", leaf)
-            source.add(depth + 1, "position += 1", leaf)
-            source.add(depth, "else:", leaf)
-            source.add(depth + 1, f"{size}, position = read_uvarint(data, position)", leaf)
+            self.uvarint(depth, size, leaf)
             source.add(depth, f"{size} -= 1", leaf)
         else:
             unpack = source.constant("length_", _LENGTHS[prefix])
             source.add(depth, f"({size},) = {unpack}(data, position)", leaf)
             source.add(depth, f"position += {Layout('>' + prefix).size}", leaf)
         return size
+
+    def uvarint(self, depth: int, target: str, leaf: Leaf) -> None:
+        """Read an unsigned varint into `target`: nearly all have one byte."""
+        source = self.source
+        source.add(depth, f"{target} = data[position]", leaf)
+        source.add(depth, f"if {target} < 128:", leaf)
+        source.add(depth + 1, "position += 1", leaf)
+        source.add(depth, "else:", leaf)
+        source.add(depth + 1, f"{target}, position = read_uvarint(data, position)", leaf)
 
     def refuse_null(self, depth: int, leaf: Leaf, size: str, is_nullable: bool) -> None:
         """Other negative lengths than -1, and null where the version has none."""
@@ -305,14 +310,14 @@ class _DecoderCompiler:
             source.add(depth, "else: position, room = skip_tagged(data, position, end, room)", here)
             return
         source.add(depth, "else:", here)
-        source.add(depth + 1, f"{count}, position = read_uvarint(data, position)", here)
+        self.uvarint(depth + 1, count, here)
         reason = f"f'{{{count}}} tagged fields announced, {{end - position}} bytes left'"
         source.add(depth + 1, f"if {count} * {_TAG_BYTES_MIN} > end - position: raise ValueError({reason})", here)
         source.add(depth + 1, f"room -= {count}", here)
         source.add(depth + 1, f"if room < 0: raise ValueError({_TOO_MANY!r})", here)
         source.add(depth + 1, f"for _ in range({count}):", here)
-        source.add(depth + 2, f"{tag}, position = read_uvarint(data, position)", here)
-        source.add(depth + 2, f"{size}, position = read_uvarint(data, position)", here)
+        self.uvarint(depth + 2, tag, here)
+        self.uvarint(depth + 2, size, here)
         source.add(depth + 2, f"{stop} = position + {size}", here)
         reason = f"f'tag {{{tag}}} of {{{size}}} bytes announced, {{end - position}} left'"
         source.add(depth + 2, f"if {stop} > end: raise ValueError({reason})", here)
