@@ -117,6 +117,7 @@ class CommitShell:
                 assert self._plan.state is not None
                 return self._plan.state.write(STATE_FILE, [operation.state.to_text().encode()])
             case Wait():
+                # The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do.
                 return time.sleep(operation.ms / 1000)
 
     def _ask(self, operation: Ask) -> Any:

@@ -33,5 +33,5 @@ def pause(step: Step, batch_id: int) -> None:
     with open(os.environ[FILE_VARIABLE], "a") as file:
         file.write(f"{step.value}@{batch_id}\n")
     while os.getppid() == parent:
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # It is there to be killed; of its parent's end nobody tells it.
     os._exit(1)

@@ -127,7 +127,7 @@ def _topic_snapshots(client: SyncClient, topics: Sequence[str], timeout_ms: int)
         missing = [name for name, state in states.items() if state is None or not state.partitions]
         if not missing or wall_ms() >= deadline_ms:
             break
-        time.sleep(UNKNOWN_TOPIC_WAIT_S)
+        time.sleep(UNKNOWN_TOPIC_WAIT_S)  # A broker tells of a topic made meanwhile only who asks again.
     found: dict[str, TopicSnapshot | ErrorCode] = {}
     usable = [name for name in topics if name not in missing]
     configurations = _configurations(client, RESOURCE_TOPIC, usable, _TOPIC_KEYS, timeout_ms, None) if usable else {}
