@@ -141,7 +141,7 @@ def differences() -> str:
 
 
 def apis() -> str:
-    rows = [f"| {api.name} | {_range(api.served)} | {_range(api.used)} |" for api in sorted(APIS.values(), key=lambda api: api.key)]
+    rows = [f"| {api.name} | {_range(api.served)} | {_range(api.reach)} |" for api in sorted(APIS.values(), key=lambda api: api.key)]
     return "\n".join(["| API | the broker serves | the clients use |", "|---|---|---|", *rows]) + "\n"
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
 import pytest
 
+from chaffinch.consumer.core import fetch_session
+from chaffinch.errors import UnsupportedVersionException
+from chaffinch.producer.core import produce_requests
 from chaffinch.protocol.apis import APIS, Api, api_of
+from chaffinch.protocol.client_connection import ApiVersionTable
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from chaffinch.protocol.messages.produce import ProduceRequest
 
@@ -21,7 +26,7 @@ def test_rows_are_consistent(api: Api) -> None:
     assert (api.request.__name__, api.response.__name__) == (f"{api.name}Request", f"{api.name}Response")
     assert api.request.VERSIONS == api.response.VERSIONS
     assert api.request.FLEXIBLE_SINCE == api.response.FLEXIBLE_SINCE == api.flexible_since
-    for versions in (api.served, api.used):
+    for versions in (api.served, api.used, api.reach):
         assert set(versions) <= set(range(api.request.VERSIONS[0], api.request.VERSIONS[1] + 1))
     assert set(api.served) & set(api.used), "our client and our broker understand each other"
 
@@ -49,3 +54,19 @@ def test_importing_the_protocol_loads_nothing_heavy() -> None:
     loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split())
     assert "chaffinch.protocol.messages.fetch" in loaded
     assert not loaded & {"numpy", "pyarrow", "numba", "asyncio", "socket", "ctypes", "threading", "random", "chaffinch.errors.exceptions"}
+
+
+@pytest.mark.parametrize("api", ROWS, ids=repr)
+def test_the_documents_tell_every_version_that_our_clients_may_ask_for(api: Api) -> None:
+    """The printed table has `reach`; no limit that is named leads beyond it, whatever the broker offers."""
+    table = ApiVersionTable(ranges={api.key: api.request.VERSIONS}, features={}, finalized_features={})
+    assert set(api.used) <= set(api.reach)
+    found: set[int] = set()
+    for version_max in (None, *range(api.request.VERSIONS[1] + 5)):
+        with contextlib.suppress(UnsupportedVersionException):
+            found.add(table.choose(api, version_max))
+    assert found == set(api.reach)
+
+
+def test_what_the_clients_name() -> None:
+    assert (APIS[1].reach[-1], APIS[0].reach[-1]) == (fetch_session.LAST_VERSION, produce_requests.VERSION_WITH_TOPIC_IDS)

@@ -62,7 +62,10 @@ from chaffinch.protocol.schema import Message
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API. `served` and `used` are the versions of our broker and our client; empty where that side does not have it."""
+    """One API. `served` are the versions of our broker, `used` those of which our clients take the highest of themselves.
+
+    `reach`: those that they come to when who asks names a highest one: newer where he knows ids of topics, older for older records.
+    """
 
     key: int
     name: str
@@ -70,6 +73,7 @@ class Api:
     response: type[Message]
     served: range
     used: range
+    reach: range
 
     def __repr__(self) -> str:
         return f"<{self.name} ({self.key})>"
@@ -80,17 +84,20 @@ class Api:
         return self.request.FLEXIBLE_SINCE
 
 
-def _row(request: type[Message], response: type[Message], served: tuple[int, int], used: tuple[int, int]) -> Api:
-    """Ranges are given as (first, last)."""
+def _row(
+    request: type[Message], response: type[Message], served: tuple[int, int], used: tuple[int, int], reach: tuple[int, int] | None = None
+) -> Api:
+    """Ranges are given as (first, last); without `reach` it is that of `used`."""
     name = request.__name__.removesuffix("Request")
-    return Api(request.API_KEY, name, request, response, range(served[0], served[1] + 1), range(used[0], used[1] + 1))
+    ranges = [range(first, last + 1) for first, last in (served, used, reach or used)]
+    return Api(request.API_KEY, name, request, response, *ranges)
 
 
 APIS: dict[int, Api] = {
     api.key: api
     for api in (
-        _row(ProduceRequest, ProduceResponse, served=(0, 13), used=(3, 11)),
-        _row(FetchRequest, FetchResponse, served=(4, 18), used=(4, 12)),
+        _row(ProduceRequest, ProduceResponse, served=(0, 13), used=(3, 11), reach=(0, 13)),
+        _row(FetchRequest, FetchResponse, served=(4, 18), used=(4, 12), reach=(4, 18)),
         _row(ListOffsetsRequest, ListOffsetsResponse, served=(1, 11), used=(1, 8)),
         _row(MetadataRequest, MetadataResponse, served=(0, 13), used=(4, 13)),
         _row(OffsetCommitRequest, OffsetCommitResponse, served=(2, 10), used=(2, 9)),

@@ -71,9 +71,9 @@ class ApiVersionTable:
         first, last = self.ranges.get(api.key, (0, -1))
         used = api.used
         if version_max is not None and used and version_max < used[0]:
-            used = range(api.request.VERSIONS[0], version_max + 1)
+            used = range(api.reach.start, version_max + 1)
         elif version_max is not None and used and version_max > used[-1]:
-            used = range(used[0], min(version_max, api.request.VERSIONS[1]) + 1)
+            used = range(used.start, min(version_max, api.reach[-1]) + 1)
         highest = min(last, used[-1] if used else -1, last if version_max is None else version_max)
         if highest < first or highest not in used:
             raise _unsupported(api, f"versions {first} to {last}" if last >= first else "nothing of it")
