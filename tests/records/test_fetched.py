@@ -117,6 +117,15 @@ def test_damage_is_told_after_what_comes_before_it(records_max, at, checks_crc, 
         records.read(records_max)
 
 
+def test_batches_that_unpack_to_much_are_read_a_few_at_a_time(monkeypatch):
+    """However small they are as they came: of what is asked for only so much is unpacked at once, and nothing is left out."""
+    monkeypatch.setattr("chaffinch.records.fetched.PART_BYTES", 10_000)
+    log = b"".join(batch(number, [bytes(4_000)], compression=Compression.ZSTD) for number in range(7)) + ends(9, 7, is_commit=False)
+    found = pieces(FetchedRecords(log, 0))
+    assert [(offsets, position) for offsets, *_, position in found] == [([0, 1, 2], 3), ([3, 4, 5], 6), ([6], 10)]
+    assert [offsets for offsets, *_ in pieces(FetchedRecords(log, 4), 1)] == [[4], [5], [6]]
+
+
 class TestOldFormats:
     @pytest.mark.parametrize("magic", [0, 1])
     @pytest.mark.parametrize("codec", [Compression.NONE, Compression.GZIP, Compression.SNAPPY, Compression.LZ4])

@@ -10,22 +10,31 @@ from collections.abc import Callable, Iterator
 
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.records import ConsumerRecord
+from chaffinch.identifiers import TopicPartition
 
 
 def one_by_one(core: ConsumerCore, lock: threading.Condition, poll: Callable[[], list[ConsumerRecord]]) -> Iterator[ConsumerRecord]:
     """The records of one `poll`."""
     records = poll()
     assigned = core.subscriptions.assigned
+    ends: dict[TopicPartition, tuple[int, int]] = {}
     with lock:
         for record in reversed(records):
-            assigned[record.topic_partition].given = record.offset
+            place = record.topic_partition
+            state = assigned[place]
+            state.given = record.offset
+            if place not in ends and state.position is not None:
+                ends[place] = record.offset, state.position.offset
     try:
         for record in records:
             with lock:
-                state = core.subscriptions.assigned.get(record.topic_partition)
-                if state is None or state.is_paused or not 0 <= state.given <= record.offset:
+                place = record.topic_partition
+                found = core.subscriptions.assigned.get(place)
+                if found is None or found.is_paused or not 0 <= found.given <= record.offset:
                     continue
-                state.given = record.offset + 1
+                last, end = ends.get(place, (-1, -1))
+                # After the last one nothing is left to give back, though marks of transactions may lie between it and the position.
+                found.given = end if record.offset == last else record.offset + 1
             yield record
     finally:
         with lock:

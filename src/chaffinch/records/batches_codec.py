@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from chaffinch.records import kernels
-from chaffinch.records.batch_codec import DECOMPRESSED_BYTES_MAX, Scanned, decode, decompressed_payload
+from chaffinch.records.batch_codec import DECOMPRESSED_BYTES_MAX, Buffer, Scanned, decode, decompressed_payload
 from chaffinch.records.batch_header import BatchView, TimestampType
 from chaffinch.records.byte_columns import Int64s
 from chaffinch.records.columns import RecordColumns
@@ -15,15 +15,24 @@ from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.old_formats import OldBatch
 
 
-def decode_batches(batches: Sequence[BatchView]) -> RecordColumns:
-    """The records of all batches, in order, copied. Otherwise as `batch_codec.decode`; which batch is damaged is for that to say."""
-    if len(batches) > 1 and not any(isinstance(view, OldBatch) for view in batches):
-        return _decode_together(batches)
-    return RecordColumns.concat([view.columns if isinstance(view, OldBatch) else decode(view) for view in batches])
+def decode_batches(batches: Sequence[BatchView], payload_bytes: int) -> tuple[RecordColumns, int]:
+    """The records of the first batches, in order, copied, and how many batches: those after `payload_bytes` bytes uncompressed are left.
+
+    Otherwise as `batch_codec.decode`; which batch is damaged is for that to say.
+    """
+    if len(batches) == 1 or any(isinstance(view, OldBatch) for view in batches):
+        return RecordColumns.concat([view.columns if isinstance(view, OldBatch) else decode(view) for view in batches]), len(batches)
+    payloads: list[Buffer] = []
+    size = 0
+    for view in batches:
+        if size >= payload_bytes:
+            break
+        payloads.append(decompressed_payload(view, DECOMPRESSED_BYTES_MAX))
+        size += len(payloads[-1])
+    return _decode_together(batches[: len(payloads)], payloads), len(payloads)
 
 
-def _decode_together(batches: Sequence[BatchView]) -> RecordColumns:
-    payloads = [decompressed_payload(view, DECOMPRESSED_BYTES_MAX) for view in batches]
+def _decode_together(batches: Sequence[BatchView], payloads: Sequence[Buffer]) -> RecordColumns:
     headers = [view.header for view in batches]
     counts = np.array([header.count for header in headers], np.int64)
     ends: Int64s = np.cumsum([len(payload) for payload in payloads], dtype=np.int64)

@@ -18,7 +18,7 @@ from chaffinch.records.committed_batches import committed
 from chaffinch.records.faults import CorruptBatch, Fault, RecordsError
 from chaffinch.records.old_formats import OldBatch, mixed_views
 
-# Batches are decoded together up to so many bytes as they came, whatever number of records is asked for.
+# Batches are decoded together up to so many bytes, as they came and uncompressed, whatever number of records is asked for.
 PART_BYTES: Final = 8 << 20
 
 
@@ -49,6 +49,9 @@ class FetchedRecords:
         self._piece: Piece | None = None
         self._row = 0
         self._position_after = position
+        self._left: list[BatchView] = []
+        self._position_after_left = position
+        """Where reading goes on after those that were taken with others and have to wait: they hold too much together."""
         self._error: RecordsError | None = None
 
     def read(self, records_max: int) -> Piece | None:
@@ -90,6 +93,10 @@ class FetchedRecords:
 
     def _next_group(self, records_max: int) -> list[BatchView]:
         """Visible batches that can be read as one. Sets where reading goes on after them."""
+        if self._left:
+            left, self._left = self._left, []
+            self._position_after = self._position_after_left
+            return left
         group: list[BatchView] = []
         count = size = 0
         while (entry := self._peek()) is not None and count < records_max and size < PART_BYTES:
@@ -127,14 +134,14 @@ class FetchedRecords:
         return False
 
     def _decoded(self, group: list[BatchView]) -> RecordColumns:
-        """The records of all; if one of the batches is damaged, of those before it."""
+        """The records of as many as may be unpacked together; if one of the batches is damaged, of those before it."""
         try:
-            return decode_batches(group)
+            columns, count = decode_batches(group, PART_BYTES)
         except RecordsError:
             sound: list[RecordColumns] = []
             for view in group:
                 try:
-                    sound.append(decode_batches([view]))
+                    sound.append(decode_batches([view], PART_BYTES)[0])
                 except RecordsError as error:
                     self._error = error
                     break
@@ -142,6 +149,10 @@ class FetchedRecords:
             if not sound and self._error is not None:
                 raise self._error from None
             return RecordColumns.concat(sound)
+        if count < len(group):
+            self._left, self._position_after_left = group[count:], self._position_after
+            self._position_after = group[count - 1].header.last_offset + 1
+        return columns
 
 
 def _belong_together(one: BatchView, other: BatchView) -> bool:

@@ -1,13 +1,18 @@
 """What is fetched, kept, handed out and dropped; where positions come from; with a clock and answers by hand."""
 
+import threading
+from itertools import islice
+
 import pytest
 
 from chaffinch import errors
 from chaffinch.consumer.core.fetcher import end_offset
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.positions import Position, Stage
+from chaffinch.consumer.iteration import one_by_one
+from chaffinch.consumer.records import records_of_all
 from chaffinch.errors import codes
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest
@@ -19,6 +24,7 @@ from chaffinch.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from chaffinch.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint
+from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.fetched import FetchedRecords
 from tests.consumer.core.rig import WALL_MS, Rig, records
 
@@ -101,6 +107,34 @@ class TestHandingOut:
         assert rig.poll(5) == [(0, b"y" * 600)]
         rig.poll()
         assert asked(rig)[1] == {0: 2}
+
+    def test_records_one_by_one_leave_what_was_fetched_ahead(self):
+        """A mark of a transaction lies between the last record given and what comes next: nothing is to be given back."""
+        rig = Rig().assign(0)
+        rig.answer_fetch(p0=records(0, b"a", b"b") + encode_control_batch(True, ProducerIdentity(7, 0), 0, 0, base_offset=2))
+        given = one_by_one(rig.core, threading.Condition(), lambda: records_of_all(rig.core.take(500), None, None, None))
+        consumed = [(record.value, rig.core.subscriptions.of(P0).consumed.offset) for record in islice(given, 2)]
+        assert consumed == [(b"a", 1), (b"b", 3)]
+        rig.answer_fetch(p0=records(3, b"c"))
+        assert next(given, None) is None
+        assert rig.poll() == [(0, b"c")]
+
+    def test_a_loop_that_ends_early_gives_back_the_rest(self):
+        rig = Rig().assign(0)
+        rig.answer_fetch(p0=records(0, b"a", b"b") + encode_control_batch(True, ProducerIdentity(7, 0), 0, 0, base_offset=2))
+        given = one_by_one(rig.core, threading.Condition(), lambda: records_of_all(rig.core.take(2), None, None, None))
+        assert next(given).value == b"a"
+        given.close()
+        assert rig.core.subscriptions.of(P0).consumed.offset == 1
+
+    def test_a_poll_unpacks_only_so_much(self, monkeypatch):
+        monkeypatch.setattr("chaffinch.consumer.core.fetcher.POLL_BYTES_MAX", 10)
+        rig = Rig().assign(0, 1)
+        rig.answer_fetch(p0=records(0, b"x" * 10), p1=records(0, b"y" * 9))
+        rig.answer_fetch(p0=records(1, b"z"), p1=records(1, b"z"))
+        assert rig.poll() == [(0, b"x" * 10)]
+        assert rig.poll() == [(1, b"y" * 9), (0, b"z")]
+        assert rig.poll() == [(1, b"z")]
 
     def test_paused_records_are_kept(self):
         rig = Rig().assign(0, 1)

@@ -46,6 +46,9 @@ TRANSIENT: Final = frozenset(
 )
 """Answers after which metadata is asked for and the partition fetched again, after a wait."""
 
+POLL_BYTES_MAX: Final = 64 << 20
+"""A poll that has unpacked so many bytes of keys and values gives what it has; the next one gives the rest."""
+
 _OFFSET_LENGTH: Final = Struct(">qi")
 _LAST_DELTA: Final = Struct(">i")
 _LAST_DELTA_POSITION: Final = 23
@@ -268,7 +271,8 @@ class Fetcher:
 
     def _portions(self, left: int) -> Iterator[Portion]:
         index = 0
-        while left and index < len(self._fetched):
+        bytes_left = POLL_BYTES_MAX
+        while left and bytes_left > 0 and index < len(self._fetched):
             fetched = self._fetched[index]
             state = self._subscriptions.assigned.get(fetched.place)
             if state is not None and not (state.is_reading and not state.is_paused):
@@ -284,6 +288,7 @@ class Fetcher:
                     del self._fetched[index]
                 else:
                     left -= len(portion.columns)
+                    bytes_left -= _size(portion.columns)
                     yield portion
 
     def _next_of(self, fetched: _Fetched, reader: FetchedRecords, state: PartitionState, left: int) -> Portion | None:
@@ -324,6 +329,10 @@ class Fetcher:
         """When a partition that has to wait may be fetched again."""
         times = [state.retry_at_ms for state in self._subscriptions.assigned.values() if state.retry_at_ms > now_ms]
         return min(times, default=None)
+
+
+def _size(columns: RecordColumns) -> int:
+    return sum(int(offsets[-1] - offsets[0]) for offsets in (columns.key_offsets, columns.value_offsets))
 
 
 def _begins(fetched: _Fetched) -> int:
