@@ -316,3 +316,43 @@ class TestTransaction:
         rig.call(events.BeginTransactionCalled, "begin again")
         rig.send("g")
         assert rig.trace[-1] == sent
+
+
+FRONTS: dict[str, tuple[Answer | str, dict[str, Any]]] = {
+    "a culprit": (rejected(0), {}),
+    "nobody named": (rejected(), {}),
+    "too large": (TOO_LARGE, {}),
+    "not allowed": (Answer(codes.TOPIC_AUTHORIZATION_FAILED), {}),
+    "abortable": (Answer(codes.TRANSACTION_ABORTABLE), {}),
+    "retriable, until no attempt is left": (MOVED, {"retries": 1}),
+    "unclear, until no attempt is left": (Answer(codes.REQUEST_TIMED_OUT), {"retries": 1}),
+    "lost, until no attempt is left": (LOST, {"retries": 1}),
+    "late": (LOST, {"delivery.timeout.ms": 1_000, "request.timeout.ms": 500}),
+    "fenced": (Answer(codes.PRODUCER_FENCED), {}),
+    "unknown": (Answer(codes.by_number(999)), {}),
+}
+
+
+@pytest.mark.parametrize("behind", [GAP, Answer(codes.UNKNOWN_PRODUCER_ID)], ids=["gap", "forgotten"])
+@pytest.mark.parametrize("called", [None, events.CommitCalled, events.AbortCalled])
+@pytest.mark.parametrize("front", FRONTS)
+def test_in_a_transaction_nobody_is_told_of_a_gap_that_another_batch_has_left(front: str, called: type | None, behind: Answer) -> None:
+    """Five batches in flight, the first refused: those behind it fail with the transaction, or with what has ended the producer."""
+    answer, options = FRONTS[front]
+    rig = begun(**{"transactional.id": "t"}, **options)
+    rig.send("a")
+    rig.sleep(800 if front == "late" else 0)
+    for batch in ("bc", "de", "fg", "hi"):
+        rig.send(batch)
+    rig.sleep(300 if front == "late" else 0)
+    if called is events.CommitCalled:
+        rig.call(called, "call")
+    first = rig.open[0]
+    rig.answer(answer)
+    if called is events.AbortCalled:
+        rig.call(called, "call")
+    while rig.open:
+        rig.answer(answer if rig.open[0].message == first.message else behind)
+        rig.sleep(300)
+    ends = {"fenced": "ProducerFencedException", "unknown": "UnknownServerException"}
+    assert {rig._fate(value).partition(" ")[0] for value in "bcdefghi"} == {ends.get(front, "TransactionAbortableException")}

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
-from chaffinch.errors import KafkaException, NetworkException, Stored, TimeoutException, UnsupportedVersionException, codes
+from chaffinch.errors import (
+    KafkaException,
+    NetworkException,
+    Stored,
+    TimeoutException,
+    TransactionAbortableException,
+    UnsupportedVersionException,
+    codes,
+)
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.producer.core import batch_answers, culprits
 from chaffinch.producer.core.batch_answers import BatchAnswer
@@ -192,7 +200,9 @@ class Delivery:
             case culprits.Separate():
                 self._separate(batch, verdict, now_ms)
             case culprits.FailAll():
-                self._endings.end(batch, verdict.error, verdict.errors, is_unstored=not verdict.uses_up_numbers, dropped=verdict.dropped)
+                # Of a transaction that is to be aborted nobody is told once the producer is at its end.
+                error = self._endings.in_words(verdict.error) if isinstance(verdict.error, TransactionAbortableException) else verdict.error
+                self._endings.end(batch, error, verdict.errors, is_unstored=not verdict.uses_up_numbers, dropped=verdict.dropped)
 
     def _again(self, batch: ProducerBatch, now_ms: int, *, waits: bool = True) -> None:
         self._wiring.counts["batches_resent"] += 1
