@@ -190,9 +190,10 @@ def test_nothing_is_answered_whose_sync_failed(monkeypatch: pytest.MonkeyPatch, 
 
         with monkeypatch.context() as broken:
             broken.setattr(broker._running.core, "sync", fail)
-            client.send(produce_request("orders", batch_of(b"a")))
+            client.send(produce_request("missing", batch_of(b"a")))
             with pytest.raises(ConnectionError):
                 client.receive()
+        assert "UNKNOWN_TOPIC_OR_PARTITION" in caplog.text, "what is said of the request has nothing to do with the disk"
         caplog.clear()
         assert is_alive(broker)
         assert is_alive(broker)

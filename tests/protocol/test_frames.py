@@ -13,6 +13,7 @@ from chaffinch.protocol.frames import (
     BUSY_CHUNK_BYTES,
     CHUNK_BYTES,
     EAGER_BYTES_MAX,
+    GROWTH,
     POOL_BUFFERS_MAX,
     BufferPool,
     FrameAssembler,
@@ -90,6 +91,14 @@ class TestArrivals:
         assembler.get_buffer(-1)[:3] = b"\2ab"
         assert assembler.buffer_updated(3) == [b"ab"]
 
+    def test_little_room_is_no_reason_to_move_what_fits(self) -> None:
+        assembler = FrameAssembler()
+        data = framed(body(CHUNK_BYTES - 4))
+        feed(assembler, data[:-10])
+        first = assembler.get_buffer()
+        assert assembler.get_buffer().obj is first.obj
+        assert feed(assembler, data[-10:]) == [data[4:]]
+
 
 SMALL = framed(body(18_000))
 PENDING_BYTES = CHUNK_BYTES % len(SMALL)
@@ -162,18 +171,34 @@ class TestLargeFrames:
             (3 * LARGE, 3 * [len(LARGE)]),
             (LARGE + framed(body(190_000)) + LARGE, [len(LARGE), len(LARGE), 190_000 + 4]),
             (framed(body(199_990)) + 2 * LARGE, [len(LARGE), len(LARGE) - 10, len(LARGE)]),
+            (framed(body(199_999)) + 2 * LARGE, [len(LARGE), len(LARGE) - 2, 1, len(LARGE)]),
             (framed(body(203_000)) + 2 * framed(body(203_000)), [len(LARGE), 3000, 203_004, 203_004]),
             (framed(body(1_000_000)) * 2, [len(LARGE), 1_000_004 - len(LARGE), 1_000_004]),
             (3 * SMALL + LARGE, [len(LARGE), 3 * len(SMALL)]),
             (SMALL + 4 * SMALL, [5 * len(SMALL)]),
             (framed(body(EAGER_BYTES_MAX)), [len(LARGE), EAGER_BYTES_MAX - len(LARGE), 4]),
         ],
-        ids=["same", "smaller", "a little smaller", "a little larger", "much larger", "small ones before", "small ones", "very large"],
+        ids=[
+            "same",
+            "smaller",
+            "a little smaller",
+            "by a byte smaller",
+            "a little larger",
+            "much larger",
+            "small ones before",
+            "small ones",
+            "very large",
+        ],
     )
     def test_reads_after_one(self, then: bytes, expected: list[int]) -> None:
         assembler = FrameAssembler()
         reads(assembler, LARGE)
         assert reads(assembler, then) == expected
+
+    def test_what_is_let_go_makes_room_for_the_next(self) -> None:
+        budget = FrameBudget(4 * CHUNK_BYTES)
+        assembler = FrameAssembler(budget=budget)
+        assert reads(assembler, LARGE + framed(body(190_000)) + LARGE)[-2:] == [len(LARGE), 190_000 + 4]
 
     def test_they_take_turns_in_one_buffer(self) -> None:
         pool = BufferPool()
@@ -268,6 +293,11 @@ class TestLimits:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak <= EAGER_BYTES_MAX + 2 * CHUNK_BYTES
+
+    def test_a_claim_of_100_mib_gets_eight_times_what_was_sent(self) -> None:
+        assembler = FrameAssembler()
+        feed(assembler, (100 << 20).to_bytes(4, "big") + bytes(EAGER_BYTES_MAX))
+        assert len(assembler.get_buffer()) + assembler.bytes_pending == GROWTH * EAGER_BYTES_MAX
 
     def test_the_budget_counts_what_arrived_of_unfinished_large_frames(self) -> None:
         budget = FrameBudget(1_000_000)
