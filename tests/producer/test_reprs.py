@@ -24,9 +24,9 @@ def test_producer(producer_of: Make, broker: EmbeddedBroker) -> None:
 def test_futures(producer_of: Make, broker: EmbeddedBroker) -> None:
     with producer_of(broker, linger_ms=60_000) as producer:
         written = producer.send("orders", b"v", partition=1, timestamp_ms=5)
+        assert repr(written) == "<RecordFuture pending>"
         table = producer.send_table("orders", pa.table({"value": [b"v"]}))
         refused = producer.send("not a topic", b"v")
-        assert repr(written) == "<RecordFuture pending>"
         producer.flush(LATEST_S)
         assert re.fullmatch(r"<RecordFuture failed: InvalidTopicException\(.*'not a topic'.*\)>", repr(refused))
         place = "RecordMetadata(topic='orders', partition=1, offset=0, timestamp_ms=5, dropped=False)"

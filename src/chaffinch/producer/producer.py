@@ -132,6 +132,7 @@ class Producer:
                     else:
                         receipts.apart.append(len(receipts) - 1)
                     return future
+        future.batch = None
         self._send(future, topic, value, key, partition, timestamp_ms, headers)
         return future
 

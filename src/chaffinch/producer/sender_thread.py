@@ -150,10 +150,11 @@ class SenderThread:
                     heard += self._last_calls(now_ms)
                 effects, self._outbox = self._outbox, []
                 effects += self.core.handle_all(heard, now_ms)
-                deadline_ms = self.core.next_deadline_ms
                 if any(isinstance(effect, WakeCallers) for effect in effects):
                     self.changed.notify_all()
             self._carry_out(effects)
+            with self.lock:
+                deadline_ms = self.core.next_deadline_ms
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
             heard = list(self._network.poll(0 if self._outbox else wait_ms))
 

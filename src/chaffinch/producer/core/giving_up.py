@@ -42,9 +42,8 @@ class GivingUp:
         if oldest_ms is not None and oldest_ms <= too_old_ms:
             for batch in self._accumulator.take_expired(too_old_ms):
                 self._endings.fail(batch, self._expired(batch, is_awaited=False))
-        for queue in self._queues.all():
-            if not queue.is_idle:
-                self._expire_queue(queue, too_old_ms)
+        for queue in self._queues.busy():
+            self._expire_queue(queue, too_old_ms)
 
     def _expire_queue(self, queue: PartitionQueue, too_old_ms: int) -> None:
         for batch in [b for b in queue.in_flight if b.created_ms <= too_old_ms and not b.is_done]:
@@ -63,9 +62,8 @@ class GivingUp:
         """When the first batch expires."""
         oldest_ms = self._accumulator.oldest_ms()
         times = [] if oldest_ms is None else [oldest_ms]
-        for queue in self._queues.all():
-            if not queue.is_idle:
-                times += [batch.created_ms for batch in queue.batches() if not batch.is_done]
+        for queue in self._queues.busy():
+            times += [batch.created_ms for batch in queue.batches() if not batch.is_done]
         return min(times) + self._wiring.delivery_timeout_ms if times else None
 
     def drop_unsent(self) -> None:
@@ -75,7 +73,7 @@ class GivingUp:
         gives_up = transaction.state in (State.ABORTING, State.FATAL_ERROR)
         for batch in self._take_all():
             self._endings.tell(batch, self._dropped(transaction, batch))
-        for queue in self._queues.all():
+        for queue in self._queues.busy():
             if gives_up:
                 dropped = queue.drop_waiting()
             else:
@@ -91,7 +89,7 @@ class GivingUp:
         """Fail everything that has no outcome: the producer is being closed, or nothing can be written any more."""
         for batch in self._take_all():
             self._endings.tell(batch, given_up(batch, error, is_awaited=False))
-        for queue in self._queues.all():
+        for queue in self._queues.busy():
             for batch in queue.drop_waiting():
                 self._endings.tell(batch, given_up(batch, error, is_awaited=False))
             for batch in [b for b in queue.in_flight if not b.is_done]:

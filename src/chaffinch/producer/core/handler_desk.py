@@ -87,8 +87,8 @@ class HandlerDesk:
     def _ends(self) -> Iterator[tuple[ProducerBatch, int]]:
         if not self._may_end:
             return
-        for queue in self._queues.all():
-            if not queue.is_idle and _is_unknown(self._wiring.cluster, queue.topic_partition):
+        for queue in self._queues.busy():
+            if _is_unknown(self._wiring.cluster, queue.topic_partition):
                 for batch in (*queue.retries, *queue.returned):
                     if batch.unknown_since_ms is not None:
                         yield batch, batch.unknown_since_ms + self._wiring.retry_unknown_ms

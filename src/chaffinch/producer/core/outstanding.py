@@ -17,11 +17,11 @@ class Outstanding:
     @property
     def is_empty(self) -> bool:
         """Whether every record has its outcome, and every number its answer."""
-        return self._accumulator.is_empty and self._queues.are_idle
+        return self._accumulator.is_empty and not self._queues.busy()
 
     def partitions(self) -> list[TopicPartition]:
         """Partitions with something in either place."""
-        return list(dict.fromkeys([*self._accumulator.partitions(), *self._queues.busy()]))
+        return list(dict.fromkeys([*self._accumulator.partitions(), *[queue.topic_partition for queue in self._queues.busy()]]))
 
     def first_position(self, topic_partition: TopicPartition) -> int | None:
         """The lowest position of a record without an outcome; None when the partition has none."""

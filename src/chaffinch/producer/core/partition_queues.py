@@ -16,6 +16,8 @@ class PartitionQueues:
     def __init__(self, wiring: Wiring) -> None:
         self._wiring = wiring
         self._queues: dict[TopicPartition, PartitionQueue] = {}
+        self._busy: dict[TopicPartition, PartitionQueue] = {}
+        """Those asked for since they were last seen idle: a round must not look at every partition that was ever written."""
         self._topic_ids: dict[TopicPartition, UUID] = {}
 
     def of(self, topic_partition: TopicPartition) -> PartitionQueue:
@@ -29,23 +31,19 @@ class PartitionQueues:
                 is_transactional=self._wiring.transactional_id is not None,
             )
             self._note_topic(queue)
+        self._busy[topic_partition] = queue
         return queue
 
     def get(self, topic_partition: TopicPartition) -> PartitionQueue | None:
         """The partition's queue, if there was anything to send."""
         return self._queues.get(topic_partition)
 
-    def all(self) -> Collection[PartitionQueue]:
-        return self._queues.values()
-
-    @property
-    def are_idle(self) -> bool:
-        """Whether nothing is under way."""
-        return all(queue.is_idle for queue in self._queues.values())
-
-    def busy(self) -> list[TopicPartition]:
-        """Partitions with something under way."""
-        return [topic_partition for topic_partition, queue in self._queues.items() if not queue.is_idle]
+    def busy(self) -> Collection[PartitionQueue]:
+        """Those of partitions with something under way, or that came back."""
+        if idle := [topic_partition for topic_partition, queue in self._busy.items() if queue.is_idle]:
+            for topic_partition in idle:
+                del self._busy[topic_partition]
+        return list(self._busy.values())
 
     def need_epoch(self, identity: ProducerIdentity) -> bool:
         """Whether sequences of some partition are used up for nothing."""

@@ -97,7 +97,6 @@ class ProducerCore:
         self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, self.out)
         self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
-        self.next_deadline_ms: int | None = None
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""
         self._places_version = -1
@@ -375,7 +374,6 @@ class ProducerCore:
             self._advance_transaction(transaction, now_ms)
         self._ask(now_ms)
         self.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.has_callers)
-        self.next_deadline_ms = self._next_deadline(now_ms)
 
     def _advance_transaction(self, transaction: TransactionManager, now_ms: int) -> None:
         has_batches, needs_epoch = not self.outstanding.is_empty, self.queues.need_epoch(self.identity.current)
@@ -413,8 +411,10 @@ class ProducerCore:
     def _request(self, address: Address, message: Any, token: Any) -> None:
         self.out.append(SendRequest(address=address, message=message, token=token, timeout_ms=self.wiring.request_timeout_ms))
 
-    def _next_deadline(self, now_ms: int) -> int | None:
-        wiring = self.wiring
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to look again without an event, as of the last round. Not part of it: what it leads to is done first."""
+        wiring, now_ms = self.wiring, self.availability.now_ms
         times: list[int | None] = []
         times.append(self.sending.next_deadline_ms(now_ms, hurries=self._hurries))
         times.append(self.giving_up.next_deadline_ms())

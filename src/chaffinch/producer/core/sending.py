@@ -160,8 +160,7 @@ class Sending:
                 times.append(ready_at_ms)
             if (waiting := self._queues.get(topic_partition)) is not None:
                 times.append(waiting.not_before_ms)  # Of a batch that is over: the partition may have nothing else under way.
-        for queue in self._queues.all():
-            if not queue.is_idle:
-                times.append(queue.not_before_ms)
-                times += [batch.retry_at_ms for batch in queue.retries]
+        for queue in self._queues.busy():
+            times.append(queue.not_before_ms)
+            times += [batch.retry_at_ms for batch in queue.retries]
         return min((time for time in times if time > now_ms), default=None)
