@@ -64,7 +64,7 @@ def test_whole_numbers_of_numpy(broker, topic, consumer_of):
     place = (topic, np.int32(0))
     consumer.assign([place])
     consumer.seek(place, np.int64(2))
-    assert type(consumer.position(place)) is int
+    assert type(consumer.position(place, timeout=np.int64(30))) is int
     assert [record.value for record in read(consumer, 1)] == [b"three"]
     consumer.commit({place: np.int64(1)})
     assert consumer.committed([place])[TopicPartition(topic, 0)].offset == 1

@@ -74,7 +74,7 @@ class Attempts:
         forgiven = self._forgiven.pop(address, 0)
         failures = self._failures.get(address, 0 if was_answered else forgiven) + 1
         self._failures[address] = failures
-        self._reasons[address] = reason
+        self._reasons[address] = reason.removeprefix(f"{address}: ")
         self._wait_until_ms[address] = now_ms + self._backoff.wait_ms(failures, self._dice)
 
     def throttled(self, address: Address, until_ms: int) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, Final
 
 from chaffinch.errors import InvalidTopicException, Stored
@@ -83,11 +84,12 @@ def checked_timeout_ms(timeout: Any) -> int | None:
     """A timeout in seconds, as ms; None waits without limit."""
     if timeout is None:
         return None
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool):
+    is_number = isinstance(timeout, Real) and not isinstance(timeout, bool)
+    if not is_number:
         raise TypeError(f"argument timeout must be None or a number of seconds, not {timeout!r}")
     if not timeout >= 0:
         raise ValueError(f"argument timeout must be None or a number of seconds from 0 up, not {timeout!r}")
-    return int(min(timeout, TIMEOUT_MAX_S) * 1000)
+    return int(float(min(timeout, TIMEOUT_MAX_S)) * 1000)
 
 
 def whole(value: Any) -> int | None:

@@ -136,8 +136,9 @@ class Rig:
     def tell_metadata(self, code: int = 0) -> None:
         self.answer(MetadataRequest, self.metadata(code))
 
-    def find_coordinator(self) -> None:
-        self.answer(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[Coordinator(key="g", node_id=0, host="b", port=1)]))
+    def find_coordinator(self, code: int = 0) -> None:
+        found = Coordinator(key="g", node_id=0, host="b", port=1, error_code=code)
+        self.answer(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[found]))
 
     def answer_join(self, *, generation: int = 1, leads: bool = True, code: int = 0, topics: tuple[str, ...] = ("t",)) -> None:
         said = encode_subscription(MemberSubscription(topics=topics))

@@ -66,3 +66,8 @@ def test_assignors_have_the_names_of_java_as_well():
     assert found == ("range", "cooperative-sticky", "roundrobin", "sticky")
     with pytest.raises(ConfigException, match="each once"):
         parse_options({**SERVERS, "partition.assignment.strategy": f"range,{java}RangeAssignor"})
+
+
+def test_topics_are_no_options():
+    with pytest.raises(ConfigException, match=r"not 'orders': topics are given to subscribe\(\)"):
+        parse_options("orders")

@@ -6,6 +6,7 @@ from chaffinch import errors
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Connected, Disconnected
 from chaffinch.consumer.core.lookups import OffsetsCall
+from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from tests.consumer.core.rig import Rig
 
@@ -62,3 +63,21 @@ def test_who_is_not_answered_is_told_so():
     [failed] = rig.done
     with pytest.raises(errors.TimeoutException, match="no offset of t-0 was told in time; it may"):
         raise failed.error
+
+
+def test_an_address_is_said_once():
+    rig = Rig()
+    for _ in range(3):
+        rig.advance(600)
+        rig.step(Disconnected(address=B, reason="b:1: login of user 'alice' by PLAIN: refused"))
+    assert rig.reports[0].startswith("no broker reachable at b:1 (login of user 'alice' by PLAIN: refused); tried")
+
+
+def test_a_position_that_waits_for_the_coordinator_says_so():
+    rig = Rig()
+    rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
+    rig.step()
+    rig.tell_metadata()
+    rig.find_coordinator(code=codes.COORDINATOR_NOT_AVAILABLE.number)
+    error = rig.core.unreachable("the position was not told in time")
+    assert "the last error was COORDINATOR_NOT_AVAILABLE: looking for the coordinator of group 'g':" in str(error)

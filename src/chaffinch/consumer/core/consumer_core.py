@@ -278,8 +278,11 @@ class ConsumerCore:
         """A time-out, with what is known of why."""
         if self.wiring.cluster.updated_ms is None:
             text = f"{text}: {self.wiring.attempts.describe(self.wiring.known_addresses, 0).partition('; tried')[0]}"
+        cause = self.watch.last_error or (None if self.group is None else self.group.finder.last_error)
+        if self.wiring.cluster.updated_ms is not None and cause is not None:
+            text = f"{text}; the last error was {cause.name}: {cause.message}"
         error = TimeoutException(text, stored=Stored.NO)
-        error.__cause__ = self.watch.last_error
+        error.__cause__ = cause
         return error
 
     def _next_deadline(self, now_ms: int) -> int | None:

@@ -141,6 +141,8 @@ ELSEWHERE: Final = {"smallest": "earliest", "beginning": "earliest", "largest": 
 
 def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
     """The settings of a consumer. ConfigException for an unknown name, a value out of range, or options that contradict each other."""
+    if isinstance(mapping, str):
+        raise ConfigException(f"options must be a mapping of names to values, not {mapping!r}: topics are given to subscribe()")
     settings = CONSUMER_OPTIONS.parse(mapping, **keywords)
     for check in (_check_group, _check_times):
         check(settings)
