@@ -66,3 +66,9 @@ def test_a_name_that_no_request_can_carry(table, name):
     assert f"option {name} cannot be" in str(caught.value)
     assert "40000 bytes of it: it must be at most 32767 bytes" in str(caught.value)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("table", [PRODUCER_OPTIONS, CONSUMER_OPTIONS])
+def test_protocols_may_be_written_small(table):
+    """As in configurations of librdkafka."""
+    assert table.parse({**SERVERS, "security.protocol": "sasl_ssl"})["security.protocol"] == "SASL_SSL"

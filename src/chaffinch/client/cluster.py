@@ -13,6 +13,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.errors import ErrorCode, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+from chaffinch.protocol.primitives import ZERO_UUID
 
 NO_NODE = -1
 
@@ -97,6 +98,10 @@ class ClusterState:
     def forget(self, topic: str) -> None:
         """Drop what is known of a topic."""
         self._topics.pop(topic, None)
+
+    def learn_absence(self, topic: str, now_ms: int) -> None:
+        """All topics were asked for, and this one was not told."""
+        self._topics[topic] = TopicState(name=topic, topic_id=ZERO_UUID, code=codes.UNKNOWN_TOPIC_OR_PARTITION, heard_ms=now_ms)
 
     def topic(self, name: str) -> TopicState | None:
         """The topic as last heard; None when nothing was heard yet."""

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from chaffinch.runtime.tls import TlsSettings
 
 SECURITY_OPTIONS: Final = (
-    Option("security.protocol", "string", "PLAINTEXT", "how to talk to the broker", choices=SECURITY_PROTOCOLS),
+    Option(
+        "security.protocol",
+        "string",
+        "PLAINTEXT",
+        "how to talk to the broker",
+        choices=SECURITY_PROTOCOLS,
+        synonyms=tuple((name.lower(), name) for name in SECURITY_PROTOCOLS),
+    ),
     Option("ssl.ca.location", "string", None, "as ssl.truststore.location, under librdkafka's name"),
     *TLS_OPTIONS,
     Option(

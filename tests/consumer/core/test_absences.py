@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from chaffinch import errors
@@ -131,3 +133,14 @@ def test_without_metadata_nothing_is_known_to_be_absent():
     rig.advance(20_000)
     rig.core.raise_absence(ABSENT, rig.now_ms)
     assert rig.poll() == []
+
+
+def test_beside_a_pattern_all_topics_are_asked_for_and_one_that_is_not_among_them_is_absent():
+    rig = Rig()
+    rig.core.subscribe_pattern(re.compile("t"))
+    rig.core.topic_calls.ask(TopicCall("mine", "elsewhere", rig.now_ms + 60_000))
+    rig.step()
+    go_on(rig, 3_600)
+    [failed] = rig.done
+    with pytest.raises(errors.UnknownTopicOrPartitionException, match="topic 'elsewhere' is not there"):
+        raise failed.error

@@ -100,9 +100,11 @@ class TopicWatch:
         cluster.update(response, now_ms)
         if self._asked[1]:
             self._all_heard_ms = now_ms
-            present = {topic.name for topic in response.topics}
+            present = {topic.name for topic in response.topics if topic.name is not None}
             for gone in [topic for topic in cluster.topics() if topic not in present]:
                 cluster.forget(gone)
+            for absent in self._topics - present:
+                cluster.learn_absence(absent, now_ms)
         self.internal |= {topic.name for topic in response.topics if topic.is_internal and topic.name is not None}
         self._repeats = self._repeats if self._is_lacking else 1
         self._not_before_ms = now_ms + self._wiring.wait_ms(self._repeats)
