@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
-from chaffinch.errors.handling import ADVICE, ADVICE_TO_ANYBODY
+from chaffinch.errors.handling import ADVICE, ADVICE_IF_POSSIBLY_STORED, ADVICE_TO_ANYBODY, RETRIABLE_GROUPS
 from chaffinch.identifiers import TopicPartition
 
 __all__ = [
@@ -193,6 +193,8 @@ class ApiException(KafkaException, group=Group.NONE):
 
     def _advice(self) -> str:
         """What to do with the producer is no advice for who reads, or creates a topic."""
+        if self._concerns_records() and self.stored is Stored.POSSIBLY and self.group in RETRIABLE_GROUPS:
+            return ADVICE_IF_POSSIBLY_STORED
         if self.api in PRODUCE_APIS | TRANSACTION_APIS or self._concerns_records():
             return ADVICE[self.group]
         return ADVICE_TO_ANYBODY.get(self.group, "") if self.code.is_retriable or self.api is None else ""

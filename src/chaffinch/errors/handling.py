@@ -48,6 +48,9 @@ ADVICE: Final = {
     Group.INVALID_CONFIGURATION: "correct the data or the configuration, the producer stays usable",
     Group.NONE: "",
 }
+# Of a record: whoever sends it again sends a new one, which no broker takes for a repetition.
+RETRIABLE_GROUPS: Final = frozenset({Group.RETRIABLE, Group.REFRESH_RETRIABLE})
+ADVICE_IF_POSSIBLY_STORED: Final = "sent again it could be there twice"
 # The same for whoever it is, perhaps a consumer: of a request that no producer sends, or of the connection.
 ADVICE_TO_ANYBODY: Final = {
     Group.RETRIABLE: ADVICE[Group.RETRIABLE],

@@ -15,7 +15,7 @@ def expired(batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None,
     if cause is not None:
         sends += f"; the last error was {cause.name} ({cause.message.rstrip('.')})"
     error = TimeoutException(
-        f"{batch.count} records expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
+        f"{batch.count} record{'' if batch.count == 1 else 's'} expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
         topic_partition=batch.topic_partition,
         stored=Stored.POSSIBLY if may_be_stored else Stored.NO,
         api="Produce",

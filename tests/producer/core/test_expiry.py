@@ -1,0 +1,66 @@
+"""What a record is told whose time is up: how often it was sent, the last cause, whether it may be stored, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from chaffinch.errors import KafkaException, TimeoutException, TransactionAbortableException, codes
+from chaffinch.producer.core import events
+from tests.producer.core.rig import LOST, NOT_SENT, TIMED_OUT, Answer, Rig
+
+OPTIONS: dict[str, Any] = {"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
+AGAIN, TWICE = "not stored; it may be tried again", "possibly stored; sent again it could be there twice"
+REPLICAS = "NOT_ENOUGH_REPLICAS (1 in sync, 2 asked for)"
+
+
+def expired(values: str, answers: list[Answer | str], **options: Any) -> KafkaException:
+    rig = Rig(options=OPTIONS | options)
+    if "transactional.id" in options:
+        rig.call(events.InitTransactionsCalled, "init")
+        rig.call(events.BeginTransactionCalled, "begin")
+    rig.send(values)
+    for answer in answers:
+        rig.answer(answer)
+        rig.sleep(400)
+    rig.sleep(2_000)
+    return rig.error(values[0])
+
+
+@pytest.mark.parametrize(
+    ("values", "answers", "says"),
+    [
+        ("ab", [], "2 records expired: no outcome within delivery.timeout.ms, 2000 ms; sent once; " + TWICE),
+        (
+            "a",
+            [Answer(codes.NOT_ENOUGH_REPLICAS, message="1 in sync, 2 asked for")] * 2 + [NOT_SENT],
+            "1 record expired: no outcome within delivery.timeout.ms, 2000 ms; sent 3 times; "
+            "the last error was NETWORK_EXCEPTION (127.0.0.1:9092: connection lost before the request was sent); " + TWICE,
+        ),
+        ("a", [NOT_SENT], "the last error was NETWORK_EXCEPTION (127.0.0.1:9092: connection lost before the request was sent); " + TWICE),
+        ("a", [LOST], "sent 2 times; the last error was NETWORK_EXCEPTION (127.0.0.1:9092: connection lost after the request was sent); "),
+        ("a", [TIMED_OUT], "sent 2 times; the last error was REQUEST_TIMED_OUT (127.0.0.1:9092: no answer in time); " + TWICE),
+    ],
+)
+def test_while_the_last_attempt_is_under_way(values: str, answers: list[Answer | str], says: str) -> None:
+    error = expired(values, answers)
+    assert isinstance(error, TimeoutException)
+    assert str(error).startswith("Produce for orders-0: REQUEST_TIMED_OUT (7): ")
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(("code", "says"), [(codes.NOT_ENOUGH_REPLICAS, AGAIN), (codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, TWICE)])
+def test_while_it_waits_to_go_again(code: Any, says: str) -> None:
+    backoff = {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000}
+    error = expired("a", [Answer(code, message="1 in sync, 2 asked for")], **backoff)
+    assert f"sent once; the last error was {code.name} (1 in sync, 2 asked for); {says}" in str(error)
+    assert error.__cause__ is not None
+
+
+def test_in_a_transaction() -> None:
+    answers: list[Answer | str] = [Answer(codes.NOT_ENOUGH_REPLICAS, message="1 in sync, 2 asked for")]
+    error = expired("a", answers, **{"transactional.id": "t", "retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
+    assert isinstance(error, TransactionAbortableException)
+    assert isinstance(error.__cause__, TimeoutException)
+    assert f"the last error was {REPLICAS}; not stored; abort the transaction and go on" in str(error)
