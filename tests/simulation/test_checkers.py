@@ -89,7 +89,14 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("sequences of two epochs", lambda: checkers.sequences_run_on(logs(log(at(0, 7), at(1, 8, FIRST._replace(epoch=1), 0))))),
     ("committed", lambda: checkers.readers_agree("r", {PLACE: list(IN_TRANSACTION)}, logs(log(*IN_TRANSACTION, markers=(COMMIT,))))),
     ("aborted", lambda: checkers.readers_agree("r", {PLACE: [IN_TRANSACTION[1]]}, logs(log(*IN_TRANSACTION, markers=(ABORT,))))),
-    ("ends once", lambda: checkers.every_record_ends_once(ledger(told(7, 0), told(8, LOST), told(9, is_orphan=True)))),
+    ("ends once", lambda: checkers.every_record_ends_once(ledger(told(7, 0), told(8, LOST), told(9, is_orphan=True), told(10, drops=1)))),
+    ("dropped", lambda: checkers.only_culprits_are_blamed(ledger(told(7, drops=1, fault=Fault.NULL_KEY)), set())),
+    (
+        "whole but for what was dropped",
+        lambda: checkers.transactions_are_whole(
+            ledger(told(7, 0), told(8, drops=1), transactions=(transaction(Fate.COMMITTED, 7, 8),)), {PLACE: [at(0, 7)]}
+        ),
+    ),
     ("true", lambda: checkers.outcomes_are_true(ledger(told(7, 0), told(8, LOST), told(9, NOT_STORED)), logs(log(at(0, 7), at(1, 8))))),
     ("offset not told", lambda: checkers.outcomes_are_true(ledger(told(7, -1)), logs(log(at(0, 7))))),
     ("blamed", lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidTimestampException("x"), fault=Fault.FUTURE)), set())),
@@ -149,6 +156,9 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("for plain-0 is in", lambda: checkers.outcomes_are_true(ledger(told(7, LOST)), {OTHER: log(at(0, 7))})),
     ("failed as not stored", lambda: checkers.outcomes_are_true(ledger(told(7, NOT_STORED)), logs(log(at(0, 7))))),
     ("is bad, null key", lambda: checkers.outcomes_are_true(ledger(told(7, LOST, fault=Fault.NULL_KEY)), logs(log(at(0, 7))))),
+    ("was dropped and is stored", lambda: checkers.outcomes_are_true(ledger(told(7, drops=1)), logs(log(at(0, 7))))),
+    ("has 2 outcomes", lambda: checkers.every_record_ends_once(ledger(told(7, 0, drops=1)))),
+    ("innocent and was dropped", lambda: checkers.only_culprits_are_blamed(ledger(told(7, drops=1)), set())),
     ("is innocent", lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidTimestampException("x"))), set())),
     (
         "for something else",

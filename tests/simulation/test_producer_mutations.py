@@ -166,6 +166,12 @@ def blames_all_for_size(patch: Patch) -> None:
     patch.setattr(culprits, "_refused", as_before)
 
 
+def drops_what_may_be_stored(patch: Patch) -> None:
+    """The handler is asked about culprits of a batch that an earlier attempt may have stored, too."""
+    refused = culprits._refused
+    patch.setattr(culprits, "_refused", lambda answer, situation: refused(answer, replace(situation, possibly_stored=False)))
+
+
 FIVE = {**PLAIN, "in_flight_max": 5}
 PRODUCER = [
     Mutation(
@@ -182,6 +188,13 @@ PRODUCER = [
         breaks=resends_innocents,
         knobs={**PLAIN, "validation_first_share": 0.5},
         says=("is not there", "stored 2 times", "as not stored"),
+        seeds=40,
+    ),
+    Mutation(
+        name="a handler drops what may be stored",
+        breaks=drops_what_may_be_stored,
+        knobs={**PLAIN, "validation_first_share": 0.5, "drops_rejected": True},
+        says=("was dropped and is stored",),
         seeds=40,
     ),
     Mutation(name="lost attempts are forgotten", breaks=forgets_lost_attempts, knobs=PLAIN, seeds=40),

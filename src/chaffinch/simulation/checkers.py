@@ -161,7 +161,7 @@ EXCUSES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NETWORK_EXCEPTION})
 def every_record_ends_once(ledger: Ledger) -> Iterator[str]:
     """Each record has one outcome; only those of a killed producer may have none."""
     for number, told in ledger.told.items():
-        count = len(told.offsets) + len(told.errors)
+        count = len(told.offsets) + len(told.errors) + told.drops
         if count > 1 or (count == 0 and not told.is_orphan):
             yield f"{told.sender}: record {number} has {count} outcomes: {told.offsets} {[str(error) for error in told.errors]}"
 
@@ -189,6 +189,8 @@ def outcomes_are_true(ledger: Ledger, logs: Logs, away: Set[int] = frozenset()) 
             yield f"{told.sender}: record {number} failed as not stored and is in {found}: {told.errors[0]!r}"
         if told.errors and told.errors[0].stored is Stored.YES and not found:
             yield f"{told.sender}: record {number} failed as stored and is not there: {told.errors[0]!r}"
+        if told.drops and found:
+            yield f"{told.sender}: record {number} was dropped and is stored at {found}"
         if told.record.fault is not None and (found or told.offsets):
             yield f"{told.sender}: record {number} is bad, {told.record.fault.value}, and is stored at {found}"
 
@@ -199,6 +201,8 @@ def only_culprits_are_blamed(ledger: Ledger, accused: Set[int]) -> Iterator[str]
     `accused`: innocents that the broker itself has blamed.
     """
     for number, told in ledger.told.items():
+        if told.drops and told.record.fault is None and number not in accused:
+            yield f"{told.sender}: record {number} is innocent and was dropped"
         for error in told.errors:
             fault = told.record.fault
             is_blamed = error.code in BLAMING
@@ -228,7 +232,7 @@ def transactions_are_whole(ledger: Ledger, committed: Committed, away: Set[int] 
     seen = {record.number for records in committed.values() for record in records}
     for transaction in ledger.transactions:
         name = f"{ledger.name}: transaction {transaction.number} ({transaction.fate.value})"
-        sent = [number for number in transaction.records if number in ledger.told and number not in away]
+        sent = [number for number in transaction.records if number in ledger.told and number not in away and not ledger.told[number].drops]
         visible_ones = [number for number in sent if number in seen]
         unacknowledged = [number for number in sent if not ledger.told[number].offsets]
         if transaction.fate is Fate.COMMITTED:

@@ -19,6 +19,7 @@ from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import record_size
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.effects import (
+    AskHandler,
     CompleteBatch,
     CompleteCall,
     Effect,
@@ -27,6 +28,7 @@ from chaffinch.producer.core.effects import (
     SendRequest,
     WakeCallers,
 )
+from chaffinch.producer.core.exception_handler import HandlerSaid, Question
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.records.columns import RecordColumns
@@ -57,6 +59,10 @@ MAX_BLOCK_MS: Final = 10_000
 CLOSE_WITHIN_MS: Final = 60_000
 RESTART_MS_MAX: Final = 800
 INCARNATIONS_MAX: Final = 60
+HANDLER_MS: Final = 700
+"""How long an exception handler thinks at times: batches expire meanwhile, and answers come."""
+KEPT_OF: Final = 4
+"""A handler lets one rejected record of so many fail."""
 
 
 MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
@@ -66,7 +72,8 @@ MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
 class ProducerUser:
     """See the module. `work` is consumed by the incarnations: what one has begun, the next does not repeat.
 
-    `process`: what an incarnation is; by default our own producer.
+    `process`: what an incarnation is; by default our own producer. `drops_rejected`: it has an exception handler (KIP-1038), which drops
+    most of the records that a broker rejects.
     """
 
     def __init__(
@@ -78,8 +85,11 @@ class ProducerUser:
         options: Mapping[str, Any],
         work: Iterator[Burst] | Iterator[PlannedTransaction],
         process: MakeProcess | None = None,
+        *,
+        drops_rejected: bool = False,
     ) -> None:
         self.ledger = Ledger(name=name)
+        self.drops_rejected = drops_rejected
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
         self.is_transactional = "transactional.id" in options
         self.world = world
@@ -155,7 +165,8 @@ class ProducerProcess(ProgramProcess):
     def __init__(self, user: ProducerUser, who: str, program: Program) -> None:
         super().__init__(user, who, program)
         settings = parse_options(user.options)
-        self._core = ProducerCore(settings, self._world.new_dice())
+        questions = frozenset({Question.REJECTED} if user.drops_rejected else ())
+        self._core = ProducerCore(settings, self._world.new_dice(), questions=questions)
         self._transport = Transport(
             self._world,
             user.network,
@@ -327,6 +338,8 @@ class ProducerProcess(ProgramProcess):
                 self._complete(effect)
             case FailRecords():
                 self._fail(effect)
+            case AskHandler():
+                self._world.after(self._world.dice.choice((0, 0, HANDLER_MS)), lambda: self._answer(effect))
             case CompleteCall():
                 self._returned(effect.call, None)
             case FailCall():
@@ -350,12 +363,22 @@ class ProducerProcess(ProgramProcess):
 
     def _fail(self, effect: FailRecords) -> None:
         for index, row in enumerate(effect.batch.rows):
+            told: Told = effect.batch.receipt[row]
             error = effect.errors.get(index, effect.error)
-            if error is not None:
-                told: Told = effect.batch.receipt[row]
+            if index in effect.dropped:
+                told.drops += 1
+                self._world.tell(self.who, f"record {told.record.number} is dropped")
+                self._world.count("records dropped")
+            elif error is not None:
                 told.errors.append(error)
                 self._world.tell(self.who, f"record {told.record.number} failed, {error.stored.value}: {type(error).__name__}: {error}")
                 self._world.count(f"records failed: {type(error).__name__}")
+
+    def _answer(self, effect: AskHandler) -> None:
+        """What the exception handler says: drop it, but for one record in so many."""
+        numbers = {index: effect.batch.receipt[effect.batch.rows[index]].record.number for index in effect.errors}
+        swallowed = frozenset(index for index, number in numbers.items() if number % KEPT_OF)
+        self.handle(events.HandlerAnswered(batch=effect.batch, said=HandlerSaid(swallowed=swallowed)))
 
     def _block(self, attempt: Callable[[], bool]) -> None:
         """The caller waits until `attempt` says that it need not any more."""

@@ -68,7 +68,7 @@ class ProgramProcess(ABC):
         self._world.tell(self.who, reason)
         self._end()
         for told in self._user.ledger.told.values():
-            if told.sender == self.who and not told.offsets and not told.errors:
+            if told.sender == self.who and not (told.offsets or told.errors or told.drops):
                 told.is_orphan = True
 
     def _end(self) -> None:

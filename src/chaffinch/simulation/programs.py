@@ -120,6 +120,8 @@ class Told:
     """Place among all records of the incarnation."""
     offsets: list[int] = field(default_factory=list)
     errors: list[KafkaException] = field(default_factory=list)
+    drops: int = 0
+    """How often an exception handler's wish to drop it was fulfilled."""
     transaction: Transaction | None = None
     is_orphan: bool = False
     """The producer was killed before it could tell."""

@@ -152,6 +152,7 @@ class _Scene:
             options,
             work,
             process=process,
+            drops_rejected=self.knobs.drops_rejected,
         )
 
     def _group(self, name: str, topics: Sequence[str], *, committed_only: bool) -> Group:
