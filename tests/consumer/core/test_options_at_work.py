@@ -131,3 +131,19 @@ def test_a_committed_offset_that_nobody_knows_is_an_error_with_none():
     for _ in range(2):
         with pytest.raises(errors.NoOffsetForPartitionException, match=r"no committed offset for t-0"):
             rig.poll()
+
+
+@pytest.mark.parametrize(("strategy", "asked"), [("rebootstrap", {"b", "first"}), ("none", {"b"})])
+def test_who_is_asked_once_the_cluster_is_known(strategy, asked):
+    rig = Rig(**{"bootstrap.servers": "first:1", "group.id": None, "metadata.recovery.strategy": strategy})
+    rig.core.assign([TopicPartition("t", 0)], rig.now_ms)
+    rig.step()
+    assert rig.pending(MetadataRequest)[0].address.host == "first"
+    rig.tell_metadata()
+    found = set()
+    for _ in range(6):
+        rig.core.watch.refresh()
+        rig.advance(2_000)
+        found.add(rig.pending(MetadataRequest)[0].address.host)
+        rig.fail(MetadataRequest)
+    assert found == asked
