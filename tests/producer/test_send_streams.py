@@ -124,6 +124,24 @@ def test_a_stream_that_fails_half_way_says_how_many_rows_are_sent(broker: Embedd
         assert broker.read("orders").num_rows == count > 0
 
 
+def test_a_table_goes_piece_by_piece(broker: EmbeddedBroker) -> None:
+    """The first rows are on their way before the last ones are looked at; where one of those raises, that is said."""
+
+    def refuses_the_last(topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int:
+        if value == b"last":
+            raise OSError("no place for this")
+        return 0
+
+    values = [b"v%04d" % index for index in range(400)]
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=300, partitioner=refuses_the_last) as producer:
+        with pytest.raises(OSError, match="no place for this") as raised:
+            producer.send_table("one", pa.table({"value": [*values, b"last"]}))
+        count = int(raised.value.__notes__[-1].split()[0])
+        producer.flush(LATEST_S)
+        assert broker.read("one").column("value").to_pylist() == values[:count]
+        assert count > 300
+
+
 def test_an_empty_stream(producer: Producer) -> None:
     assert producer.send_table("orders", reader(iter(()))).result(LATEST_S).written == 0
 

@@ -1,12 +1,14 @@
 """Sending a whole table: split by topic and partition, encoded batch by batch on the caller's thread, handed to the accumulator.
 
-The sender thread is sending the first batches while the next are being made; both run outside Python's lock for most of their time. A
-stream is read piece by piece, and waits with its reading while `buffer.memory` is full.
+The sender thread is sending the first batches while the next are being made; both run outside Python's lock for most of their time. Of a
+table only the types are looked at as a whole: its rows are measured, partitioned and encoded piece by piece, so that the first batches
+leave at once. A stream is read piece by piece, too, and waits with its reading while `buffer.memory` is full.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.table_result import SendTableResult, TableOutcome
-from chaffinch.producer.table_split import Run, TableParts, check_columns, pieces_of, read_table, rows_by_topic, runs
+from chaffinch.producer.table_split import Run, TableParts, check_columns, piece_bounds, pieces_of, read_table, rows_by_topic, runs
 from chaffinch.records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
@@ -40,8 +42,8 @@ def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, time
         for piece in pieces:
             sending.send(topic, read_table(piece, timestamp_default_ms))
     except Exception as failure:
-        if sending.outcome.row_count:
-            failure.add_note(f"{sending.outcome.row_count} rows before this were handed over, and are sent")
+        if sending.handed_over:
+            failure.add_note(f"{sending.handed_over} rows before this were handed over, and are sent")
         raise
     finally:
         sending.outcome.complete()
@@ -53,6 +55,8 @@ class _Sending:
 
     def __init__(self, door: Door, batch_bytes: int) -> None:
         self.outcome = TableOutcome(door.new_future())
+        self.handed_over = 0
+        """Rows that are on their way."""
         limits = (batch_bytes, door.request_bytes_max, door.core.accumulator.memory_bytes)
         self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
         self._record_bytes_max = door.request_bytes_max - BATCH_OVERHEAD_BYTES
@@ -71,7 +75,6 @@ class _Sending:
         door, cluster = self._door, self._door.core.wiring.cluster
         columns = parts.columns if len(rows) == parts.columns.count else parts.columns.take(rows)
         asked = None if parts.partitions is None else parts.partitions[rows]
-        numbers = rows + first
         with door.lock:
             stop: Stop | None = door.refusal("send_table")
             partition_count = cluster.partition_count(topic)
@@ -79,14 +82,24 @@ class _Sending:
             # One answer for all of them: the first row stands for the topic.
             stop = door.wait_for_topic(topic, None, _record_of(topic, columns, asked, 0))
         if stop is not None:
-            self._stop(numbers, TopicPartition(topic, NO_PARTITION), stop)
+            self._stop(rows + first, TopicPartition(topic, NO_PARTITION), stop)
             return
         beyond: Stop | None = None
         if asked is not None and int(asked.max()) >= (cluster.partition_count(topic) or 0):
             # The topic may have grown; rows for partitions that it really has not are set aside below.
             beyond = door.wait_for_topic(topic, int(asked.max()), _record_of(topic, columns, asked, int(asked.argmax())))
+        partition_count = cluster.partition_count(topic) or 0
+        for start, stop_row in pairwise(piece_bounds(columns, max(1, partition_count), self.batch_bytes)):
+            piece = slice(start, stop_row)
+            asked_here = None if asked is None else asked[piece]
+            self._send_piece(topic, columns.slice(start, stop_row), rows[piece] + first, asked_here, partition_count, beyond)
+
+    def _send_piece(
+        self, topic: str, columns: RecordColumns, numbers: Rows, asked: Rows | None, partition_count: int, beyond: Stop | None
+    ) -> None:
+        """Neighbouring rows of one topic. `numbers`: in the table. `beyond`: why not to partitions that the topic has not."""
+        door = self._door
         with door.lock:
-            partition_count = cluster.partition_count(topic) or 0
             with_leader = door.core.availability.partitions(topic)
         sizes = columns.sizes()
         partitions: npt.NDArray[Any]
@@ -153,6 +166,8 @@ class _Sending:
                 door.core.append_batch(batch, door.clock.now_ms())
         if stop is not None:
             self._stop(run.rows, place, stop)
+        else:
+            self.handed_over += len(run.rows)
         door.wakeup()
 
     def _stop(self, rows: Rows, place: TopicPartition, stop: Stop) -> None:

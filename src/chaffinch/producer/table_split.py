@@ -20,12 +20,15 @@ PARTITION, TOPIC = "partition", "topic"
 ALLOWED: Final = (*COLUMNS, PARTITION, TOPIC)
 Rows = npt.NDArray[np.int64]
 
-# Rows are gathered and encoded so many batches at a time, so that the first are on their way while the next are made.
-CHUNK_BATCHES_PER_PARTITION: Final = 2
-# With many partitions a chunk holds less than a batch for each: better small batches than a copy of the whole table.
-CHUNK_BYTES_MAX: Final = 32 << 20
-# Keys share rows out unevenly: with room for that, a partition with a few rows too many has no small batch left over in each chunk.
-CHUNK_FILL: Final = 0.96
+# Rows are partitioned, gathered and encoded so many batches at a time, so that the first are on their way while the next are made, and
+# what is known of each row is still in the processor's cache when it is asked for next.
+PIECE_BATCHES_PER_PARTITION: Final = 2
+# With many partitions a piece holds less than a batch for each: better small batches than a copy of the whole table.
+PIECE_BYTES_MAX: Final = 32 << 20
+# Keys share rows out unevenly: with room for that, a partition with a few rows too many has no small batch left over in each piece.
+PIECE_FILL: Final = 0.96
+# What a record of usual lengths takes at most beside its key, value and headers: its length, attributes, two deltas, three more lengths.
+OVERHEAD_BYTES: Final = 2 + 1 + 15 + 4
 
 
 class TableParts(NamedTuple):
@@ -126,6 +129,16 @@ class Run(NamedTuple):
     rows: Rows
 
 
+def piece_bounds(columns: RecordColumns, partition_count: int, batch_bytes: int) -> list[int]:
+    """Where the pieces begin that are partitioned and encoded one after the other, and the end: each holds some batches for each
+    partition, if the sizes of records do not change along the table."""
+    sides = (columns.key_offsets, columns.value_offsets, columns.header_key_offsets, columns.header_value_offsets)
+    mean = sum(int(offsets[-1] - offsets[0]) for offsets in sides) / columns.count + OVERHEAD_BYTES
+    piece_bytes = min(PIECE_BATCHES_PER_PARTITION * partition_count * batch_bytes, PIECE_BYTES_MAX)
+    step = max(1, int(PIECE_FILL * piece_bytes / mean))
+    return [*range(0, columns.count, step), columns.count]
+
+
 def runs(
     columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], partition_count: int, batch_bytes: int, sizes: Rows | None = None
 ) -> Iterator[Run]:
@@ -139,17 +152,11 @@ def runs(
         # Batch after batch stands together as it is, as rows without keys do.
         yield from _ordered_runs(columns, rows, partitions, sizes, [0, *changes.tolist(), columns.count], batch_bytes)
         return
-    mean = max(1, size // columns.count)
-    chunk_bytes = min(CHUNK_BATCHES_PER_PARTITION * partition_count * batch_bytes, CHUNK_BYTES_MAX)
-    chunk = max(1, int(CHUNK_FILL * chunk_bytes) // mean)
-    for start in range(0, columns.count, chunk):
-        part = slice(start, min(start + chunk, columns.count))
-        # A stable sort keeps the order within a partition; on 16 bits numpy sorts by counting.
-        order = np.argsort(partitions[part].astype(np.int16 if partition_count < 2**15 else np.int32), kind="stable")
-        counts = np.bincount(partitions[part], minlength=partition_count)
-        bounds = [0, *np.cumsum(counts[counts > 0]).tolist()]
-        taken = columns.slice(part.start, part.stop).take(order)
-        yield from _ordered_runs(taken, rows[part][order], partitions[part][order], sizes[part][order], bounds, batch_bytes)
+    # A stable sort keeps the order within a partition; on 16 bits numpy sorts by counting.
+    order = np.argsort(partitions.astype(np.int16 if partition_count < 2**15 else np.int32), kind="stable")
+    counts = np.bincount(partitions, minlength=partition_count)
+    bounds = [0, *np.cumsum(counts[counts > 0]).tolist()]
+    yield from _ordered_runs(columns.take(order), rows[order], partitions[order], sizes[order], bounds, batch_bytes)
 
 
 def _ordered_runs(
