@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, Failed
+from chaffinch.client.effects import SendRequest
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.errors import AuthenticationException, SslAuthenticationException
 from chaffinch.protocol.schema import Message
@@ -99,6 +100,17 @@ class Network:
         transport.active_ms = now_ms
         if transport.is_open:
             self._guarded(transport, self._write)
+
+    def carry_out(self, request: SendRequest) -> None:
+        """`send`, as a core asked for it."""
+        self.send(
+            request.address,
+            request.message,
+            request.token,
+            timeout_ms=request.timeout_ms,
+            version_max=request.version_max,
+            expects_answer=request.expects_answer,
+        )
 
     def poll(self, timeout_ms: int | None) -> list[ConnectionEvent]:
         """Move bytes and wait up to `timeout_ms` (None: for ever) until something has happened; what did."""

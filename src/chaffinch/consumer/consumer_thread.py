@@ -99,9 +99,7 @@ class ConsumerThread:
                 deadline_ms = self.core.next_deadline_ms
                 self._wakes_at_ms = now_ms + IDLE_WAIT_MS if deadline_ms is None else deadline_ms
             for request in requests:
-                self._network.send(
-                    request.address, request.message, request.token, timeout_ms=request.timeout_ms, version_max=request.version_max
-                )
+                self._network.carry_out(request)
             for text in reports:
                 log.warning("%s", text)
             heard = list(self._network.poll(max(0, self._wakes_at_ms - self._clock.now_ms())))

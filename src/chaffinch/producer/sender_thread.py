@@ -174,14 +174,7 @@ class SenderThread:
         # Requests first: brokers work on them while outcomes are told.
         for effect in effects:
             if isinstance(effect, SendRequest):
-                self._network.send(
-                    effect.address,
-                    effect.message,
-                    effect.token,
-                    timeout_ms=effect.timeout_ms,
-                    version_max=effect.version_max,
-                    expects_answer=effect.expects_answer,
-                )
+                self._network.carry_out(effect)
         while self._untold:
             self._tell(self._untold.popleft())
 

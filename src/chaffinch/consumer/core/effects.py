@@ -3,49 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from chaffinch.client.addresses import Address
-from chaffinch.errors import KafkaException
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendRequest:
-    """Send a request. Its outcome comes back as Answered or Failed with this token, exactly once."""
-
-    address: Address
-    message: Any  # One of the request classes of protocol/messages.
-    token: Any  # The core's own.
-    timeout_ms: int
-    version_max: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteCall:
-    """What a caller waited for has happened."""
-
-    call: Any
-    result: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailCall:
-    """What a caller waited for will not happen, or not in time."""
-
-    call: Any
-    error: KafkaException
+from chaffinch.client.effects import CompleteCall as CompleteCall
+from chaffinch.client.effects import FailCall as FailCall
+from chaffinch.client.effects import Report as Report
+from chaffinch.client.effects import SendRequest as SendRequest
 
 
 @dataclass(frozen=True, slots=True)
 class WakeCaller:
     """There is something for whoever waits in `poll`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One line for the log: what no caller is told."""
-
-    text: str
 
 
 Effect: TypeAlias = SendRequest | CompleteCall | FailCall | WakeCaller | Report

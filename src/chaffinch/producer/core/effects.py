@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from chaffinch.client.addresses import Address
+from chaffinch.client.effects import CompleteCall as CompleteCall
+from chaffinch.client.effects import FailCall as FailCall
+from chaffinch.client.effects import Report as Report
+from chaffinch.client.effects import SendRequest as SendRequest
 from chaffinch.errors import ApiException, KafkaException
 from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.exception_handler import Question
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendRequest:
-    """Send a request. Its outcome comes back as Answered, Written or Failed with this token, exactly once."""
-
-    address: Address
-    message: Any  # One of the request classes of protocol/messages.
-    token: Any  # The core's own.
-    timeout_ms: int
-    version_max: int | None = None
-    expects_answer: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,31 +44,9 @@ class AskHandler:
     errors: Mapping[int, ApiException]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompleteCall:
-    """What a caller waited for has happened."""
-
-    call: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailCall:
-    """What a caller waited for will not happen, or not in time."""
-
-    call: Any
-    error: KafkaException
-
-
 @dataclass(frozen=True, slots=True)
 class WakeCallers:
     """Metadata has come or memory is free: whoever waits in `send` looks again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One line for the log: what no single caller is told."""
-
-    text: str
 
 
 Effect: TypeAlias = SendRequest | CompleteBatch | FailRecords | AskHandler | CompleteCall | FailCall | WakeCallers | Report
