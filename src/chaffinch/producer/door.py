@@ -166,7 +166,9 @@ class Door:
             unknown = self.core.reasons.unknown_topic(topic, partition, started_ms)
             if unknown is not None and (cluster.version > answered or waited_ms >= self._retry_unknown_ms):
                 return unknown
-            if waited_ms >= self._block_ms or self._sender.is_own_thread:
+            if self._sender.is_own_thread:
+                return self.core.reasons.cannot_wait(topic, partition)
+            if waited_ms >= self._block_ms:
                 return self.core.reasons.waited_in_vain(topic, partition, waited_ms)
             if waited_ms >= SILENT_MS and not search.is_said:
                 return _STILL_LOOKING

@@ -55,6 +55,12 @@ class Reasons:
         place = TopicPartition(topic, -1 if partition is None else partition)
         return UnknownTopicOrPartitionException(what, topic_partition=place, stored=Stored.NO, api="Metadata")
 
+    def cannot_wait(self, topic: str, partition: int | None) -> KafkaException:
+        """The error of who sends within a callback: the thread that would hear of the topic is his own."""
+        what = f"topic {topic!r}" if partition is None else f"partition {partition} of topic {topic!r}"
+        text = f"{what} is not known yet, and a callback cannot wait for it: ask partitions_for({topic!r}) before"
+        return TimeoutException(text, stored=Stored.NO)
+
     def waited_in_vain(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
         """The error of a caller that waited for a topic or partition too long."""
         metadata, count = self._wiring.metadata, self._wiring.cluster.partition_count(topic)
