@@ -393,7 +393,7 @@ def _part(place: TopicPartition, answer: Answer) -> PartitionProduceResponse:
     return PartitionProduceResponse(
         index=place.partition,
         error_code=answer.code.wire(answer.numbering),
-        base_offset=answer.base_offset if answer.code is codes.NONE else -1,
+        base_offset=answer.base_offset if answer.code is codes.NONE or answer.base_offset > 0 else -1,
         record_errors=blamed,
         error_message=answer.message,
         current_leader=None if answer.leader is None else LeaderIdAndEpoch(leader_id=answer.leader[0], leader_epoch=answer.leader[1]),

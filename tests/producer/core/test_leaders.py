@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from chaffinch.client.addresses import Address
-from chaffinch.errors import codes
+from chaffinch.errors import Stored, codes
 from chaffinch.producer.core import events
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
 from chaffinch.protocol.messages.produce import ProduceRequest
@@ -98,6 +98,18 @@ class TestLeaders:
         rig.answer(Answer(base_offset=3))
         assert rig.trace[1:] == ["a@1/0", "b@2/0", "c@3/0", "b@2/0", "c@3/0"]
         assert rig.fate("abc") == ["1", "2", "3"]
+
+    def test_one_that_wrote_the_batch_and_lost_the_partition_may_have_stored_it(self) -> None:
+        """Its answer says where: as Kafka's DelayedProduce leaves it. Culprits found by the next leader leave the innocents' fate open."""
+        rig = Rig(nodes=2)
+        rig.send("z")
+        rig.answer(OK)
+        rig.send("ab")
+        rig.hold.add(MetadataRequest)
+        rig.answer(Answer(MOVED, base_offset=1, leader=(2, 1)))
+        rig.answer(Answer(codes.INVALID_RECORD, [0]))
+        assert rig.trace == ["z@0/0", "ab@1/0", "ab@1/0"]
+        assert [rig.error(value).stored for value in "ab"] == [Stored.POSSIBLY, Stored.POSSIBLY]
 
     def test_a_new_leader_may_find_a_gap_before_the_old_one_has_answered(self) -> None:
         rig = Rig(nodes=2)

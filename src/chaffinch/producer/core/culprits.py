@@ -172,6 +172,9 @@ def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
     code, handling = answer.code, handling_of(answer.code, in_transaction=situation.in_transaction)
     if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
         return _unknown_topic(answer, situation)
+    if answer.base_offset >= 0:
+        # A leader says where it has written the batch, and no longer whether it stays: it lost the partition before the others had it.
+        situation = replace(situation, possibly_stored=True)
     if handling in RETRIED:
         return _retried(answer, situation)
     if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.blamed and not situation.possibly_stored:
@@ -183,7 +186,7 @@ def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
 
 def _retried(answer: BatchAnswer, situation: Situation) -> Verdict:
     code, error = answer.code, _batch_error(answer, situation)
-    possibly_stored = code in POSSIBLY_STORED_CODES
+    possibly_stored = code in POSSIBLY_STORED_CODES or answer.base_offset >= 0
     if situation.may_retry:
         return Resend(error=error, refreshes_metadata=code.refreshes_metadata, possibly_stored=possibly_stored)
     unknown = situation.possibly_stored or possibly_stored
