@@ -25,6 +25,15 @@ READERS: dict[str, Any] = {**NOBODY, "plain_count": 1, "transactional_count": 1,
 TRANSFORMERS: dict[str, Any] = {**NOBODY, "plain_count": 1, "transformer_count": 2, "faults": LOSSY, "trouble_ms": 6_000}
 COMING_AND_GOING = Deeds(broker_death_ms=2_000, client_death_ms=1_000, zombie_ms=1_500)
 MOVING = Deeds(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)
+OVERTAKEN: dict[str, Any] = {
+    **PLAIN,
+    "node_count": 3,
+    "in_flight_max": 5,
+    "producer_records": 150,
+    "bad_share": 0.2,
+    "faults": Faults(latency_max_ms=20, slow_share=0.06),
+    "deeds": Deeds(client_death_ms=1_500, node_stop_ms=700),
+}
 
 KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("answers to an attempt given up are told from those of the next", 0, {**QUERY, "faults": LOSSY, "deeds": Deeds()}),
@@ -48,5 +57,7 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("leaders find the end of an epoch in small logs", 0, {**READERS, "node_count": 3, "deeds": MOVING}),
     ("leaders find the end of an epoch in small logs", 118, {"transformer_count": 2, "reader_count": 2}),
     ("commits of an earlier generation are given up", 119, {"transformer_count": 2, "reader_count": 2}),
+    ("a leader that lost the partition may have written the batch", 90, OVERTAKEN),
+    ("late attempts are kept out by a new epoch", 121, OVERTAKEN),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

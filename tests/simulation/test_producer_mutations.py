@@ -18,6 +18,7 @@ from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.metadata_watch import MetadataWatch
 from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.simulation.nemesis import Deeds
+from tests.simulation.kept_seeds import OVERTAKEN
 from tests.simulation.mutation import PLAIN, SLOW, TRANSACTIONAL, Mutation, Patch, find
 
 
@@ -172,6 +173,23 @@ def drops_what_may_be_stored(patch: Patch) -> None:
     patch.setattr(culprits, "_refused", lambda answer, situation: refused(answer, replace(situation, possibly_stored=False)))
 
 
+def renumbers_in_the_epoch(patch: Patch) -> None:
+    """Once real: a batch behind a refused one went again under a lower number of the same epoch, and then its late attempt came."""
+    renumber = PartitionQueue.renumber
+    patch.setattr(PartitionQueue, "renumber", lambda self, batch, *, is_expected: renumber(self, batch, is_expected=True))
+
+
+def ignores_where_it_was_written(patch: Patch) -> None:
+    """Once real: a leader that had written a batch, and then lost the partition, was taken to have refused it."""
+    read = batch_answers.read_answer
+
+    def nowhere(response: Any, numbering: Any) -> Any:
+        answer = read(response, numbering)
+        return answer if answer.code is codes.NONE else replace(answer, base_offset=-1)
+
+    patch.setattr(batch_answers, "read_answer", nowhere)
+
+
 FIVE = {**PLAIN, "in_flight_max": 5}
 PRODUCER = [
     Mutation(
@@ -196,6 +214,22 @@ PRODUCER = [
         knobs={**PLAIN, "validation_first_share": 0.5, "drops_rejected": True},
         says=("was dropped and is stored",),
         seeds=40,
+    ),
+    Mutation(
+        name="once real: late attempts fit behind renumbered ones",
+        breaks=renumbers_in_the_epoch,
+        knobs=OVERTAKEN,
+        says=("stored 2 times", "as not stored"),
+        first=85,
+        seeds=60,
+    ),
+    Mutation(
+        name="once real: leaders that lost the partition have written nothing",
+        breaks=ignores_where_it_was_written,
+        knobs=OVERTAKEN,
+        says=("stored 2 times", "as not stored"),
+        first=85,
+        seeds=60,
     ),
     Mutation(name="lost attempts are forgotten", breaks=forgets_lost_attempts, knobs=PLAIN, seeds=40),
     Mutation(name="culprits' indices are shifted", breaks=shifts_culprits, knobs=PLAIN),
