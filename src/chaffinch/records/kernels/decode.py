@@ -16,6 +16,7 @@ from chaffinch.records.kernels.compiled import BYTES, BYTES_OUT, INT64, INT64S, 
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 from chaffinch.records.kernels_reference.decode import AT_POSITION, AT_RECORD, NULL_KEYS, NULL_VALUES, RECORD_BYTES_MIN
 
+_NONE = int(Fault.NONE)
 _RECORD_COUNT = int(Fault.RECORD_COUNT)
 _RECORD_LENGTH = int(Fault.RECORD_LENGTH)
 _RECORD_CUT_SHORT = int(Fault.RECORD_CUT_SHORT)
@@ -64,8 +65,21 @@ def _read_length(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 
 @inlined
+def _scan_field(data: Bytes, position: int, end: int, index: int, starts: Int64s, offsets: Int64s, valid: Bytes) -> tuple[int, int]:
+    """A key or value with its length before it, into row `index`: 1 if it is null, and the position after it; -1 when it does not fit."""
+    length, start = _read_length(data, position, end)
+    if start < 0:
+        return 0, -1
+    size, is_null = max(length, 0), int(length < 0)
+    starts[index] = start
+    offsets[index + 1] = offsets[index] + size
+    valid[index] = 1 - is_null
+    return is_null, start + size
+
+
+@inlined
 def _skip_headers(data: Bytes, position: int, end: int, count: int) -> tuple[int, int]:
-    """Fault and position after `count` headers; with a fault, the position of the field that has it."""
+    """Fault and position after `count` headers, which fill the record; with a fault, the position of the field that has it."""
     for _ in range(count):
         length, start = _read_length(data, position, end)
         if start < 0 or length < 0:
@@ -75,7 +89,7 @@ def _skip_headers(data: Bytes, position: int, end: int, count: int) -> tuple[int
         if start < 0:
             return _HEADER_VALUE_LENGTH, position
         position = start + max(length, 0)
-    return 0, position
+    return _NONE if position == end else _RECORD_LENGTH_UNUSED, position
 
 
 @inlined
@@ -86,7 +100,7 @@ def _fault(summary: Int64s, fault: int, index: int, position: int) -> int:
 
 
 @inlined
-def _scan_records(  # noqa: C901 - one straight line through the fields of a record; parts of it would only hide their order.
+def _scan_records(
     payload: Bytes,
     start: int,
     payload_end: int,
@@ -132,22 +146,16 @@ def _scan_records(  # noqa: C901 - one straight line through the fields of a rec
         offsets[index] = base_offset + delta
         position = after
 
-        length, after = _read_length(payload, position, end)
+        is_null, after = _scan_field(payload, position, end, index, key_starts, key_offsets, key_valid)
         if after < 0:
             return _fault(summary, _KEY_LENGTH, index, position)
-        key_starts[index] = after
-        key_valid[index] = length >= 0
-        null_keys += length < 0
-        key_offsets[index + 1] = key_offsets[index] + max(length, 0)
-        position = after + max(length, 0)
-        length, after = _read_length(payload, position, end)
+        null_keys += is_null
+        position = after
+        is_null, after = _scan_field(payload, position, end, index, value_starts, value_offsets, value_valid)
         if after < 0:
             return _fault(summary, _VALUE_LENGTH, index, position)
-        value_starts[index] = after
-        value_valid[index] = length >= 0
-        null_values += length < 0
-        value_offsets[index + 1] = value_offsets[index] + max(length, 0)
-        position = after + max(length, 0)
+        null_values += is_null
+        position = after
 
         header_count, after = _read_varint(payload, position, end, 5)
         if after < 0 or header_count < 0 or header_count > (end - after) // 2:
@@ -157,8 +165,6 @@ def _scan_records(  # noqa: C901 - one straight line through the fields of a rec
         fault, position = _skip_headers(payload, after, end, header_count)
         if fault:
             return _fault(summary, fault, index, position)
-        if position != end:
-            return _fault(summary, _RECORD_LENGTH_UNUSED, index, position)
     if position != payload_end:
         return _fault(summary, _TRAILING_BYTES, first + count, position)
     summary[NULL_KEYS] += null_keys
@@ -294,13 +300,10 @@ def scan_headers(
             key_starts[entry] = after
             key_offsets[entry + 1] = key_offsets[entry] + length
             position = after + length
-            length, after = _read_length(payload, position, payload.size)
+            is_null, after = _scan_field(payload, position, payload.size, entry, value_starts, value_offsets, value_valid)
             if after < 0:
                 return _fault(summary, _HEADER_VALUE_LENGTH, index, position)
-            value_starts[entry] = after
-            value_valid[entry] = length >= 0
-            nulls += length < 0
-            value_offsets[entry + 1] = value_offsets[entry] + max(length, 0)
-            position = after + max(length, 0)
+            nulls += is_null
+            position = after
     summary[NULL_VALUES] = nulls
     return 0
