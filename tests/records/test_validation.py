@@ -157,6 +157,17 @@ class TestParts:
 
 
 class TestManyCulprits:
+    @pytest.mark.parametrize("value", [b"", b"v" * 100], ids=["a small batch", "a large one"])
+    @pytest.mark.parametrize("culprits", [1, 2, 255, 256, 257, 600])
+    def test_each_is_named_whether_one_walk_has_room_for_them_or_not(self, culprits, value):
+        indices = np.linspace(0, 599, culprits).astype(int).tolist()
+        keys = [None if index in set(indices) else b"k" for index in range(600)]
+        batch = encode(RecordColumns.from_lists(keys, [value] * 600, [NOW_MS] * 600))
+        verdict = validate(view(batch), COMPACTED, Origin.CLIENT, NOW_MS)
+        assert isinstance(verdict, Rejected)
+        assert [culprit.batch_index for culprit in verdict.culprits] == indices
+        assert {culprit.code for culprit in verdict.culprits} == {codes.INVALID_COMPACTION_KEY}
+
     def test_every_index_is_listed_and_messages_stay_short(self):
         count = CULPRITS_SPELLED_MAX + 50
         verdict = validate(view(raw_batch([record(i, key=None) for i in range(count)])), COMPACTED, Origin.CLIENT, NOW_MS)

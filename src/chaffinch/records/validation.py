@@ -4,11 +4,13 @@ Pure: a batch, the topic's policy, who wrote it and the time go in, `Accepted` o
 Rules, codes and counters are in `validation_rules.py`; epochs, sequences and replicas are the broker's business, and so is what
 old clients hear.
 
-One pass of a compiled loop over the records decides; only a batch with culprits is walked a second time, to collect them, and
-only culprits cost Python objects.
+One pass of a compiled loop over the records decides; only a batch with many culprits, or a small one with some, is walked a second time,
+to collect them, and only culprits cost Python objects.
 """
 
 from __future__ import annotations
+
+from typing import TypeAlias
 
 import numpy as np
 
@@ -64,7 +66,13 @@ __all__ = [
 
 _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 _NO_INT64S = np.empty(0, _INT64)
-_NO_BYTES = np.empty(0, _UINT8)
+
+Culprits: TypeAlias = tuple[Int64s, Bytes, Int64s]
+_NO_ROOM: Culprits = (_NO_INT64S, np.empty(0, _UINT8), _NO_INT64S)
+_SHORT_BYTES_MAX = 16 * 1024
+"""Up to here a second walk costs less than room that the first one rarely needs."""
+_SEEN_FIRST_MAX = 256
+"""For so many culprits there is room in the first walk over more records."""
 
 
 def validate(
@@ -100,13 +108,14 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     except CompressionError as error:
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
     records = np.frombuffer(payload, _UINT8)
-    fault, record_index, position, culprit_count, max_timestamp = _walk(view, records, policy, now_ms, _NO_INT64S, _NO_BYTES, _NO_INT64S)
+    seen_first = _room(_SEEN_FIRST_MAX) if len(records) > _SHORT_BYTES_MAX else _NO_ROOM
+    fault, record_index, position, culprit_count, max_timestamp = _walk(view, records, policy, now_ms, *seen_first)
     if fault:
         detail = f"{header.count} records announced, {len(records)} bytes of them"
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
     if culprit_count:
-        found = _find(view, records, policy, now_ms, min(culprit_count, findings.CULPRITS_MAX))
+        found = _find(view, records, policy, now_ms, min(culprit_count, findings.CULPRITS_MAX), seen_first)
         return rejected(found, culprit_count, header.count, policy, now_ms)
     return _accepted(view, payload, policy, now_ms, max_timestamp)
 
@@ -169,11 +178,20 @@ def _walk(
     return fault, record_index, position, culprit_count, max_timestamp
 
 
-def _find(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int) -> list[Finding]:
-    """The first culprits themselves; an earlier walk has found that there are so many."""
-    indices, seen = np.empty(culprit_count, np.int64), np.empty(culprit_count, np.int64)
-    reasons = np.empty(culprit_count, np.uint8)
-    _walk(view, records, policy, now_ms, indices, reasons, seen)
+def _room(culprit_count: int) -> Culprits:
+    """Where a walk leaves the indices of so many culprits, the reasons, and the values seen."""
+    indices, seen = np.empty((2, culprit_count), _INT64)
+    return indices, np.empty(culprit_count, _UINT8), seen
+
+
+def _find(
+    view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int, seen_first: Culprits
+) -> list[Finding]:
+    """The first culprits themselves; an earlier walk has found that there are so many, and left the first of them in `seen_first`."""
+    if culprit_count > len(seen_first[0]):
+        seen_first = _room(culprit_count)
+        _walk(view, records, policy, now_ms, *seen_first)
+    indices, reasons, seen = (column[:culprit_count] for column in seen_first)
     claims_append_time = view.header.attributes & ATTRIBUTE_LOG_APPEND_TIME
     rules = {**RULE_BY_REASON, walk.TIMESTAMP_WRONG: TIMESTAMP_TYPE_RULE} if claims_append_time else RULE_BY_REASON
     found = zip(indices.tolist(), reasons.tolist(), seen.tolist(), strict=True)
