@@ -43,11 +43,13 @@ def tell(effect: CompleteBatch | FailRecords) -> None:
         else:
             complete_all([receipt[row] for row in batch.rows.tolist()], _metadata_of(effect))
     else:
-        for index, row in enumerate(batch.rows):
+        # Without an error for the others there is nothing to say to them: nobody goes round a thousand records for one culprit.
+        for index in sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count):
+            future = receipt[batch.rows[index]]
             if index in effect.dropped:
-                receipt[row].complete(RecordMetadata(*place, timestamp_ms=int(batch.timestamps[index]), dropped=True))
-            elif (error := effect.errors.get(index, effect.error)) is not None:
-                receipt[row].fail(error)
+                future.complete(RecordMetadata(*place, timestamp_ms=int(batch.timestamps[index]), dropped=True))
+            else:
+                future.fail(effect.errors.get(index, effect.error))
 
 
 def _metadata_of(effect: CompleteBatch) -> Callable[[int], RecordMetadata]:
