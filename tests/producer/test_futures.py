@@ -7,6 +7,7 @@ import concurrent.futures
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chaffinch import Producer
@@ -140,6 +141,20 @@ def test_a_batch_is_done_at_once_whoever_watches_it() -> None:
     assert heard[-1] == 10, "a watcher that comes late hears at once"
     assert not concurrent.futures.wait(futures, 0).not_done
     assert not receipts, "one future that is kept does not keep the others"
+
+
+def test_the_innocents_of_a_batch_are_done_at_once() -> None:
+    """Those that have failed before stay failed, watched or not, and are not told again."""
+    futures, receipts = batch_of(6)
+    heard: list[object] = []
+    for index in (1, 2, 3):
+        futures[index].add_done_callback(lambda done: heard.append(done.exception() or done.result()))
+    for index in (0, 3):
+        futures[index].fail(ZeroDivisionError(index))
+    complete_batch(receipts, lambda index: 10 + index, np.array([1, 2, 4, 5]))
+    assert [str(future.exception(0)) for future in futures] == ["0", "None", "None", "3", "None", "None"]
+    assert [futures[index].result(0) for index in (1, 2, 4, 5)] == [11, 12, 14, 15]
+    assert list(map(str, heard)) == ["3", "11", "12"]
 
 
 def test_a_record_may_fail_before_its_batch_is_done() -> None:

@@ -85,6 +85,7 @@ class TestSend:
         assert isinstance(errors[50], InvalidCompactionKeyException)
         assert isinstance(errors[50], InvalidRecordException)
         assert errors[50].stored is Stored.NO
+        assert [future.result(0).offset for i, future in enumerate(futures) if i != 50] == list(range(99))
         assert values(broker, "latest") == [b"%d" % i for i in range(100) if i != 50]
         assert broker.counters("latest")["NoKeyCompactedTopicRecordsPerSec"] == 1
 

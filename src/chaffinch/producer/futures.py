@@ -21,8 +21,10 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import _base
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+import numpy as np
+
 from chaffinch.errors import IllegalStateException
-from chaffinch.producer.core.batches import Receipts
+from chaffinch.producer.core.batches import Receipts, Rows
 
 T = TypeVar("T")
 
@@ -226,11 +228,16 @@ def complete_all(futures: Sequence[RecordFuture[T]], result_of: Callable[[int], 
         futures[index]._settled(result_of(index), None)
 
 
-def complete_batch(receipts: Receipts, result_of: Callable[[int], T]) -> None:
-    """Complete all futures of a batch at once: one assignment for those that nobody watches, in order for the others."""
+def complete_batch(receipts: Receipts, result_of: Callable[[int], T], rows: Rows | None = None) -> None:
+    """Complete all futures of a batch at once: one assignment for those that nobody watches, in order for the others.
+
+    `rows`: the indices of those that are completed, ascending, where all the others have failed already; None: all.
+    """
     with SHARED_LOCK:
         receipts.outcome = result_of
         apart = sorted(set(receipts.apart))
+    if rows is not None:
+        apart = np.intersect1d(np.array(apart, np.int64), rows).tolist()
     told = [receipts[index] for index in apart]
     # Who keeps one future does not keep the others.
     receipts.clear()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
+
 from chaffinch.producer.core.batches import ProducerBatch, Receipts
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
 from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
@@ -38,13 +40,19 @@ def tell(effect: CompleteBatch | FailRecords) -> None:
         else:
             receipt.failed(batch.rows, place, effect.error, effect.errors, effect.dropped)
     elif isinstance(effect, CompleteBatch):
-        if isinstance(receipt, Receipts) and batch.count == len(receipt):
+        if isinstance(receipt, Receipts) and receipt.told and batch.count + receipt.told == len(receipt):
+            rows, metadata = batch.rows, _metadata_of(effect)
+            complete_batch(receipt, lambda row: metadata(int(np.searchsorted(rows, row))), rows)
+        elif isinstance(receipt, Receipts) and batch.count == len(receipt):
             complete_batch(receipt, _metadata_of(effect))
         else:
             complete_all([receipt[row] for row in batch.rows.tolist()], _metadata_of(effect))
     else:
         # Without an error for the others there is nothing to say to them: nobody goes round a thousand records for one culprit.
-        for index in sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count):
+        told = sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count)
+        if isinstance(receipt, Receipts):
+            receipt.told += len(told)
+        for index in told:
             future = receipt[batch.rows[index]]
             if index in effect.dropped:
                 future.complete(RecordMetadata(*place, timestamp_ms=int(batch.timestamps[index]), dropped=True))

@@ -30,15 +30,16 @@ KEY_BYTES_KEPT: Final = KEY_BYTES_SHOWN + 1
 
 
 class Receipts(list[Any]):
-    """Of the records of one batch, in their order. `outcome` and `apart` are the shell's: what it has said of all of them at once, and
-    the indices of those that it tells one by one."""
+    """Of the records of one batch, in their order. `outcome`, `apart` and `told` are the shell's: what it has said of all of them at once,
+    the indices of those that it tells one by one, and how many it has told before the others: the culprits."""
 
-    __slots__ = ("apart", "outcome")
+    __slots__ = ("apart", "outcome", "told")
 
     def __init__(self) -> None:
         super().__init__()
         self.outcome: Any = None
         self.apart: list[int] = []
+        self.told = 0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
