@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -52,3 +54,11 @@ def test_the_report_is_the_same_from_several_processes(capsys: pytest.CaptureFix
         assert command.main(["3", "--count", "2", "--processes", processes]) == 0
         said.append(capsys.readouterr().err.partition("; ")[2])
     assert said[0] == said[1] != ""
+
+
+def test_the_command_itself_plays_in_several_processes() -> None:
+    """As `make simulate` calls it: what spawned processes need is not in the program's own file."""
+    command = [sys.executable, "-m", "chaffinch.simulation", "3", "--count", "2", "--processes", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "2 worlds" in done.stderr

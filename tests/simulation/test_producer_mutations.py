@@ -220,7 +220,7 @@ PRODUCER = [
         breaks=renumbers_in_the_epoch,
         knobs=OVERTAKEN,
         says=("stored 2 times", "as not stored"),
-        first=85,
+        first=121,
         seeds=60,
     ),
     Mutation(

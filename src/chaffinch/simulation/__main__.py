@@ -7,8 +7,6 @@ Worlds know nothing of each other: many are played in as many processes as there
 from __future__ import annotations
 
 import argparse
-import gc
-import logging
 import multiprocessing
 import os
 import sys
@@ -19,16 +17,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Final
 
-from chaffinch.records import kernels
 from chaffinch.simulation.scenario import Report, run
+from chaffinch.simulation.workers import prepare
 
 VIOLATIONS_SHOWN: Final = 20
 CHUNK: Final = 8
 """Seeds that a process is given at once."""
-QUIET: Final = logging.WARNING
-"""Torn ends that recovery reports are what these worlds are made of."""
-GARBAGE_MANY: Final = 50_000
-"""New objects before the next search for garbage: a world makes most of its own go by themselves."""
 INTERRUPTED: Final = 130
 
 
@@ -59,24 +53,15 @@ def _reports(first: int, count: int, processes: int, *, keeps_story: bool) -> It
     """One per seed, in their order."""
     seeds, play = range(first, first + count), partial(run, keeps_story=keeps_story)
     if min(processes, count) <= 1:
-        _prepare(is_worth_it=count >= CHUNK)
+        prepare(is_worth_it=count >= CHUNK)
         yield from map(play, seeds)
         return
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(processes, count), mp_context=context, initializer=_prepare)
+    pool = ProcessPoolExecutor(min(processes, count), mp_context=context, initializer=prepare)
     try:
         yield from pool.map(play, seeds, chunksize=min(CHUNK, -(-count // processes)))
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _prepare(*, is_worth_it: bool = True) -> None:
-    """Of a process that plays many worlds: the compiled loops, and no search for garbage among what is there to stay."""
-    logging.disable(QUIET)
-    if is_worth_it:
-        kernels.load()
-        gc.freeze()
-        gc.set_threshold(GARBAGE_MANY)
 
 
 def _print(report: Report, *, is_verbose: bool) -> None:
