@@ -167,6 +167,42 @@ def test_a_record_may_fail_before_its_batch_is_done() -> None:
     assert isinstance(futures[1].exception(0), ZeroDivisionError)
 
 
+class OvertakenReceipts(Receipts):
+    """Somebody has just taken hold of the batch when another thread tells the culprit, and then the others, of their outcomes."""
+
+    __slots__ = ("_seen", "tell")
+    tell: Any
+
+    @property
+    def outcome(self) -> Any:
+        tell, self.tell = self.tell, lambda: None
+        tell()
+        return self._seen
+
+    @outcome.setter
+    def outcome(self, outcome: Any) -> None:
+        self._seen = outcome
+
+
+@pytest.mark.parametrize("ask", [RecordFuture.exception, RecordFuture.result])
+def test_a_culprit_is_never_taken_for_an_innocent_of_its_batch(ask: Any) -> None:
+    culprit: RecordFuture[int] = RecordFuture()
+    receipts = OvertakenReceipts()
+    receipts.extend([culprit, RecordFuture()])
+    culprit.batch, culprit.index = receipts, 0
+
+    def tell() -> None:
+        culprit.fail(ZeroDivisionError())
+        complete_batch(receipts, lambda index: index, np.array([1]))
+
+    receipts.tell = tell
+    try:
+        found = ask(culprit, 0)
+    except ZeroDivisionError as error:
+        found = error
+    assert isinstance(found, ZeroDivisionError)
+
+
 def test_a_waiter_misses_nothing_when_its_batch_is_done_at_the_same_moment() -> None:
     for _ in range(200):
         futures, receipts = batch_of(2)

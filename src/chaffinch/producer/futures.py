@@ -139,7 +139,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None for success; waits up to `timeout` seconds."""
         if (batch := self.batch) is not None and batch.outcome is not None and not self._is_watched:
-            return None  # As `_state` would say, without asking twice.
+            return self._exception  # None, but for a culprit that was told, and left the batch, since that was looked at.
         # The result is written before the state, so whoever sees the state sees the result.
         if self._state == _base.FINISHED:
             return self._exception
