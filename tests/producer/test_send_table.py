@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
+from chaffinch.admin.options import connect
+from chaffinch.admin.topics import add_partitions
 from chaffinch.errors import (
     IllegalStateException,
     InvalidCompactionKeyException,
@@ -18,6 +21,7 @@ from chaffinch.errors import (
     TransactionAbortableException,
 )
 from chaffinch.producer.core.partitioner import partition_of_key
+from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
 
 TOPICS = {"orders": {"partitions": 3}, "latest": {"partitions": 2, "cleanup.policy": "compact"}, "one": {"partitions": 1}}
@@ -129,6 +133,46 @@ def test_larger_than_the_memory_of_the_producer(broker: EmbeddedBroker) -> None:
         assert result.written == 2000
         assert producer.metrics()["buffer-available-bytes"] == producer.metrics()["buffer-total-bytes"]
     assert broker.read("orders").num_rows == 2000
+
+
+def test_a_row_that_the_memory_can_never_hold_is_told_so_at_once(broker: EmbeddedBroker) -> None:
+    """As `send` says it: waiting would not help, and trying again neither."""
+    with Producer(bootstrap_servers=broker.bootstrap_servers, buffer_memory=100_000) as producer:
+        error = producer.send("one", bytes(200_000)).exception(30)
+        result = producer.send_table("one", pa.table({"value": [b"a", bytes(200_000), b"c"]})).result(30)
+    assert (result.written, result.rejected_count) == (2, 1)
+    for told in (error, result.errors()[1]):
+        assert isinstance(told, RecordTooLargeException)
+        assert "buffer.memory allows 100000" in told.message
+
+
+class GrowsItsTopic:
+    """Leaves every row to chance, and is asked about the first of them while somebody gives the topic more partitions."""
+
+    def __init__(self, broker: EmbeddedBroker) -> None:
+        self._broker = broker
+        self.counts: list[int] = []
+        self.producer: Producer
+
+    def __call__(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
+        raise AssertionError("only asked about tables")
+
+    def for_columns(self, topic: str, columns: RecordColumns, partition_count: int) -> npt.NDArray[np.int64]:
+        if not self.counts:
+            with connect(bootstrap_servers=self._broker.bootstrap_servers) as client:
+                add_partitions(client, topic, 4)
+            self.producer.send(topic, b"here now", partition=3).result(30)
+        self.counts.append(partition_count)
+        return np.full(columns.count, -1)
+
+
+def test_a_topic_that_grows_while_a_table_is_sent(broker: EmbeddedBroker) -> None:
+    rule = GrowsItsTopic(broker)
+    with Producer(bootstrap_servers=broker.bootstrap_servers, partitioner=rule, batch_size=5000) as producer:
+        rule.producer = producer
+        result = producer.send_table("one", pa.table({"value": [bytes(100)] * 500})).result(30)
+    assert (result.written, result.rejected_count) == (500, 0)
+    assert (rule.counts[0], set(rule.counts[1:])) == (1, {4})
 
 
 def test_batches_are_as_large_as_the_option_says(broker: EmbeddedBroker) -> None:

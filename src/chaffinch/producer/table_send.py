@@ -59,7 +59,7 @@ class _Sending:
         """Rows that are on their way."""
         limits = (batch_bytes, door.request_bytes_max, door.core.accumulator.memory_bytes)
         self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
-        self._record_bytes_max = door.request_bytes_max - BATCH_OVERHEAD_BYTES
+        self._record_bytes_max = min(limits[1:]) - BATCH_OVERHEAD_BYTES
         self._door = door
 
     def send(self, topic: str | None, parts: TableParts) -> None:
@@ -78,18 +78,20 @@ class _Sending:
         with door.lock:
             stop: Stop | None = door.refusal("send_table")
             partition_count = cluster.partition_count(topic)
-        if stop is None and partition_count is None:
+        while stop is None and partition_count is None:  # Again only for a topic that goes just when it has come.
             # One answer for all of them: the first row stands for the topic.
             stop = door.wait_for_topic(topic, None, _record_of(topic, columns, asked, 0))
+            partition_count = cluster.partition_count(topic)
         if stop is not None:
             self._stop(rows + first, TopicPartition(topic, NO_PARTITION), stop)
             return
+        assert partition_count is not None, "it is known, or there is a reason to stop"
         beyond: Stop | None = None
-        if asked is not None and int(asked.max()) >= (cluster.partition_count(topic) or 0):
+        if asked is not None and int(asked.max()) >= partition_count:
             # The topic may have grown; rows for partitions that it really has not are set aside below.
             beyond = door.wait_for_topic(topic, int(asked.max()), _record_of(topic, columns, asked, int(asked.argmax())))
-        partition_count = cluster.partition_count(topic) or 0
-        for start, stop_row in pairwise(piece_bounds(columns, max(1, partition_count), self.batch_bytes)):
+            partition_count = cluster.partition_count(topic) or partition_count
+        for start, stop_row in pairwise(piece_bounds(columns, partition_count, self.batch_bytes)):
             piece = slice(start, stop_row)
             asked_here = None if asked is None else asked[piece]
             self._send_piece(topic, columns.slice(start, stop_row), rows[piece] + first, asked_here, partition_count, beyond)
@@ -97,9 +99,12 @@ class _Sending:
     def _send_piece(
         self, topic: str, columns: RecordColumns, numbers: Rows, asked: Rows | None, partition_count: int, beyond: Stop | None
     ) -> None:
-        """Neighbouring rows of one topic. `numbers`: in the table. `beyond`: why not to partitions that the topic has not."""
+        """Neighbouring rows of one topic. `numbers`: in the table. `partition_count`: what was known of it. `beyond`: why not to partitions
+        that the topic has not."""
         door = self._door
         with door.lock:
+            # It may grow while a table is sent; should it be deleted, its rows hear of that like records that wait already.
+            partition_count = door.core.wiring.cluster.partition_count(topic) or partition_count
             with_leader = door.core.availability.partitions(topic)
         sizes = columns.sizes()
         partitions: npt.NDArray[Any]
