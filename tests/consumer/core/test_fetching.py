@@ -24,6 +24,8 @@ from chaffinch.protocol.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from chaffinch.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint
+from chaffinch.records.batch import encode
+from chaffinch.records.columns import RecordColumns
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.fetched import FetchedRecords
 from tests.consumer.core.rig import WALL_MS, Rig, records
@@ -135,6 +137,14 @@ class TestHandingOut:
         assert rig.poll() == [(0, b"x" * 10)]
         assert rig.poll() == [(1, b"y" * 9), (0, b"z")]
         assert rig.poll() == [(1, b"z")]
+
+    def test_headers_are_unpacked_too(self, monkeypatch):
+        monkeypatch.setattr("chaffinch.consumer.core.fetcher.POLL_BYTES_MAX", 10)
+        rig = Rig().assign(0, 1)
+        with_header = encode(RecordColumns.from_lists(None, [b"x"], [0], [[("name", b"sixsix")]]))
+        rig.answer_fetch(p0=with_header, p1=records(0, b"y"))
+        assert rig.poll() == [(0, b"x")]
+        assert rig.poll() == [(1, b"y")]
 
     def test_paused_records_are_kept(self):
         rig = Rig().assign(0, 1)

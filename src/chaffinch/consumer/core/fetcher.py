@@ -47,7 +47,7 @@ TRANSIENT: Final = frozenset(
 """Answers after which metadata is asked for and the partition fetched again, after a wait."""
 
 POLL_BYTES_MAX: Final = 64 << 20
-"""A poll that has unpacked so many bytes of keys and values gives what it has; the next one gives the rest."""
+"""A poll that has unpacked so many bytes of keys, values and headers gives what it has; the next one gives the rest."""
 
 _OFFSET_LENGTH: Final = Struct(">qi")
 _LAST_DELTA: Final = Struct(">i")
@@ -332,7 +332,8 @@ class Fetcher:
 
 
 def _size(columns: RecordColumns) -> int:
-    return sum(int(offsets[-1] - offsets[0]) for offsets in (columns.key_offsets, columns.value_offsets))
+    sides = (columns.key_offsets, columns.value_offsets, columns.header_key_offsets, columns.header_value_offsets)
+    return sum(int(offsets[-1] - offsets[0]) for offsets in sides)
 
 
 def _begins(fetched: _Fetched) -> int:
