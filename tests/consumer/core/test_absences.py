@@ -7,6 +7,7 @@ import re
 import pytest
 
 from chaffinch import errors
+from chaffinch.consumer.core.absences import ABSENT_MS
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.topic_calls import TopicCall
 from chaffinch.errors import codes
@@ -144,3 +145,12 @@ def test_beside_a_pattern_all_topics_are_asked_for_and_one_that_is_not_among_the
     [failed] = rig.done
     with pytest.raises(errors.UnknownTopicOrPartitionException, match="topic 'elsewhere' is not there"):
         raise failed.error
+
+
+def test_what_is_absent_for_long_hides_no_later_deadline() -> None:
+    core = Rig().core
+    for topic, now_ms in (("first", 10_000), ("second", 12_000)):
+        core.wiring.cluster.learn_absence(topic, now_ms)
+        core.absences.look([TopicPartition(topic, -1)], now_ms)
+    told_ms = [10_000 + ABSENT_MS, 12_000 + ABSENT_MS]
+    assert [core.absences.next_deadline_ms(now_ms) for now_ms in (12_000, *told_ms)] == [*told_ms, None]

@@ -73,6 +73,6 @@ class Absences:
         """Other partitions are read now."""
         self._since_ms, self._said = {}, set()
 
-    def next_deadline_ms(self) -> int | None:
-        """When the first of them is absent for long enough, or was."""
-        return min((since_ms + ABSENT_MS for since_ms in self._since_ms.values()), default=None)
+    def next_deadline_ms(self, now_ms: int) -> int | None:
+        """When the next of them is absent for long enough; those that are already hide no later one."""
+        return min((since_ms + ABSENT_MS for since_ms in self._since_ms.values() if since_ms + ABSENT_MS > now_ms), default=None)

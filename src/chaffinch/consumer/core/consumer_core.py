@@ -287,7 +287,7 @@ class ConsumerCore:
 
     def _next_deadline(self, now_ms: int) -> int | None:
         wiring = self.wiring
-        times = [self.watch.next_deadline_ms(), self.absences.next_deadline_ms()]
+        times = [self.watch.next_deadline_ms(), self.absences.next_deadline_ms(now_ms)]
         times += [self.fetcher.next_deadline_ms(now_ms), self.lookups.next_deadline_ms(now_ms)]
         if self.group is not None:
             times += [self.group.membership.next_deadline_ms(now_ms), self.group.commits.next_deadline_ms(now_ms)]
