@@ -35,6 +35,7 @@ from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.handler_desk import HandlerDesk
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
+from chaffinch.producer.core.outage import Outage
 from chaffinch.producer.core.outstanding import Outstanding
 from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
@@ -94,6 +95,7 @@ class ProducerCore:
         self.reasons = Reasons(wiring, accumulator)
         endings = Endings(wiring, accumulator, queues, transaction, self.out)
         self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.reason_for_waiting)
+        self.outage = Outage(wiring, self.outstanding, self.giving_up, self.out)
         self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, self.out)
         self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
@@ -285,6 +287,7 @@ class ProducerCore:
 
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
         self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
+        self.outage.lost(now_ms)
         self.wiring.metadata.refresh()
         if event.error is not None:
             self.reasons.refused_login = event.error, now_ms
@@ -294,6 +297,7 @@ class ProducerCore:
 
     def _answered(self, event: Answered, now_ms: int) -> None:
         token = event.token
+        self.outage.answered(event.address, now_ms)
         if throttle_ms := getattr(event.message, "throttle_time_ms", 0):
             self.wiring.attempts.throttled(event.address, now_ms + throttle_ms)
         match token:

@@ -1,0 +1,59 @@
+"""While no broker is there `send` takes records and says nothing; the log says once that they wait, and once that it is over."""
+
+from tests.producer.core.rig import NOT_SENT, Rig
+
+OPTIONS = {"delivery.timeout.ms": 50_000, "request.timeout.ms": 1_000}
+LOST = (
+    "no broker reachable at 127.0.0.1:9092 (refused); tried for 1200 ms; 2 records wait: "
+    "each is tried until delivery.timeout.ms, 50000 ms, is over, the first for 48800 ms more"
+)
+
+
+def lose(rig: Rig, times: int, after_ms: int = 600) -> None:
+    for index in range(times):
+        rig.disconnect()
+        rig.now_ms += after_ms if index < times - 1 else 0
+
+
+def cut_off(values: str) -> Rig:
+    """A producer whose records wait, and whose questions about the cluster get no answer."""
+    rig = Rig(options=OPTIONS)
+    rig.hold = {type(rig.requests[0])}
+    if values:
+        rig.send(values)
+    return rig
+
+
+def test_it_is_said_once_an_outage_and_when_it_is_over():
+    rig = cut_off("ab")
+    lose(rig, times=5)
+    assert rig.reports == [LOST]
+    rig.sleep(2_000)
+    rig.release()
+    assert rig.reports[1:] == ["the broker at 127.0.0.1:9092 answers after an outage of 4400 ms; 2 records wait"]
+    lose(rig, times=5)
+    assert len(rig.reports) == 3
+
+
+def test_a_broker_that_is_back_soon_is_no_outage():
+    rig = cut_off("a")
+    lose(rig, times=3, after_ms=300)
+    rig.sleep(2_000)
+    rig.release()
+    assert rig.reports == []
+
+
+def test_nothing_is_said_while_no_record_waits():
+    rig = cut_off("")
+    lose(rig, times=5)
+    assert rig.reports == []
+    rig.send("a")
+    lose(rig, times=1)
+    assert "; 1 record waits: " in rig.reports[0]
+
+
+def test_a_batch_that_came_back_waits_too():
+    rig = cut_off("ab")
+    rig.answer(NOT_SENT)
+    lose(rig, times=3)
+    assert "; 2 records wait: " in rig.reports[0]
