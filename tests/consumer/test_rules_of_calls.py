@@ -28,6 +28,8 @@ PLACE = TopicPartition("orders", 0)
         (lambda c: c.assign(PLACE), TypeError, "argument partitions must be a list of TopicPartitions"),
         (lambda c: c.assign(["orders"]), TypeError, "must be a TopicPartition, not 'orders'"),
         (lambda c: c.assign([("orders", "0")]), TypeError, "must be a TopicPartition"),
+        (lambda c: c.assign([TopicPartition("orders", "0")]), TypeError, "its partition is a str and must be an int"),
+        (lambda c: c.assign([TopicPartition(7, 0)]), TypeError, "its topic must be a str, not int"),
         (lambda c: c.assign([("orders", -1)]), ValueError, "has the number -1"),
         (lambda c: c.poll("1"), TypeError, "argument timeout must be None or a number of seconds"),
         (lambda c: c.poll(-1), ValueError, "from 0 up"),
@@ -42,6 +44,8 @@ PLACE = TopicPartition("orders", 0)
         (lambda c: c.offsets_for_times({PLACE: -5}), ValueError, "argument times has -5"),
         (lambda c: c.offsets_for_times([PLACE]), TypeError, "argument times must be a mapping"),
         (lambda c: c.partitions_for(7), TypeError, "argument topic must be a str"),
+        (lambda c: c.partitions_for("a b"), errors.InvalidTopicException, "topic 'a b' is not a legal name"),
+        (lambda c: Consumer(on_commit=print), errors.ConfigException, r"give on_commit to commit\(\)"),
         (lambda c: c.poll(0), errors.IllegalStateException, r"nothing to poll: call subscribe\(\) or assign\(\) first"),
         (lambda c: c.poll_table(0), errors.IllegalStateException, "nothing to poll"),
         (lambda c: next(iter(c)), errors.IllegalStateException, "nothing to poll"),
@@ -82,7 +86,19 @@ def test_nothing_after_close(broker, consumer_of, call):
     consumer.close()
     with pytest.raises(errors.IllegalStateException, match=rf"{call} after close\(\)"):
         getattr(consumer, call)()
-    assert list(consumer) == []
+    with pytest.raises(errors.IllegalStateException, match=r"poll after close\(\)"):
+        next(iter(consumer))
+
+
+def test_a_loop_that_closes_its_consumer_ends(broker, topic, consumer_of):
+    write(broker, topic, [b"0", b"1"])
+    consumer = consumer_of(broker, group_id=None, auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(topic, 0)])
+    found = []
+    for record in consumer:
+        found.append(record.value)
+        consumer.close()
+    assert found == [b"0"]
 
 
 def test_one_thread_at_a_time(broker, topic, consumer_of):

@@ -46,6 +46,10 @@ def checked_text(text: str, name: str) -> bytes:
 def checked_place(place: Any) -> TopicPartition:
     """A TopicPartition, or a pair like one."""
     index = whole(place[1]) if isinstance(place, tuple) and len(place) == 2 else None
+    if isinstance(place, TopicPartition) and not isinstance(place.topic, str):
+        raise TypeError(f"argument partition is {place!r}: its topic must be a str, not {type(place.topic).__name__}")
+    if isinstance(place, TopicPartition) and index is None:
+        raise TypeError(f"argument partition is {place!r}: its partition is a {type(place.partition).__name__} and must be an int")
     if index is None or not isinstance(place[0], str):
         raise TypeError(f"argument partition must be a TopicPartition, not {place!r}")
     if not 0 <= index <= INT32_MAX:

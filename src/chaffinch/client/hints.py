@@ -106,6 +106,7 @@ _CONSUMER: Final = {
     "queued.max.messages.kbytes": "leave it out: how much is fetched ahead follows from max.partition.fetch.bytes",
     "consumer.timeout.ms": "leave it out, and give poll() a timeout",
     "offset.commit.cb": "leave it out, and give commit() an on_commit",
+    "on.commit": "give on_commit to commit()",
     "topic": "give topics to subscribe()",
     "topics": "give topics to subscribe()",
     "max.poll.interval": "it is max.poll.interval.ms",

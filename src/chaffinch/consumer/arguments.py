@@ -11,8 +11,16 @@ from chaffinch.client.arguments import checked_offset as checked_offset
 from chaffinch.client.arguments import checked_offsets as checked_offsets
 from chaffinch.client.arguments import checked_place as checked_place
 from chaffinch.client.arguments import checked_timeout_ms as checked_timeout_ms
-from chaffinch.client.arguments import checked_topic as checked_topic
+from chaffinch.client.arguments import checked_topic as _checked_text_of_topic
 from chaffinch.identifiers import TopicPartition
+
+
+def checked_topic(topic: Any) -> str:
+    """The name of one topic. InvalidTopicException for one that no broker would accept."""
+    name = _checked_text_of_topic(topic)
+    if (error := illegal_topic(name)) is not None:
+        raise error
+    return name
 
 
 def checked_topics(topics: Any) -> list[str] | re.Pattern[str]:

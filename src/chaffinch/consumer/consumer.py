@@ -84,8 +84,10 @@ class Consumer:
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         """Records one by one, without end; `position` and commits follow each one."""
-        while not self._door.is_closed:
+        while True:
             yield from one_by_one(self._core, self._changed, self.poll)
+            if self._door.is_closed:  # By the body of the loop.
+                return
 
     # What is read.
 

@@ -154,3 +154,18 @@ def test_what_is_absent_for_long_hides_no_later_deadline() -> None:
         core.absences.look([TopicPartition(topic, -1)], now_ms)
     told_ms = [10_000 + ABSENT_MS, 12_000 + ABSENT_MS]
     assert [core.absences.next_deadline_ms(now_ms) for now_ms in (12_000, *told_ms)] == [*told_ms, None]
+
+
+def test_poll_does_not_repeat_what_a_call_was_told():
+    rig = alone()
+    assign(rig, PRESENT)
+    rig.tell_metadata()
+    rig.core.topic_calls.ask(TopicCall("mine", "secret", rig.now_ms + 60_000))
+    rig.step()
+    answer = rig.metadata()
+    answer.topics.append(MetadataResponseTopic(error_code=codes.TOPIC_AUTHORIZATION_FAILED.number, name="secret"))
+    go_on(rig, 400, tells=answer)
+    [failed] = rig.done
+    with pytest.raises(errors.TopicAuthorizationException):
+        raise failed.error
+    assert rig.poll() == []

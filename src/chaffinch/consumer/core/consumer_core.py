@@ -204,7 +204,11 @@ class ConsumerCore:
         if self.group is not None:
             self.group.membership.metadata_changed()
         self.watch.missed |= {TopicPartition(topic, -1) for topic in self.subscriptions.topics}
+        # Of topics that only a call asks for the call tells.
+        polled = self._topics_polled()
         for topic, code in self.watch.refusals().items():
+            if topic not in polled:
+                continue
             self._fail(exception_for(code, topic_partition=TopicPartition(topic, -1), stored=Stored.NO, api="Metadata"))
         self.wiring.wake()
 
@@ -232,11 +236,13 @@ class ConsumerCore:
         return effects
 
     def _watch_topics(self) -> None:
-        topics = {place.topic for place in self.subscriptions.assigned} | self.lookups.topics | self.subscriptions.topics
-        topics |= self.topic_calls.topics
-        if self.group is not None:
-            topics |= self.group.membership.group_topics
+        topics = self._topics_polled() | self.lookups.topics | self.topic_calls.topics
         self.watch.use(topics, all_topics=self.subscriptions.kind is Kind.PATTERN)
+
+    def _topics_polled(self) -> set[str]:
+        """Those read here, or by members of the group that this one may have to share them out to."""
+        topics = {place.topic for place in self.subscriptions.assigned} | self.subscriptions.topics
+        return topics if self.group is None else topics | self.group.membership.group_topics
 
     def _advance_group(self, group: Group, now_ms: int) -> None:
         if group.membership.is_active or group.commits.is_busy:
