@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 import tracemalloc
 
 import pytest
@@ -285,6 +286,13 @@ class TestLimits:
         assert feed(FrameAssembler(1000), framed(body(1000))) == [body(1000)]
         with pytest.raises(ProtocolViolation, match="frame of 1001 bytes refused"):
             feed(FrameAssembler(1000), framed(body(1001)))
+
+    def test_a_tls_client_is_told_from_a_frame_that_is_too_large(self) -> None:
+        hello = ssl.MemoryBIO()
+        with pytest.raises(ssl.SSLWantReadError):
+            ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="b").do_handshake()
+        with pytest.raises(ProtocolViolation, match=r"the client speaks TLS .*, and this listener does not"):
+            feed(FrameAssembler(), hello.read())
 
     def test_a_claim_of_100_mib_costs_little(self) -> None:
         assembler = FrameAssembler()

@@ -52,6 +52,8 @@ ROOM_BYTES_MIN: Final = 4 * 1024
 """With less room at the chunk's end a new one begins, so that reads do not become tiny."""
 
 _SIZE: Final = Struct(">i")
+# The first two bytes of a TLS ClientHello (RFC 8446, 5.1), where a size of 369 MB would stand.
+_TLS_HANDSHAKE: Final = 0x1603
 _NOTHING: Final = memoryview(b"")
 
 assert ROOM_BYTES_MIN < CHUNK_BYTES < BUSY_CHUNK_BYTES < EAGER_BYTES_MAX < POOL_BYTES_MAX
@@ -250,6 +252,9 @@ class FrameAssembler:
         self._reserved = 0
 
     def _refuse(self, size: int, frames: list[memoryview]) -> None:
-        violation = ProtocolViolation(f"frame of {size} bytes refused, allowed are 0 to {self.frame_bytes_max}")
+        text = f"frame of {size} bytes refused, allowed are 0 to {self.frame_bytes_max}"
+        if size >> 16 == _TLS_HANDSHAKE:
+            text = "its first bytes are a TLS handshake: the client speaks TLS (its security.protocol), and this listener does not"
+        violation = ProtocolViolation(text)
         violation.frames = tuple(frames)
         raise violation
