@@ -214,5 +214,7 @@ def test_an_error_told_again_is_another_object_with_the_same_facts() -> None:
     other = again(error)
     assert other == error
     assert other is not error
-    assert other.__cause__ is error
+    assert other.__cause__ is None, "a traceback would say the same twice"
+    error.__cause__ = ValueError("why")
+    assert again(error).__cause__ is error.__cause__
     assert as_abortable(as_abortable(error)).message.count("has to be aborted") == 1

@@ -410,3 +410,40 @@ def _answered(effect: Any, message: Any) -> Any:
     from chaffinch.client.connections import Answered
 
     return Answered(address=effect.address, token=effect.token, message=message)
+
+
+OTHER, ADVICE = "another producer with transactional.id 't' took over", "; producers that are to live side by side need an id each"
+
+
+@pytest.mark.parametrize(
+    ("open_ms", "who"),
+    [
+        (9_000, f"the transaction was open for 9.0 s, transaction.timeout.ms is 4000: the broker has aborted it, or {OTHER}"),
+        (3_900, f"the transaction was open for 3.9 s, transaction.timeout.ms is 4000: {OTHER}"),
+    ],
+)
+def test_who_is_fenced_is_told_by_what_and_with_which_figures(open_ms: int, who: str) -> None:
+    rig = rig_in(State.IN_TRANSACTION, **{"transaction.timeout.ms": 4_000})
+    rig.now_ms += open_ms
+    rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
+    error = rig.call(events.CommitCalled, "commit")
+    assert isinstance(error, ProducerFencedException)
+    assert error.message == who + ADVICE
+
+
+def test_a_record_of_a_fenced_producer_is_told_why_beside_the_words_of_the_broker() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.now_ms += 1_000
+    rig.send("x")
+    rig.answer(Answer(codes.INVALID_PRODUCER_EPOCH, message="producer 16 epoch 0 is fenced."))
+    said = f"producer 16 epoch 0 is fenced; the transaction was open for 1.0 s, transaction.timeout.ms is 60000: {OTHER}{ADVICE}"
+    assert rig.error("x").message == said
+    outcome = rig.call(events.CommitCalled, "commit")
+    assert outcome.message == said
+    assert outcome.__cause__ is None
+
+
+def test_who_is_fenced_before_the_transaction_is_told_of_the_other_producer_alone() -> None:
+    rig = Rig(options={"transactional.id": "t"})
+    rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.PRODUCER_FENCED.number)]
+    assert rig.call(events.InitTransactionsCalled, "init").message == OTHER + ADVICE

@@ -65,6 +65,8 @@ class Endings:
         dropped: frozenset[int] = NOTHING_DROPPED,
     ) -> None:
         """Every record fails: those in `errors` with their own, the others with `error`; a transaction fails with them."""
+        if self._transaction is not None:
+            error = self._transaction.explained(error)
         self.tell(batch, error, errors, dropped=dropped)
         if self._transaction is not None:
             self.out += self._transaction.record_failed(errors[min(errors)] if errors else error)

@@ -1,10 +1,12 @@
 """Errors told again, or in other words: a fresh exception for each caller, and the class that says what the caller can do.
 
-Each caller gets an exception of its own, so that tracebacks do not grow into each other; the first one is its cause.
+Each caller gets an exception of its own, so that tracebacks do not grow into each other. One in other words has
+the first one as its cause.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Final
 
 from chaffinch.errors import (
@@ -21,10 +23,15 @@ COMMIT_FAILED_CODES: Final = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_
 
 
 def again(error: KafkaException) -> KafkaException:
-    """The same error as a fresh exception, caused by the first."""
-    rebuild, arguments = error.__reduce__()[:2]
-    fresh: KafkaException = rebuild(*arguments)  # type: ignore[operator, misc]
-    fresh.__cause__ = error.__cause__ or error
+    """The same error as a fresh exception. It has the first one's cause, not the first one: that would be told twice."""
+    return with_message(error, error.message)
+
+
+def with_message(error: KafkaException, message: str) -> KafkaException:
+    """The same error in other words."""
+    fresh = copy(error)
+    fresh.message, fresh.args = message, (message,)
+    fresh.__cause__ = error.__cause__
     return fresh
 
 

@@ -114,6 +114,8 @@ class ProducerCore:
 
     def handle_all(self, heard: Iterable[events.Event], now_ms: int) -> list[Effect]:
         """Several events of one moment, in order, and one round for all; without any it is as if TimePassed had been said."""
+        if self.transaction is not None:
+            self.transaction.now_ms = now_ms
         for event in heard:
             self._take_in(event, now_ms)
         self._advance(now_ms)

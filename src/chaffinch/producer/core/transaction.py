@@ -31,13 +31,16 @@ from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report
-from chaffinch.producer.core.errors_again import again, as_abortable, as_commit_failed, as_fatal
+from chaffinch.producer.core.errors_again import again, as_abortable, as_commit_failed, as_fatal, with_message
 from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
 from chaffinch.producer.core.transaction_requests import TALKS_TO, Step, Transactional, code_of, partition_codes
 from chaffinch.producer.records import GroupMetadata
 
 # While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.
 CONCURRENT_WAIT_MS: Final = 20
+# How a producer hears that the coordinator has given its id, or its epoch, to somebody else: another producer, or nobody after a time-out.
+FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})
+FENCED_ADVICE: Final = "producers that are to live side by side need an id each"
 # What changes a transaction, and must not be taken for a part of the next one.
 CHANGING_STEPS: Final = frozenset({Step.ADD_PARTITIONS, Step.ADD_OFFSETS, Step.COMMIT_OFFSETS, Step.END})
 # What an abort needs; any other request was made for the transaction that is being given up.
@@ -72,6 +75,10 @@ class TransactionManager:
         """What made the transaction abortable or the producer unusable."""
         self.coordinators = Coordinators()
         self.last_error: KafkaException | None = None
+        self.now_ms = 0
+        """As of the last event."""
+        self._opened_ms = 0
+        """When the first request that adds to the transaction was made: from about then on the coordinator counts its time."""
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
         self._added: set[TopicPartition] = set()
@@ -181,6 +188,18 @@ class TransactionManager:
             return self._fail_fatally(error)
         return self._fail_abortably(error)
 
+    def explained(self, error: KafkaException) -> KafkaException:
+        """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long."""
+        if error.code not in FENCED_CODES or error.message.endswith(FENCED_ADVICE):
+            return error
+        open_ms = self.now_ms - self._opened_ms if self._is_started else 0
+        why = f"another producer with transactional.id {self._transactional_id!r} took over"
+        if self._is_started:
+            aborted = "the broker has aborted it, or " if open_ms >= self._timeout_ms else ""
+            why = f"the transaction was open for {open_ms / 1000:.1f} s, transaction.timeout.ms is {self._timeout_ms}: {aborted}{why}"
+        said = "" if error.message == error.code.text else f"{error.message.rstrip('.')}; "
+        return with_message(error, f"{said}{why}; {FENCED_ADVICE}")
+
     def next_step(self, now_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
         """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequences are used up for nothing."""
         if self._under_way is not None or now_ms < self._not_before_ms:
@@ -231,8 +250,8 @@ class TransactionManager:
         """What to send for a step; it is under way from now on."""
         self._under_way = step
         who = Transactional(transactional_id=self._transactional_id, identity=self.identity, timeout_ms=self._timeout_ms)
-        if step in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS):
-            self._is_started = True
+        if step in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS) and not self._is_started:
+            self._is_started, self._opened_ms = True, self.now_ms
         match step:
             case Step.FIND_COORDINATOR:
                 return who.find_coordinator()
@@ -375,6 +394,7 @@ class TransactionManager:
         if self.state is State.FATAL_ERROR:
             return []
         self.state = moved(self.state, Move.FAILED_FATALLY)
+        error = self.explained(error)
         self.error = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
         self._to_add.clear()
         report = Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")
