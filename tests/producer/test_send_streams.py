@@ -12,7 +12,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import InvalidCompactionKeyException
-from chaffinch.producer.table_split import pieces_of
+from chaffinch.producer.table_columns import pieces_of
 from chaffinch.records.faults import InvalidColumn
 
 LATEST_S = 30
@@ -159,3 +159,53 @@ def test_a_wrong_column_is_said_before_anything_is_read(producer: Producer) -> N
 def test_what_is_no_table(producer: Producer, given: object) -> None:
     with pytest.raises(TypeError, match="__arrow_c_stream__"):
         producer.send_table("orders", given)
+
+
+BEYOND = {"value": ["a", "b"], "partition": [0, 2**70]}
+
+
+@pytest.mark.parametrize(
+    "frame", [pd.DataFrame(BEYOND), pl.DataFrame(BEYOND, schema={"value": pl.String, "partition": pl.Int128})], ids=type
+)
+def test_a_number_that_arrow_has_no_type_for(producer: Producer, frame: Any) -> None:
+    with pytest.raises(InvalidColumn, match=r"column 'partition' is .*; allowed: whole numbers from 0 to 2147483647, or null"):
+        producer.send_table("orders", frame)
+
+
+@pytest.mark.parametrize("single", [pd.Series(["a"], name="value"), pl.Series("value", ["a"]), pa.chunked_array([["a"]])], ids=type)
+def test_a_single_column_is_no_table(producer: Producer, single: Any) -> None:
+    with pytest.raises(TypeError, match=f"argument table must be a pyarrow Table.*, and is a {type(single).__name__}$"):
+        producer.send_table("orders", single)
+
+
+def test_a_lazy_frame_is_to_be_collected(producer: Producer) -> None:
+    with pytest.raises(TypeError, match=r"and is a LazyFrame; write table\.collect\(\)$"):
+        producer.send_table("orders", pl.LazyFrame(ROWS))
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["one", "orders"])], ids=["Categorical", "Enum"])
+def test_categories_of_polars(broker: EmbeddedBroker, producer: Producer, dtype: Any) -> None:
+    """In more than one chunk."""
+    names = pl.Series(["one", "orders", None], dtype=dtype)
+    frame = pl.DataFrame({"key": names, "value": names, "topic": names})
+    assert producer.send_table("orders", pl.concat([frame, frame], rechunk=False)).result(LATEST_S).written == 6
+    assert [row["key"] for row in broker.read("one").to_pylist()] == [b"one"] * 2
+    assert sorted(str(row["value"]) for row in broker.read("orders").to_pylist()) == ["None"] * 2 + ["b'orders'"] * 2
+
+
+EMPTY = {
+    "pandas": lambda names: pd.DataFrame({name: [] for name in names}),
+    "polars": lambda names: pl.DataFrame({name: [] for name in names}),
+    "pyarrow": lambda names: pa.table({name: pa.array([], pa.float64()) for name in names}),
+    "a reader": lambda names: pa.table({name: pa.array([], pa.float64()) for name in names}).to_reader(),
+}
+
+
+@pytest.mark.parametrize("make", EMPTY.values(), ids=EMPTY)
+def test_without_rows_the_names_count_and_not_the_types(producer: Producer, make: Any) -> None:
+    assert producer.send_table("orders", make(["value", "partition", "topic", "timestamp", "headers"])).result(LATEST_S).row_count == 0
+    for names, column in ((["value", "vals"], "vals"), (["key"], "value"), ([], "value")):
+        with pytest.raises(InvalidColumn, match=f"column '{column}' is"):
+            producer.send_table("orders", make(names))
+    with pytest.raises(InvalidColumn, match="column 'topic' is missing"):
+        producer.send_table(None, make(["value"]))

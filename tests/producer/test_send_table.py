@@ -213,6 +213,28 @@ def test_wrong_columns_are_said_at_the_call(producer: Producer, rows: pa.Table, 
         producer.send_table("orders", rows)
 
 
+@pytest.mark.parametrize(
+    ("partitions", "seen"),
+    [
+        (pa.array([0, 2**31, 1]), "int64 with 2147483648 in row 1"),
+        (pa.array([0, 2**64 - 1, 1], pa.uint64()), "uint64 with 18446744073709551615 in row 1"),
+        (pa.array([0, None, -2], pa.int8()), "int8 with -2 in row 2"),
+        (pa.chunked_array([[0], [None, 1], [-1, 5]]), "int64 with -1 in row 3"),
+    ],
+    ids=str,
+)
+def test_a_partition_that_no_topic_can_have_names_its_row(producer: Producer, partitions: Any, seen: str) -> None:
+    rows = pa.table({"value": [b"v"] * len(partitions), "partition": partitions})
+    with pytest.raises(InvalidColumn) as raised:
+        producer.send_table("nowhere", rows)
+    assert str(raised.value) == f"column 'partition' is {seen}; allowed: whole numbers from 0 to 2147483647, or null"
+
+
+def test_columns_without_any_value(broker: EmbeddedBroker, producer: Producer) -> None:
+    rows = pa.table({"value": [b"v"], "partition": pa.nulls(1), "topic": pa.nulls(1)})
+    assert producer.send_table("one", rows).result(30).written == 1
+
+
 def test_an_unknown_column_is_told_every_column_that_a_table_may_have(producer: Producer) -> None:
     with pytest.raises(InvalidColumn, match="one each of key, value, timestamp, headers, partition, topic"):
         producer.send_table("orders", pa.table({"value": [b"v"], "keey": [b"k"]}))
@@ -224,8 +246,8 @@ def test_a_row_too_large_is_told_the_option_s_own_number(producer: Producer) -> 
 
 
 def test_a_row_without_any_topic(producer: Producer) -> None:
-    with pytest.raises(InvalidColumn, match="topic"):
-        producer.send_table(None, pa.table({"value": [b"v"], "topic": pa.array([None], pa.string())}))
+    with pytest.raises(InvalidColumn, match="'topic' is null in row 1; allowed: a string in each row"):
+        producer.send_table(None, pa.table({"value": [b"v"] * 2, "topic": pa.array(["one", None], pa.string())}))
     with pytest.raises(InvalidColumn, match="topic"):
         producer.send_table(None, table(1))
 

@@ -22,6 +22,7 @@ BYTES_TYPES = [
     pa.string_view(),
     pa.dictionary(pa.int32(), pa.binary()),
     pa.dictionary(pa.int8(), pa.large_string()),
+    pa.dictionary(pa.uint32(), pa.string_view()),
 ]
 
 
@@ -41,8 +42,10 @@ class TestBytes:
     def array(self, data_type):
         values = [value if value is None or "binary" in str(data_type) else value.decode() for value in self.VALUES]
         plain = data_type.value_type if pa.types.is_dictionary(data_type) else data_type
-        array = pa.array(values, plain)
-        return array.dictionary_encode().cast(data_type) if pa.types.is_dictionary(data_type) else array
+        if not pa.types.is_dictionary(data_type):
+            return pa.array(values, plain)
+        places = pa.array([None if value is None else index for index, value in enumerate(values)], data_type.index_type)
+        return pa.DictionaryArray.from_arrays(places, pa.array(values, plain))
 
     def found(self, column, array):
         data = table(**{"value": pa.array([b"v"] * len(array), pa.binary()), column: array})
@@ -61,11 +64,11 @@ class TestBytes:
         assert self.found(column, chunks) == [*self.VALUES[3:], *self.VALUES[1:3]]
 
     def test_empty(self, data_type, column):
-        assert self.found(column, pa.array([], data_type)) == []
+        assert self.found(column, pa.nulls(0, data_type)) == []
         assert self.found(column, pa.chunked_array([], data_type)) == []
 
     def test_all_null(self, data_type, column):
-        assert self.found(column, pa.array([None, None], data_type)) == [None, None]
+        assert self.found(column, pa.nulls(2, data_type)) == [None, None]
 
 
 def test_fixed_size_binary_sliced_with_nulls():
@@ -166,6 +169,8 @@ def test_a_header_without_a_key_names_the_row(bad):
     headers = pa.array([None, [{"key": "a", "value": b"1"}], [], bad], HEADER_LIST)
     with pytest.raises(InvalidColumn, match=r"column 'headers' is .* with a null key in row 3; allowed: list<struct<"):
         records(table(value=[b"v"] * 4, headers=headers))
+    with pytest.raises(InvalidColumn, match=r"with a null key in row 7;"):
+        records(table(value=[b"v"] * 8, headers=pa.chunked_array([headers.slice(0, 3), headers.slice(1, 1), headers])))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import InvalidRecordException, KafkaException, UnsupportedVersionException, group_of
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import ACKS
+from chaffinch.producer.table_columns import read_table
 from chaffinch.producer.table_result import REJECTED_SCHEMA
-from chaffinch.producer.table_split import Run, read_table, runs
+from chaffinch.producer.table_split import Run, runs
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.records.compression import from_name
 from chaffinch.records.message_set_encoding import encode_message_set

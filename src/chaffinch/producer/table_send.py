@@ -22,8 +22,9 @@ from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop
 from chaffinch.producer.records import ProducerRecord
+from chaffinch.producer.table_columns import TableParts, check_columns, pieces_of, read_table
 from chaffinch.producer.table_result import SendTableResult, TableOutcome
-from chaffinch.producer.table_split import Run, TableParts, check_columns, piece_bounds, pieces_of, read_table, rows_by_topic, runs
+from chaffinch.producer.table_split import Run, piece_bounds, rows_by_topic, runs
 from chaffinch.records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
@@ -37,10 +38,11 @@ def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, time
     """
     sending = _Sending(door, batch_bytes)
     schema, pieces = pieces_of(table, sending.batch_bytes)
-    check_columns(schema)
+    check_columns(schema, topic)
     try:
         for piece in pieces:
-            sending.send(topic, read_table(piece, timestamp_default_ms))
+            if piece.num_rows:
+                sending.send(topic, read_table(piece, timestamp_default_ms, sending.outcome.row_count))
     except Exception as failure:
         if sending.handed_over:
             failure.add_note(f"{sending.handed_over} rows before this were handed over, and are sent")
@@ -64,7 +66,7 @@ class _Sending:
 
     def send(self, topic: str | None, parts: TableParts) -> None:
         """All rows of one piece."""
-        by_topic = list(rows_by_topic(parts.topics, topic, parts.columns.count))
+        by_topic = list(rows_by_topic(parts.topics, topic, parts.columns.count, self.outcome.row_count))
         first = self.outcome.add(parts.columns.count)
         for name, rows in by_topic:
             if len(rows):

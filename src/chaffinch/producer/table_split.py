@@ -1,4 +1,4 @@
-"""From an Arrow table to batches: topics, partitions, and runs of rows that fill a batch. Whole columns at a time, pure functions."""
+"""From the columns of a table to batches: topics, and runs of rows that fill a batch. Whole columns at a time, pure functions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chaffinch.producer.core.partitioner import cuts
-from chaffinch.records.arrow_columns import COLUMNS
+from chaffinch.producer.table_columns import TOPIC, TOPICS_ALLOWED
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
 
-PARTITION, TOPIC = "partition", "topic"
-ALLOWED: Final = (*COLUMNS, PARTITION, TOPIC)
 Rows = npt.NDArray[np.int64]
 
 # Rows are partitioned, gathered and encoded so many batches at a time, so that the first are on their way while the next are made, and
@@ -31,89 +29,17 @@ PIECE_FILL: Final = 0.96
 OVERHEAD_BYTES: Final = 2 + 1 + 15 + 4
 
 
-class TableParts(NamedTuple):
-    """A table's records, and for each row the partition asked for (-1: none) and the topic (None: that of the call for all)."""
-
-    columns: RecordColumns
-    partitions: npt.NDArray[np.int64] | None
-    topics: pa.Array | None
-
-
-def pieces_of(table: Any, piece_bytes: int) -> tuple[pa.Schema, Iterator[pa.Table | pa.RecordBatch]]:
-    """The schema of a table, and the table itself; of a stream its batches, small ones gathered up to about `piece_bytes`. TypeError."""
-    if isinstance(table, pa.Table | pa.RecordBatch):
-        return table.schema, iter((table,))
-    if not isinstance(table, pa.RecordBatchReader):
-        if not hasattr(table, "__arrow_c_stream__"):
-            what = "a pyarrow Table, RecordBatch or RecordBatchReader, or have the Arrow stream interface (__arrow_c_stream__)"
-            raise TypeError(f"argument table must be {what}, and is a {type(table).__name__}")
-        table = pa.RecordBatchReader.from_stream(table)
-    return table.schema, _gathered(table, piece_bytes)
-
-
-def _gathered(reader: pa.RecordBatchReader, piece_bytes: int) -> Iterator[pa.Table]:
-    piece, size = [], 0
-    for batch in reader:
-        piece.append(batch)
-        size += batch.nbytes
-        if size >= piece_bytes:
-            yield pa.Table.from_batches(piece, reader.schema)
-            piece, size = [], 0
-    if piece:
-        yield pa.Table.from_batches(piece, reader.schema)
-
-
-def check_columns(schema: pa.Schema) -> None:
-    """InvalidColumn for a column nobody knows, or that is there twice."""
-    names = schema.names
-    for name in names:
-        if name not in ALLOWED or names.count(name) > 1:
-            raise InvalidColumn(name, "there twice" if name in ALLOWED else "unknown", f"one each of {', '.join(ALLOWED)}")
-
-
-def read_table(table: pa.Table | pa.RecordBatch, timestamp_default_ms: int) -> TableParts:
-    """The parts of a table. InvalidColumn."""
-    check_columns(table.schema)
-    names = table.schema.names
-    partitions = _partitions(table.column(PARTITION)) if PARTITION in names else None
-    topics = _topics(table.column(TOPIC)) if TOPIC in names else None
-    records = table.drop_columns([name for name in (PARTITION, TOPIC) if name in names])
-    return TableParts(RecordColumns.from_arrow(records, timestamp_default_ms=timestamp_default_ms), partitions, topics)
-
-
-def _partitions(column: Any) -> npt.NDArray[np.int64]:
-    array = _whole(column)
-    if not pa.types.is_integer(array.type):
-        raise InvalidColumn(PARTITION, array.type, "an integer type")
-    numbers: npt.NDArray[np.int64] = pc.fill_null(array.cast(pa.int64()), -1).to_numpy(zero_copy_only=False)
-    asked = numbers if not array.null_count else numbers[array.is_valid().to_numpy(zero_copy_only=False)]
-    if len(asked) and asked.min() < 0:
-        raise InvalidColumn(PARTITION, f"{array.type} with the value {asked.min()}", "0 and above, or null")
-    return numbers
-
-
-def _topics(column: Any) -> pa.Array:
-    array = _whole(column)
-    value_type = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
-    if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type) or pa.types.is_string_view(value_type)):
-        raise InvalidColumn(TOPIC, array.type, "string")
-    return array.cast(pa.string())
-
-
-def _whole(column: Any) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def rows_by_topic(topics: pa.Array | None, topic: str | None, row_count: int) -> Iterator[tuple[str, Rows]]:
-    """Each topic with its rows, ascending; null goes to `topic`. InvalidColumn when there is none for some row."""
+def rows_by_topic(topics: pa.Array | None, topic: str | None, row_count: int, first_row: int = 0) -> Iterator[tuple[str, Rows]]:
+    """Each topic with its rows, ascending; null goes to `topic`. InvalidColumn when there is none for some row; `first_row` is the number
+    of the first one in the table."""
     if topics is None:
-        if topic is None:
-            raise InvalidColumn(TOPIC, "missing", "a string column, or the argument topic")
+        assert topic is not None, "a table without the column comes with a topic"
         yield topic, np.arange(row_count, dtype=np.int64)
         return
     if topics.null_count:
         if topic is None:
-            raise InvalidColumn(TOPIC, "null in some row", "a name in each row, or the argument topic for those without")
+            row = first_row + int(np.argmin(topics.is_valid().to_numpy(zero_copy_only=False)))
+            raise InvalidColumn(TOPIC, f"null in row {row}", TOPICS_ALLOWED)
         topics = pc.fill_null(topics, topic)
     encoded = topics.dictionary_encode()
     indices = encoded.indices.to_numpy(zero_copy_only=False)

@@ -49,11 +49,11 @@ _UNITS_PER_MS = {"us": 1000, "ns": 1_000_000}
 _INT64_MAX = 2**63 - 1
 
 
-def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int) -> RecordColumns:
+def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int, first_row: int = 0) -> RecordColumns:
     """The records of a table: columns value (required), key, timestamp, headers, in any order; no others.
 
     A missing key column means null keys, a missing or null timestamp `timestamp_default_ms`. Strings are their UTF-8 bytes;
-    timestamps without a zone are UTC, and finer than ms they are rounded down. Raises InvalidColumn.
+    timestamps without a zone are UTC, and finer than ms they are rounded down. Raises InvalidColumn, which counts rows from `first_row`.
     """
     names = data.schema.names
     for name in names:
@@ -62,26 +62,37 @@ def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int) ->
     if VALUE not in names:
         raise InvalidColumn(VALUE, "missing", BYTES_ALLOWED)
     batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
-    parts = [_from_batch(batch, timestamp_default_ms) for batch in batches or [pa.RecordBatch.from_pylist([], schema=data.schema)]]
+    parts = []
+    for batch in batches or [pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in data.schema.types], schema=data.schema)]:
+        parts.append(_from_batch(batch, timestamp_default_ms, first_row))
+        first_row += batch.num_rows
     return RecordColumns.concat(parts)
 
 
-def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int) -> RecordColumns:
+def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int, first_row: int) -> RecordColumns:
     count, names = batch.num_rows, batch.schema.names
     keys = _bytes(KEY, batch.column(KEY)) if KEY in names else ByteColumn.nulls(count)
     timestamps = np.full(count, timestamp_default_ms, np.int64)
     if TIMESTAMP in names:
         timestamps = _timestamps(batch.column(TIMESTAMP), timestamp_default_ms)
     columns = RecordColumns.of(keys, _bytes(VALUE, batch.column(VALUE)), timestamps)
-    return _with_headers(columns, batch.column(HEADERS)) if HEADERS in names else columns
+    return _with_headers(columns, batch.column(HEADERS), first_row) if HEADERS in names else columns
+
+
+def without_dictionary(array: pa.Array) -> pa.Array:
+    """A dictionary-encoded binary or string array as a plain one; any other as it is."""
+    data_type = array.type
+    if data_type.id != lib.Type_DICTIONARY or data_type.value_type.id not in _BYTES_KINDS:
+        return array
+    if data_type.value_type.id in _VIEW_KINDS:  # Arrow takes no views out of a dictionary, which is how polars has its categories.
+        array = pa.DictionaryArray.from_arrays(array.indices, array.dictionary.cast(_VIEW_KINDS[data_type.value_type.id]))
+    return array.dictionary_decode()
 
 
 def _bytes(column: str, array: pa.Array) -> ByteColumn:
     """A binary or string array of any layout."""
+    array = without_dictionary(array)
     kind = array.type.id
-    if kind == lib.Type_DICTIONARY and array.type.value_type.id in _BYTES_KINDS:
-        array = array.dictionary_decode()
-        kind = array.type.id
     if kind in _VIEW_KINDS:
         array = array.cast(_VIEW_KINDS[kind])
         kind = array.type.id
@@ -140,7 +151,7 @@ def _timestamps(array: pa.Array, default_ms: int) -> Int64s:
     return found if valid is None else np.where(valid == 1, found, np.int64(default_ms))
 
 
-def _with_headers(columns: RecordColumns, array: pa.Array) -> RecordColumns:
+def _with_headers(columns: RecordColumns, array: pa.Array, first_row: int) -> RecordColumns:
     """The same records with the headers of a list column; a null list is one without headers."""
     if pa.types.is_null(array.type):
         return columns
@@ -153,7 +164,7 @@ def _with_headers(columns: RecordColumns, array: pa.Array) -> RecordColumns:
     keys = fields["key"]
     if keys.null_count:
         first_null = int(np.argmin(keys.is_valid().to_numpy(zero_copy_only=False)))
-        row = int(np.searchsorted(header_offsets, first_null, "right")) - 1
+        row = first_row + int(np.searchsorted(header_offsets, first_null, "right")) - 1
         raise InvalidColumn(HEADERS, f"{array.type} with a null key in row {row}", HEADERS_ALLOWED)
     return RecordColumns.of(
         columns.keys,

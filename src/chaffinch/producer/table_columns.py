@@ -1,0 +1,159 @@
+"""What `send_table` takes, as columns: a table or a stream piece by piece, each with its records, partitions and topics. Pure functions.
+
+The names of columns are checked always, their types only where there are rows: a data frame without rows often has lost its types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from chaffinch.producer.arguments import INT32_MAX
+from chaffinch.records.arrow_columns import (
+    BYTES_ALLOWED,
+    COLUMNS,
+    HEADERS,
+    HEADERS_ALLOWED,
+    KEY,
+    TIMESTAMP,
+    TIMESTAMPS_ALLOWED,
+    VALUE,
+    from_arrow,
+    without_dictionary,
+)
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.faults import InvalidColumn
+
+PARTITION, TOPIC = "partition", "topic"
+ALLOWED: Final = (*COLUMNS, PARTITION, TOPIC)
+PARTITIONS_ALLOWED: Final = f"whole numbers from 0 to {INT32_MAX}, or null"
+TOPICS_ALLOWED: Final = "a string in each row, or the argument topic for those without"
+TYPES_ALLOWED: Final = {
+    KEY: BYTES_ALLOWED,
+    VALUE: BYTES_ALLOWED,
+    TIMESTAMP: TIMESTAMPS_ALLOWED,
+    HEADERS: HEADERS_ALLOWED,
+    PARTITION: PARTITIONS_ALLOWED,
+    TOPIC: TOPICS_ALLOWED,
+}
+NO_TYPE: Final = (OverflowError, TypeError, ValueError, pa.ArrowException)
+"""What a data frame raises that has a column which Arrow has no type for."""
+
+
+class TableParts(NamedTuple):
+    """A table's records, and for each row the partition asked for (-1: none) and the topic (None: that of the call for all)."""
+
+    columns: RecordColumns
+    partitions: npt.NDArray[np.int64] | None
+    topics: pa.Array | None
+
+
+def pieces_of(table: Any, piece_bytes: int) -> tuple[pa.Schema, Iterator[pa.Table | pa.RecordBatch]]:
+    """The schema of a table, and the table itself; of a stream its batches, small ones gathered up to about `piece_bytes`. TypeError."""
+    if isinstance(table, pa.Table | pa.RecordBatch):
+        return table.schema, iter((table,))
+    reader = table if isinstance(table, pa.RecordBatchReader) else _stream_of(table)
+    return reader.schema, _gathered(reader, piece_bytes)
+
+
+def _stream_of(table: Any) -> pa.RecordBatchReader:
+    """What has the Arrow stream interface, as a stream. TypeError, and InvalidColumn where a data frame's column has no Arrow type."""
+    if not hasattr(table, "__arrow_c_stream__"):
+        raise _no_table(table)
+    try:
+        return pa.RecordBatchReader.from_stream(table)
+    except NO_TYPE as failure:
+        if _is_single_column(table):
+            raise _no_table(table) from None
+        column = _without_type(table)
+        if column is None:
+            raise
+        allowed = TYPES_ALLOWED.get(column, f"one each of {', '.join(ALLOWED)}")
+        raise InvalidColumn(column, f"of no type that Arrow takes ({failure})", allowed) from failure
+
+
+def _no_table(table: Any) -> TypeError:
+    what = "a pyarrow Table, RecordBatch or RecordBatchReader, or have the Arrow stream interface (__arrow_c_stream__)"
+    hint = "; write table.collect()" if type(table).__name__ == "LazyFrame" else ""
+    return TypeError(f"argument table must be {what}, and is a {type(table).__name__}{hint}")
+
+
+def _is_single_column(table: Any) -> bool:
+    """Columns on their own have the same interface as tables."""
+    try:
+        pa.chunked_array(table)
+    except NO_TYPE:
+        return False
+    return True
+
+
+def _without_type(table: Any) -> str | None:
+    """The first column of a data frame that Arrow does not take."""
+    for name in getattr(table, "columns", ()):
+        try:
+            pa.RecordBatchReader.from_stream(table[[name]])
+        except NO_TYPE:
+            return str(name)
+    return None
+
+
+def _gathered(reader: pa.RecordBatchReader, piece_bytes: int) -> Iterator[pa.Table]:
+    piece, size = [], 0
+    for batch in reader:
+        piece.append(batch)
+        size += batch.nbytes
+        if size >= piece_bytes:
+            yield pa.Table.from_batches(piece, reader.schema)
+            piece, size = [], 0
+    if piece:
+        yield pa.Table.from_batches(piece, reader.schema)
+
+
+def check_columns(schema: pa.Schema, topic: str | None) -> None:
+    """InvalidColumn for a column nobody knows, or that is there twice, or is missing. `topic`: that of the call."""
+    names = schema.names
+    for name in names:
+        if name not in ALLOWED or names.count(name) > 1:
+            raise InvalidColumn(name, "there twice" if name in ALLOWED else "unknown", f"one each of {', '.join(ALLOWED)}")
+    if VALUE not in names:
+        raise InvalidColumn(VALUE, "missing", BYTES_ALLOWED)
+    if topic is None and TOPIC not in names:
+        raise InvalidColumn(TOPIC, "missing", TOPICS_ALLOWED)
+
+
+def read_table(table: pa.Table | pa.RecordBatch, timestamp_default_ms: int, first_row: int = 0) -> TableParts:
+    """The parts of a piece with checked columns; `first_row` is the number of its first row in the whole table. InvalidColumn."""
+    names = table.schema.names
+    partitions = _partitions(table.column(PARTITION), first_row) if PARTITION in names else None
+    topics = _topics(table.column(TOPIC)) if TOPIC in names else None
+    records = table.drop_columns([name for name in (PARTITION, TOPIC) if name in names])
+    return TableParts(from_arrow(records, timestamp_default_ms=timestamp_default_ms, first_row=first_row), partitions, topics)
+
+
+def _partitions(column: Any, first_row: int) -> npt.NDArray[np.int64]:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_null(array.type):
+        return np.full(len(array), -1, np.int64)
+    if not pa.types.is_integer(array.type):
+        raise InvalidColumn(PARTITION, array.type, PARTITIONS_ALLOWED)
+    # In the column's own type: not every unsigned number has a place in another one.
+    numbers = array.fill_null(0).to_numpy(zero_copy_only=False)
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() <= INT32_MAX:
+        index = int(np.argmax((numbers < 0) | (numbers > INT32_MAX)))
+        raise InvalidColumn(PARTITION, f"{array.type} with {numbers[index]} in row {first_row + index}", PARTITIONS_ALLOWED)
+    asked: npt.NDArray[np.int64] = numbers.astype(np.int64, copy=False)
+    return np.where(array.is_valid().to_numpy(zero_copy_only=False), asked, -1) if array.null_count else asked
+
+
+def _topics(column: Any) -> pa.Array:
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    plain = [without_dictionary(chunk) for chunk in chunks]
+    for array in plain:
+        kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+        if not any(is_kind(array.type) for is_kind in kinds):
+            raise InvalidColumn(TOPIC, array.type, TOPICS_ALLOWED)
+    return pa.chunked_array([array.cast(pa.string()) for array in plain], pa.string()).combine_chunks()
