@@ -67,6 +67,31 @@ def test_secrets_are_in_nothing_that_is_printed() -> None:
         assert all(value in text for value in shown.values())
 
 
+@pytest.mark.parametrize("table", [ADMIN_TABLE, PRODUCER_OPTIONS, CONSUMER_OPTIONS], ids=["admin", "producer", "consumer"])
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"sasl.username": "alice", "sasl.password": "hidden"},
+            "options sasl.username, sasl.password cannot be used with security.protocol=PLAINTEXT: "
+            "set it to SASL_PLAINTEXT or SASL_SSL, or leave them out",
+        ),
+        ({"sasl.mechanism": "PLAIN", "security.protocol": "SSL"}, "option sasl.mechanism cannot be used with security.protocol=SSL: "),
+        (
+            {"ssl.ca.location": "/ca.pem"},
+            "option ssl.ca.location cannot be used with security.protocol=PLAINTEXT: set it to SSL or SASL_SSL",
+        ),
+        ({"ssl.endpoint.identification.algorithm": "", "security.protocol": "SASL_PLAINTEXT"}, "with security.protocol=SASL_PLAINTEXT: "),
+    ],
+)
+def test_what_the_protocol_has_no_use_for_is_refused(table: Any, options: dict[str, str], says: str) -> None:
+    settings = table.parse({"bootstrap.servers": "x:1", **options})
+    with pytest.raises(ConfigException) as caught:
+        ConnectionSettings.of(settings)
+    assert says in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
 @pytest.mark.parametrize("idle_ms", [100, -1])
 @pytest.mark.parametrize("is_polled", [True, False], ids=["polled", "used again"])
 def test_an_idle_connection_is_closed_and_made_anew(idle_ms: int, is_polled: bool) -> None:

@@ -56,6 +56,7 @@ class Security:
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """From `SECURITY_OPTIONS`, parsed. ConfigException for what is missing or contradicts. No file is read."""
         protocol = settings["security.protocol"]
+        _refuse_idle(settings)
         if protocol == "PLAINTEXT":  # The common case loads nothing.
             return cls()
         return cls(
@@ -65,6 +66,22 @@ class Security:
 
 
 PLAINTEXT: Final = Security()
+
+
+def _refuse_idle(settings: Mapping[str, Any]) -> None:
+    """Who gives a password or certificates expects them to be used: with a protocol that has no use for them nothing is sent at all."""
+    protocol = settings["security.protocol"]
+    for prefix, protocols in (("sasl.", SASL_PROTOCOLS), ("ssl.", TLS_PROTOCOLS)):
+        if protocol in protocols:
+            continue
+        rows = [option for option in SECURITY_OPTIONS if option.name.startswith(prefix)]
+        idle = [option.name for option in rows if settings[option.name] != option.default]
+        if idle:
+            fitting = " or ".join(name for name in SECURITY_PROTOCOLS if name in protocols)
+            raise ConfigException(
+                f"option{'' if len(idle) == 1 else 's'} {', '.join(idle)} cannot be used with security.protocol={protocol}: "
+                f"set it to {fitting}, or leave them out"
+            )
 
 
 def _tls(settings: Mapping[str, Any]) -> TlsSettings:
