@@ -8,14 +8,21 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from chaffinch import EmbeddedBroker
+from chaffinch.cli.produce_run import ProduceRun
+from chaffinch.cli.rejected_rows import rejected_rows
+from chaffinch.cli.row_sources import Piece
 from tests.cli.checks_records import pairs
 from tests.cli.shell import Shell, run_bytes
 
@@ -25,6 +32,11 @@ SAY_WHERE_IT_IS = """
 from chaffinch.admin.reading import RecordReader
 fetch = RecordReader._fetch
 RecordReader._fetch = lambda reader, places: print(max(reader.positions.values()), flush=True) or fetch(reader, places)
+"""
+SAY_WHAT_IS_SENT = """
+from chaffinch.cli.produce_run import ProduceRun
+send = ProduceRun._send
+ProduceRun._send = lambda run, piece: send(run, piece) or print("sent", len(piece.table), flush=True)
 """
 # More than any pipe holds.
 ROWS = b"".join(b"%d %s\n" % (number, b"x" * 200) for number in range(50_000))
@@ -164,7 +176,53 @@ def test_lines_that_are_typed_are_sent_at_once(shell: Shell) -> None:
         assert reader.wait(timeout=20) == 0
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=20) == 130
-        assert pipe(process.stderr).read() == b""
+        text = "chaffinch: interrupted: 1 row written (input lines 1 to 1), nothing of what follows\n"
+        assert pipe(process.stderr).read().decode() == text
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "says"),
+    [
+        (signal.SIGINT, (), "interrupted: 2 rows written (input lines 1 to 2), nothing of what follows"),
+        (signal.SIGTERM, (), "interrupted: 2 rows written (input lines 1 to 2), nothing of what follows"),
+        (signal.SIGINT, ("--transactional-id", "cut"), "interrupted: transaction aborted, nothing written"),
+        (signal.SIGTERM, ("--transactional-id", "cut"), "interrupted: transaction aborted, nothing written"),
+    ],
+)
+def test_an_interrupted_produce_says_how_far_it_came(shell: Shell, number: signal.Signals, options: tuple[str, ...], says: str) -> None:
+    shell.ok("topics", "create", "--topic", "interrupted")
+    with started(shell, "produce", "--topic", "interrupted", *options, code=SAY_WHAT_IS_SENT + COMMAND[2]) as process:
+        pipe(process.stdin).write(b"1\n2\n")
+        pipe(process.stdin).flush()
+        assert pipe(process.stdout).readline() == b"sent 2\n"
+        process.send_signal(number)
+        assert process.wait(timeout=20) == 128 + number
+        assert pipe(process.stderr).read().decode() == f"chaffinch: {says}\n"
+    assert (pairs(shell, "interrupted") == []) == bool(options)
+    shell.ok("topics", "delete", "--topic", "interrupted")
+
+
+def test_an_interrupted_produce_names_the_lines_that_it_does_not_know() -> None:
+    class Cut:
+        """A producer that is interrupted, with a table without an outcome, while it takes the third."""
+
+        outcomes: ClassVar = [Future[Any](), Future[Any]()]
+
+        def send_table(self, topic: str, table: pa.Table) -> Future[Any]:
+            if self.outcomes:
+                return self.outcomes.pop(0)
+            raise KeyboardInterrupt
+
+    def piece(*numbers: int) -> Piece:
+        return Piece(pa.table({"value": [b"v"] * len(numbers)}), np.array(numbers, dtype=np.int64), [], 0)
+
+    written = SimpleNamespace(written=2, rejected=pa.table({"row": []}))
+    Cut.outcomes[0].set_result(written)
+    with rejected_rows("t", "line", None) as bad:
+        run = ProduceRun(Cut(), "t", bad, lambda done: None)  # type: ignore[arg-type]
+        with pytest.raises(KeyboardInterrupt):
+            run.send(iter([piece(1, 2), piece(3), piece(4, 5)]))
+        assert run.interrupted() == "interrupted: 2 rows written (input lines 1 to 2), some of lines 3 to 5 may be, nothing of what follows"
 
 
 def test_a_broker_that_is_not_there_is_named_at_once(tmp_path: Path) -> None:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import IO, TYPE_CHECKING, Annotated, Final
 
-import pyarrow.compute as pc
 import typer
 
 from chaffinch.admin import options, topics
@@ -23,26 +20,22 @@ from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, pri
 from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
+from chaffinch.cli.produce_run import ProduceRun, said_when_interrupted
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rejected_rows import RejectedRows, rejected_rows
 from chaffinch.cli.row_sinks import FORMATS, format_of
 from chaffinch.cli.row_sources import Piece
 from chaffinch.errors import ConfigException, KafkaException
-from chaffinch.errors.codes import Group
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.producer.producer import Producer
 from chaffinch.records.compression import from_name
-from chaffinch.records.faults import InvalidColumn
 from chaffinch.records.message_set_encoding import CODECS
-from chaffinch.runtime.clock import SystemClock
 from chaffinch.settings import Settings
 
 if TYPE_CHECKING:
-    from chaffinch.producer.table_result import SendTableResult
+    pass
 
-# Pieces on their way: enough to keep the brokers busy while the next is read; each stays in memory until its outcome is known.
-PIECES_WAITING_MAX: Final = 8
 # Of these the bytes that were read are counted, of the others the rows.
 TEXT_FORMATS: Final = ("lines", "json", "csv")
 
@@ -108,9 +101,7 @@ def produce(
         pieces = with_known_partitions(pieces, found, bad)
         try:
             if message_format is None:
-                producer = stack.enter_context(Producer({option: settings[option] for option in settings.given}))
-                run = _Run(producer, topic, bad, show)
-                written = run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
+                written = _write(settings, topic, pieces, bad, show)
             else:
                 written = OldFormatRun(client, found, bad, show, message_format, settings).send(pieces)
         except KafkaException as error:
@@ -118,73 +109,12 @@ def produce(
     _report(topic, written, bad, rejected, is_transaction=bool(settings["transactional.id"]), as_json=as_json)
 
 
-class _Run:
-    """One input on its way: pieces out, outcomes back in their order."""
-
-    def __init__(self, producer: Producer, topic: str, bad: RejectedRows, show: Callable[[int], None]) -> None:
-        self._producer = producer
-        self._topic = topic
-        self._bad = bad
-        self._show = show
-        self._clock = SystemClock()
-        self._waiting: deque[tuple[Piece, Future[SendTableResult]]] = deque()
-        self._written = 0
-
-    def send(self, pieces: Iterator[Piece], *, stops_at_first: bool = False) -> int:
-        """Everything there is; how many rows were written. `stops_at_first`: no further than the first piece with a rejected row."""
-        try:
-            for piece in pieces:
-                self._send(piece)
-                if stops_at_first and self._bad.count:
-                    break
-        except KafkaException as error:
-            # What was sent before the input broke off is on its way; who reads the message wants to know where to go on.
-            if type(error) is not KafkaException or stops_at_first:
-                raise
-            raise KafkaException(f"{error.message}; {self._finish()} rows before it were written") from None
-        return self._finish()
-
-    def _send(self, piece: Piece) -> None:
-        self._bad.add_broken(piece.broken)
-        if len(piece.table):
-            try:
-                self._waiting.append((piece, self._producer.send_table(self._topic, piece.table)))
-            except InvalidColumn as error:
-                raise KafkaException(f"{error}; --key-field NAME takes rows as a whole") from None
-        self._show(piece.done)
-        while self._waiting and (len(self._waiting) > PIECES_WAITING_MAX or self._waiting[0][1].done()):
-            self._settle()
-
-    def _finish(self) -> int:
-        self._producer.flush()
-        while self._waiting:
-            self._settle()
-        return self._written
-
-    def in_transaction(self, pieces: Iterator[Piece]) -> int:
-        """All or nothing: with a rejected row the transaction is aborted, and nothing counts as written."""
-        self._producer.init_transactions()
-        self._producer.begin_transaction()
-        try:
-            self.send(pieces, stops_at_first=True)
-            if not self._bad.count:
-                self._producer.commit_transaction()
-                return self._written
-        except BaseException:
-            self._producer.abort_transaction()
-            raise
-        self._producer.abort_transaction()
-        return 0
-
-    def _settle(self) -> None:
-        piece, future = self._waiting.popleft()
-        result = future.result()
-        self._written += result.written
-        rejected = result.rejected
-        if rejected.num_rows:
-            # Rows that only went down with a transaction are not at fault: the transaction's own end says what was.
-            rejected = rejected.filter(pc.not_equal(rejected["group"], Group.TRANSACTION_ABORTABLE.value))
-        self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
+def _write(settings: Settings, topic: str, pieces: Iterator[Piece], bad: RejectedRows, show: Callable[[int], None]) -> int:
+    """How many rows were written. How far an interrupted run came is known, and said, once its producer is closed."""
+    producer = Producer({option: settings[option] for option in settings.given})
+    run = ProduceRun(producer, topic, bad, show)
+    with said_when_interrupted(run), producer:
+        return run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
 
 
 # Input --------------------------------------------------------------------------------------------------------------------------------

@@ -41,14 +41,14 @@ class RejectedRows:
         self.count = 0
         self._first: tuple[int, str] | None = None
         self._topic = topic
-        self._unit = unit
+        self.unit = unit
         self._out = out
         self._writer = parquet_writer
 
     @property
     def first(self) -> str | None:
         """Number and reason, in words, of the one that stands first in the input, whatever was found out first."""
-        return None if self._first is None else f"{self._unit} {self._first[0]}: {self._first[1]}"
+        return None if self._first is None else f"{self.unit} {self._first[0]}: {self._first[1]}"
 
     def add(self, table: pa.Table, numbers: Numbers, result: pa.Table, now_ms: int) -> None:
         """Rows that were sent in vain: `result` is `SendTableResult.rejected`, `table` what was sent, `numbers` its rows' numbers."""

@@ -1,0 +1,152 @@
+"""One input of `chaffinch produce` on its way to its topic: pieces out, outcomes back, and how far it came when it is interrupted."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.compute as pc
+
+from chaffinch.cli.rejected_rows import RejectedRows
+from chaffinch.cli.row_sources import Piece
+from chaffinch.errors import KafkaException
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import counted
+from chaffinch.producer.producer import Producer
+from chaffinch.records.faults import InvalidColumn
+from chaffinch.runtime.clock import SystemClock
+
+if TYPE_CHECKING:
+    from chaffinch.producer.table_result import SendTableResult
+
+# Pieces on their way: enough to keep the brokers busy while the next is read; each stays in memory until its outcome is known.
+PIECES_WAITING_MAX: Final = 8
+
+
+class Transaction(Enum):
+    """What has become of the one that all rows are written in."""
+
+    NONE = auto()
+    OPEN = auto()
+    ABORTED = auto()
+
+
+class ProduceRun:
+    """One input on its way: pieces out, outcomes back in their order."""
+
+    def __init__(self, producer: Producer, topic: str, bad: RejectedRows, show: Callable[[int], None]) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._bad = bad
+        self._show = show
+        self._clock = SystemClock()
+        self._waiting: deque[tuple[Piece, Future[SendTableResult]]] = deque()
+        self._written = 0
+        self._last = 0
+        """The last line or row of the input whose outcome is known, and of all before it."""
+        self._handing: Piece | None = None
+        self._transaction = Transaction.NONE
+
+    def send(self, pieces: Iterator[Piece], *, stops_at_first: bool = False) -> int:
+        """Everything there is; how many rows were written. `stops_at_first`: no further than the first piece with a rejected row."""
+        try:
+            for piece in pieces:
+                self._send(piece)
+                if stops_at_first and self._bad.count:
+                    break
+        except KafkaException as error:
+            # What was sent before the input broke off is on its way; who reads the message wants to know where to go on.
+            if type(error) is not KafkaException or stops_at_first:
+                raise
+            raise KafkaException(f"{error.message}; {self._finish()} rows before it were written") from None
+        return self._finish()
+
+    def _send(self, piece: Piece) -> None:
+        self._bad.add_broken(piece.broken)
+        if len(piece.table):
+            self._handing = piece
+            try:
+                self._waiting.append((piece, self._producer.send_table(self._topic, piece.table)))
+            except InvalidColumn as error:
+                raise KafkaException(f"{error}; --key-field NAME takes rows as a whole") from None
+        self._handing = None
+        self._show(piece.done)
+        while self._waiting and (len(self._waiting) > PIECES_WAITING_MAX or self._waiting[0][1].done()):
+            self._settle()
+
+    def _finish(self) -> int:
+        self._producer.flush()
+        while self._waiting:
+            self._settle()
+        return self._written
+
+    def in_transaction(self, pieces: Iterator[Piece]) -> int:
+        """All or nothing: with a rejected row the transaction is aborted, and nothing counts as written."""
+        self._producer.init_transactions()
+        self._producer.begin_transaction()
+        self._transaction = Transaction.OPEN
+        try:
+            self.send(pieces, stops_at_first=True)
+            if not self._bad.count:
+                self._producer.commit_transaction()
+                self._transaction = Transaction.NONE
+                return self._written
+        except BaseException:
+            self._producer.abort_transaction()
+            self._transaction = Transaction.ABORTED
+            raise
+        self._producer.abort_transaction()
+        return 0
+
+    def _settle(self) -> None:
+        piece, future = self._waiting[0]
+        result = future.result()
+        self._waiting.popleft()
+        self._written += result.written
+        self._last = _span(piece)[1]
+        rejected = result.rejected
+        if rejected.num_rows:
+            # Rows that only went down with a transaction are not at fault: the transaction's own end says what was.
+            rejected = rejected.filter(pc.not_equal(rejected["group"], Group.TRANSACTION_ABORTABLE.value))
+        self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
+
+    def interrupted(self) -> str:
+        """How far it came, in words, once the producer is closed."""
+        match self._transaction:
+            case Transaction.ABORTED:
+                return "interrupted: transaction aborted, nothing written"
+            case Transaction.OPEN:
+                return "interrupted: the transaction has not ended; unless it was being committed, its broker aborts it"
+        while self._waiting and self._waiting[0][1].done():
+            self._settle()
+        count = f"{counted(self._written, 'row')} written" + (f", {self._bad.count} rejected" if self._bad.count else "")
+        unit = self._bad.unit
+        known = f" (input {unit}s 1 to {self._last})" if self._last else ""
+        open_pieces = [piece for piece, _ in self._waiting] + ([self._handing] if self._handing is not None else [])
+        if not open_pieces and not self._last:
+            return "interrupted: nothing written"
+        if not open_pieces:
+            return f"interrupted: {count}{known}, nothing of what follows"
+        first, last = _span(open_pieces[0])[0], _span(open_pieces[-1])[1]
+        return f"interrupted: {count}{known}, some of {unit}s {first} to {last} may be, nothing of what follows"
+
+
+@contextmanager
+def said_when_interrupted(run: ProduceRun) -> Iterator[None]:
+    """By Ctrl-C or SIGTERM: one line on stderr says how far the run came."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        print(f"chaffinch: {run.interrupted()}", file=sys.stderr)
+        raise
+
+
+def _span(piece: Piece) -> tuple[int, int]:
+    """The first and the last line or row of a piece with rows, as the input counts them."""
+    numbers = [int(piece.numbers[0]), int(piece.numbers[-1]), *(row.number for row in piece.broken)]
+    return min(numbers), max(numbers)
