@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import re
 import threading
 
@@ -167,6 +168,34 @@ def test_a_forked_child_is_told(broker, topic, consumer_of, call):
         assert "make one in each process" in told.read()
     os.waitpid(child, 0)
     assert [record.value for record in read(consumer, 1)] == [b"1"]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_close_in_a_forked_child_does_nothing_and_hides_nothing(broker, topic, consumer_of):
+    write(broker, topic, [b"0", b"1"])
+    consumer = consumer_of(broker, max_poll_records=1)
+    consumer.subscribe([topic])
+    read(consumer, 1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with consumer:
+                raise ValueError("of the body")
+        except BaseException as error:
+            os.write(writer, repr(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        assert told.read() == "ValueError('of the body')"
+    os.waitpid(child, 0)
+    assert [record.value for record in read(consumer, 1)] == [b"1"]
+
+
+def test_it_cannot_be_pickled(broker, consumer_of):
+    with pytest.raises(TypeError, match="a Consumer cannot be pickled: make one in each process"):
+        pickle.dumps(consumer_of(broker))
 
 
 def test_options_are_checked_before_a_thread_is_there(broker):

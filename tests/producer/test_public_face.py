@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -47,6 +48,7 @@ HALF = "\ud800"
         (lambda p: p.send("orders", b"v", timestamp_ms=1.5), TypeError, "argument timestamp_ms must be an int or None, not float"),
         (lambda p: p.flush("1"), TypeError, "argument timeout must be None or a number of seconds, not '1'"),
         (lambda p: p.flush(float("nan")), ValueError, "argument timeout must be None or a number of seconds from 0 up"),
+        (pickle.dumps, TypeError, "a Producer cannot be pickled: make one in each process"),
         (lambda p: p.close(-1), ValueError, "argument timeout must be None or a number of seconds from 0 up"),
         (lambda p: p.send_offsets_to_transaction([PLACE], "g"), TypeError, "argument offsets must be a mapping"),
         (lambda p: p.send_offsets_to_transaction({("orders", "0"): 1}, "g"), TypeError, "must be a TopicPartition, not"),

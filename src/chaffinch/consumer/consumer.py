@@ -11,7 +11,7 @@ import random
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
@@ -72,6 +72,9 @@ class Consumer:
 
     def __enter__(self) -> Self:
         return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Consumer cannot be pickled: make one in each process")
 
     def __repr__(self) -> str:
         servers, group_id = self.settings["bootstrap.servers"], self.settings["group.id"]
@@ -376,10 +379,10 @@ class Consumer:
             self._changed.notify_all()
 
     def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
-        """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again it has no effect."""
+        """Commit what was read, if that is automatic, leave the group (static members stay), and end. Again, or in a forked child, it
+        has no effect."""
         timeout_ms = arguments.checked_timeout_ms(timeout)
-        self._door.check_process()
-        if self._door.is_closed:
+        if self._door.is_in_other_process or self._door.is_closed:
             return
         with self._entered("close"):
             self._is_woken = False

@@ -18,9 +18,14 @@ class Door:
         self._pid = os.getpid()
         self._lock = threading.RLock()
 
+    @property
+    def is_in_other_process(self) -> bool:
+        """This is a forked child: thread, connections and membership stay with the process that made them."""
+        return os.getpid() != self._pid
+
     def check_process(self) -> None:
         """Before anything that a fork may have copied as held is touched."""
-        if os.getpid() != self._pid:
+        if self.is_in_other_process:
             raise IllegalStateException(
                 "the consumer belongs to the process that made it, not to its forked child: make one in each process"
             )

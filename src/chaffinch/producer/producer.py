@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
@@ -86,6 +86,9 @@ class Producer:
             return
         self._sender.abandon(self._handler.close)
         warn(f"{self!r} was not closed: close it, or use it in a with statement", ResourceWarning, source=self)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Producer cannot be pickled: make one in each process")
 
     def __repr__(self) -> str:
         servers, transactional_id = self.settings["bootstrap.servers"], self.settings["transactional.id"]
