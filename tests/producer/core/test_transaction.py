@@ -33,7 +33,12 @@ from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest
-from chaffinch.protocol.messages.txn_offset_commit import TxnOffsetCommitRequest
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
 from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig, added, committed
 
 OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
@@ -355,6 +360,20 @@ def test_offsets_that_time_out_make_the_transaction_abortable() -> None:
     assert isinstance(rig.core.transaction and rig.core.transaction.error, TransactionAbortableException)
     rig.release()
     assert rig.call(events.AbortCalled, "abort") == "done"
+
+
+def test_offsets_that_time_out_are_named_with_their_group_the_limit_and_the_last_answer() -> None:
+    rig = rig_in(State.IN_TRANSACTION, **{"max.block.ms": 5_000})
+    unknown = TxnOffsetCommitResponsePartition(partition_index=7, error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
+    refusal = TxnOffsetCommitResponse(topics=[TxnOffsetCommitResponseTopic(name="input", partitions=[unknown])])
+    rig.scripted[TxnOffsetCommitRequest] = [refusal] * 100
+    offsets = {TopicPartition("input", index): OffsetAndMetadata(5) for index in (0, 7)}
+    rig.call(events.SendOffsetsCalled, "offsets", offsets=offsets, group=GROUP, deadline_ms=rig.now_ms + 5_000)
+    rig.sleep(5_001)
+    assert rig.calls["offsets"].message == (
+        "the transaction has to be aborted: the offsets of group 'group' for input-0 and 1 more were not accepted within max.block.ms, "
+        f"5000 ms; the last answer for input-7 was UNKNOWN_TOPIC_OR_PARTITION: {codes.UNKNOWN_TOPIC_OR_PARTITION.text.rstrip('.')}"
+    )
 
 
 def test_records_of_an_aborted_transaction_fail_and_what_is_under_way_is_waited_for() -> None:

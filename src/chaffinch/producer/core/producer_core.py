@@ -84,7 +84,11 @@ class ProducerCore:
         )
         self._wants_look = False
         transactional_id = self.wiring.transactional_id
-        self.transaction = None if transactional_id is None else TransactionManager(transactional_id, self.wiring.transaction_timeout_ms)
+        self.transaction = (
+            None
+            if transactional_id is None
+            else TransactionManager(transactional_id, self.wiring.transaction_timeout_ms, self.wiring.block_ms)
+        )
         self.identity = IdentityKeeper(self.wiring, self.transaction)
         self.out: list[Effect] = []
         """What the shell is to do, in order; all parts add to it."""

@@ -68,7 +68,7 @@ class _Offsets:
 class TransactionManager:
     """The transaction of one producer. Methods return the effects that callers are to see."""
 
-    def __init__(self, transactional_id: str, timeout_ms: int) -> None:
+    def __init__(self, transactional_id: str, timeout_ms: int, block_ms: int) -> None:
         self.state = State.UNINITIALIZED
         self.identity: ProducerIdentity = NO_PRODUCER
         self.error: KafkaException | None = None
@@ -81,6 +81,7 @@ class TransactionManager:
         """When the first request that adds to the transaction was made: from about then on the coordinator counts its time."""
         self._transactional_id = transactional_id
         self._timeout_ms = timeout_ms
+        self._block_ms = block_ms
         self._added: set[TopicPartition] = set()
         self._to_add: dict[TopicPartition, None] = {}
         self._offsets: list[_Offsets] = []
@@ -325,11 +326,21 @@ class TransactionManager:
                 error = TimeoutException(f"{name} is not done within max.block.ms{why}; it goes on, and may be called again")
                 error.__cause__ = cause
                 effects.append(FailCall(call=waiting.call, error=error))
-        if any(entry.waiting.deadline_ms <= now_ms for entry in self._offsets):
-            late = TimeoutException("the offsets were not accepted within max.block.ms")
-            late.__cause__ = self.last_error
-            effects += self._fail_abortably(late)
+        for entry in [entry for entry in self._offsets if entry.waiting.deadline_ms <= now_ms][:1]:
+            effects += self._fail_abortably(self._offsets_late(entry, unreachable() or self.last_error))
         return effects
+
+    def _offsets_late(self, entry: _Offsets, cause: KafkaException | None) -> KafkaException:
+        group_id, places = entry.group.group_id, sorted(entry.offsets)
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        why = ""
+        if cause is not None:
+            place = "" if cause.topic_partition is None else f" for {cause.topic_partition}"
+            why = f"; the last answer{place} was {cause.name}: {cause.message.rstrip('.')}"
+        text = f"the offsets of group {group_id!r} for {places[0]}{more} were not accepted within max.block.ms, {self._block_ms} ms{why}"
+        late = TimeoutException(text)
+        late.__cause__ = cause
+        return late
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Nothing can be asked any more: every caller fails."""
