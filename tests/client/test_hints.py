@@ -39,6 +39,7 @@ def test_nothing_that_is_known_has_a_hint_and_none_leads_astray(table, told):
         (CONSUMER_OPTIONS, "linger.ms", "it is an option of producers, leave it out of a consumer's"),
         (CONSUMER_OPTIONS, "metadata.broker.list", "unknown option 'metadata.broker.list': it is bootstrap.servers"),
         (PRODUCER_OPTIONS, "queue.buffering.max.ms", "it is linger.ms"),
+        (PRODUCER_OPTIONS, "delivery_report_cb", "unknown option 'delivery_report_cb': give on_delivery to send()"),
         (CONSUMER_OPTIONS, "enable.auto.offset.store", "set enable.auto.commit=false"),
         (CONSUMER_OPTIONS, "consumer_timeout_ms", "give poll() a timeout"),
     ],

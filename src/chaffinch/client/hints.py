@@ -124,8 +124,10 @@ _PRODUCER: Final = {
     "request.required.acks": "it is acks",
     "request.timeout": "it is request.timeout.ms",
     "max.in.flight": "it is max.in.flight.requests.per.connection",
-    "dr.cb": "leave it out, and give send() an on_delivery",
-    "on.delivery": "leave it out, and give send() an on_delivery",
+    "dr.cb": "give on_delivery to send()",
+    "dr.msg.cb": "give on_delivery to send()",
+    "delivery.report.cb": "give on_delivery to send()",
+    "on.delivery": "give on_delivery to send()",
     "topic": "give the topic to send()",
 }
 

@@ -466,3 +466,10 @@ def test_who_is_fenced_before_the_transaction_is_told_of_the_other_producer_alon
     rig = Rig(options={"transactional.id": "t"})
     rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.PRODUCER_FENCED.number)]
     assert rig.call(events.InitTransactionsCalled, "init").message == OTHER + ADVICE
+
+
+def test_a_time_that_the_broker_does_not_grant_is_named() -> None:
+    rig = Rig(options={"transactional.id": "t", "transaction.timeout.ms": 1_000_000})
+    rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.INVALID_TRANSACTION_TIMEOUT.number)]
+    error = rig.call(events.InitTransactionsCalled, "init")
+    assert "transaction.timeout.ms=1000000 exceeds the broker's transaction.max.timeout.ms" in str(error)

@@ -7,7 +7,7 @@ the first one as its cause.
 from __future__ import annotations
 
 from copy import copy
-from typing import Final
+from typing import Final, TypeVar
 
 from chaffinch.errors import (
     ApiException,
@@ -19,15 +19,17 @@ from chaffinch.errors import (
     codes,
 )
 
+AnyError = TypeVar("AnyError", bound=KafkaException)
+
 COMMIT_FAILED_CODES: Final = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID})
 
 
-def again(error: KafkaException) -> KafkaException:
+def again(error: AnyError) -> AnyError:
     """The same error as a fresh exception. It has the first one's cause, not the first one: that would be told twice."""
     return with_message(error, error.message)
 
 
-def with_message(error: KafkaException, message: str) -> KafkaException:
+def with_message(error: AnyError, message: str) -> AnyError:
     """The same error in other words."""
     fresh = copy(error)
     fresh.message, fresh.args = message, (message,)
@@ -38,9 +40,7 @@ def with_message(error: KafkaException, message: str) -> KafkaException:
 def as_abortable(error: KafkaException) -> TransactionAbortableException:
     """What a record of a transaction is told when it fails because of another failure: abort, then go on."""
     if isinstance(error, TransactionAbortableException):
-        fresh = again(error)
-        assert isinstance(fresh, TransactionAbortableException)
-        return fresh
+        return again(error)
     abortable = TransactionAbortableException(
         f"the transaction has to be aborted: {error.message}",
         topic_partition=error.topic_partition,

@@ -32,7 +32,14 @@ _SENDING: Final = (
     ),
     Option("enable.idempotence", "bool", True, "each batch is written once, however often it is sent; needs acks=all and retries"),
     Option("retries", "int", INT_MAX, "how often a batch is sent again after a retriable error", minimum=0, maximum=INT_MAX),
-    Option("delivery.timeout.ms", "int", 120_000, "from `send` until the outcome: after it a record fails", minimum=0, maximum=INT_MAX),
+    Option(
+        "delivery.timeout.ms",
+        "int",
+        120_000,
+        "from `send` until the outcome: after it a record fails; at least `linger.ms` + `request.timeout.ms`",
+        minimum=0,
+        maximum=INT_MAX,
+    ),
     Option(
         "max.in.flight.requests.per.connection",
         "int",

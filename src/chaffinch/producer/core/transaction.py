@@ -31,7 +31,7 @@ from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report
-from chaffinch.producer.core.errors_again import again, as_abortable, as_commit_failed, as_fatal, with_message
+from chaffinch.producer.core.errors_again import AnyError, again, as_abortable, as_commit_failed, as_fatal, with_message
 from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
 from chaffinch.producer.core.transaction_requests import TALKS_TO, Step, Transactional, code_of, partition_codes
 from chaffinch.producer.records import GroupMetadata
@@ -189,8 +189,11 @@ class TransactionManager:
             return self._fail_fatally(error)
         return self._fail_abortably(error)
 
-    def explained(self, error: KafkaException) -> KafkaException:
-        """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long."""
+    def explained(self, error: AnyError) -> AnyError:
+        """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long. Who asks for
+        too long a time is told for which."""
+        if error.code is codes.INVALID_TRANSACTION_TIMEOUT:
+            return with_message(error, f"transaction.timeout.ms={self._timeout_ms} exceeds the broker's transaction.max.timeout.ms")
         if error.code not in FENCED_CODES or error.message.endswith(FENCED_ADVICE):
             return error
         open_ms = self.now_ms - self._opened_ms if self._is_started else 0
@@ -380,6 +383,7 @@ class TransactionManager:
         return []
 
     def _refused(self, step: Step, error: ApiException, handling: Handling) -> list[Effect]:
+        error = self.explained(error)
         is_curable = handling in (Handling.ABORT, Handling.FIX_CONFIGURATION)
         if is_curable and self.state is State.ABORTING and step not in ENDING_STEPS:
             return []  # What was asked before the abort does not matter any more.
