@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch import OffsetAndMetadata, TopicPartition, errors
+from chaffinch import EmbeddedBroker, OffsetAndMetadata, TopicPartition, errors
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Disconnected
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -47,3 +49,38 @@ def test_of_a_partition_that_is_not_there():
         rig.advance(100)
     assert 3_000 <= rig.now_ms - began_ms <= 5_000
     assert isinstance(told[0], errors.UnknownTopicOrPartitionException)
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        (7, "has partition 0 alone, there is no partition 7: choose one of those, or give the topic more"),
+        (None, "topic 'nowhere' is not there: misspelt, not created yet, .*: create it"),
+    ],
+)
+def test_what_is_not_there_is_said_as_everywhere(topic, consumer_of, place, says):
+    with EmbeddedBroker(topics={topic: {"partitions": 1}}, config={"auto.create.topics.enable": False}) as broker:
+        consumer = consumer_of(broker)
+        absent = TopicPartition("nowhere", 0) if place is None else TopicPartition(topic, place)
+        consumer.assign([absent])
+        with pytest.raises(errors.UnknownTopicOrPartitionException, match=says):
+            consumer.commit({absent: 1}, timeout=LIMIT_S)
+
+
+def test_while_no_broker_answers():
+    rig = Rig()
+    rig.subscribe()
+    rig.poll()
+    told: list[errors.KafkaException | None] = []
+
+    def commit():
+        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
+
+    commit()
+    rig.step(Disconnected(address=Address("b", 1), reason="refused"))
+    commit()
+    assert isinstance(told[0], errors.RebalanceInProgressException)
+    with pytest.raises(
+        errors.TimeoutException, match=r"before this consumer has joined its group: no broker reachable at b:1 \(refused\);"
+    ):
+        raise told[1]

@@ -50,6 +50,11 @@ class Absences:
         count = self._wiring.cluster.partition_count(absent.topic) or 0
         return f"topic {absent.topic!r} has {partitions_in_words(count)}, there is no partition {absent.partition}"
 
+    def text(self, place: TopicPartition) -> str | None:
+        """That it is not there, and what to do; None unless metadata says so."""
+        absent = self._absent(place)
+        return None if absent is None else f"{self._text(absent)}: {_advice(absent)}"
+
     def error(self, places: Iterable[TopicPartition], now_ms: int) -> KafkaException | None:
         """What to tell who waits for these, once one of them has been absent for long enough; metadata was asked for meanwhile."""
         updated_ms = self._wiring.cluster.updated_ms
@@ -58,8 +63,7 @@ class Absences:
             since_ms = None if absent is None else self._since_ms.get(absent)
             if absent is None or since_ms is None or updated_ms is None or now_ms - since_ms < ABSENT_MS or updated_ms <= since_ms:
                 continue
-            what = "create it" if absent.partition < 0 else "choose one of those, or give the topic more"
-            text = f"{self._text(absent)}; none has come for {now_ms - since_ms} ms: {what}"
+            text = f"{self._text(absent)}; none has come for {now_ms - since_ms} ms: {_advice(absent)}"
             return UnknownTopicOrPartitionException(text, topic_partition=absent, stored=Stored.NO, api="Metadata")
         return None
 
@@ -76,3 +80,7 @@ class Absences:
     def next_deadline_ms(self, now_ms: int) -> int | None:
         """When the next of them is absent for long enough; those that are already hide no later one."""
         return min((since_ms + ABSENT_MS for since_ms in self._since_ms.values() if since_ms + ABSENT_MS > now_ms), default=None)
+
+
+def _advice(absent: TopicPartition) -> str:
+    return "create it" if absent.partition < 0 else "choose one of those, or give the topic more"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
-from chaffinch.consumer.core.absences import ABSENT_MS
+from chaffinch.consumer.core.absences import ABSENT_MS, Absences
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
 from chaffinch.consumer.core.effects import CompleteCall, FailCall
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
@@ -95,17 +95,22 @@ class Commits:
         membership: Membership,
         finder: CoordinatorFinder,
         watch: TopicWatch,
+        absences: Absences,
         reset_strategy: ResetStrategy,
         fail: Callable[[KafkaException], None],
+        unreachable: Callable[[str], KafkaException],
     ) -> None:
+        """`unreachable` makes the error of a call while no broker answers."""
         self.is_automatic = commits_itself(wiring.settings)
         self._wiring = wiring
         self._subscriptions = subscriptions
         self._membership = membership
         self._finder = finder
         self._watch = watch
+        self._absences = absences
         self._reset_strategy = reset_strategy
         self._fail = fail
+        self._unreachable = unreachable
         self._commits: list[Commit] = []
         self._lookups: list[Lookup] = []
         self._positions_asked: Lookup | None = None
@@ -117,6 +122,11 @@ class Commits:
     def is_busy(self) -> bool:
         """Whether the coordinator is needed."""
         return bool(self._commits or self._lookups)
+
+    @property
+    def topics(self) -> set[str]:
+        """Those of which the coordinator says that it does not know a partition: metadata says why."""
+        return {place.topic for commit in self._commits if commit.unknown_since_ms is not None for place in commit.offsets}
 
     @property
     def is_committing(self) -> bool:
@@ -155,6 +165,8 @@ class Commits:
             return membership.fatal
         if not self._subscriptions.is_automatic or membership.identity.has_generation:
             return None
+        if membership.state in (State.PREPARING, State.JOINING, State.SYNCING) and self._wiring.is_cut_off:
+            return self._unreachable("offsets cannot be committed before this consumer has joined its group")
         if membership.state in (State.PREPARING, State.JOINING, State.SYNCING):
             return RebalanceInProgressException(
                 "offsets cannot be committed while the group rebalances: poll, then commit again", api="OffsetCommit"
@@ -299,6 +311,10 @@ class Commits:
         commit.unknown_since_ms = (commit.unknown_since_ms or now_ms) if is_unknown else None
         has_waited = commit.unknown_since_ms is not None and now_ms - commit.unknown_since_ms >= ABSENT_MS
         is_gone = is_unknown and (commit.is_automatic or has_waited)
+        if is_unknown:
+            self._watch.refresh()
+        if has_waited and error.topic_partition is not None and (text := self._absences.text(error.topic_partition)) is not None:
+            error = exception_for(error.code, message=text, topic_partition=error.topic_partition, stored=Stored.NO, api="OffsetCommit")
         if not commit.retries or is_gone or not (error.code.is_retriable or error.code in ELSEWHERE):
             self._end(commit, error)
             return

@@ -74,13 +74,15 @@ class Group:
         wiring: Wiring,
         subscriptions: Subscriptions,
         watch: TopicWatch,
+        absences: Absences,
         fetcher: Fetcher,
         fail: Callable[[KafkaException], None],
+        unreachable: Callable[[str], KafkaException],
     ) -> None:
         self.finder = CoordinatorFinder(wiring, wiring.settings["group.id"])
         self.membership = Membership(wiring, subscriptions, self.finder, fail)
         strategy = reset_strategy(wiring.settings)
-        self.commits = Commits(wiring, subscriptions, self.membership, self.finder, watch, strategy, fail)
+        self.commits = Commits(wiring, subscriptions, self.membership, self.finder, watch, absences, strategy, fail, unreachable)
         self.rebalance = Rebalance(wiring, subscriptions, self.membership, self.commits, fetcher)
 
 
@@ -97,7 +99,9 @@ class ConsumerCore:
         self.lookups = OffsetLookups(
             self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self.reset_strategy, self._fail
         )
-        self.group = None if settings["group.id"] is None else Group(self.wiring, self.subscriptions, self.watch, self.fetcher, self._fail)
+        self.group: Group | None = None
+        if settings["group.id"] is not None:
+            self.group = Group(self.wiring, self.subscriptions, self.watch, self.absences, self.fetcher, self._fail, self.unreachable)
         self.topic_calls = TopicCalls(self.wiring, self.watch, self.absences, self.unreachable)
         self.next_deadline_ms: int | None = None
         self._errors: deque[KafkaException] = deque()
@@ -142,7 +146,7 @@ class ConsumerCore:
         if self._lost_since_ms is None:
             self._lost_since_ms = now_ms
         waited_ms, addresses = now_ms - self._lost_since_ms, self.wiring.known_addresses
-        if waited_ms >= LOST_SAID_AFTER_MS and not self._is_loss_said and all(map(self.wiring.attempts.failures, addresses)):
+        if waited_ms >= LOST_SAID_AFTER_MS and not self._is_loss_said and self.wiring.is_cut_off:
             self._is_loss_said = True
             self.wiring.report(f"{self.wiring.attempts.describe(addresses, waited_ms)}; the consumer goes on trying")
 
@@ -237,6 +241,7 @@ class ConsumerCore:
 
     def _watch_topics(self) -> None:
         topics = self._topics_polled() | self.lookups.topics | self.topic_calls.topics
+        topics |= set() if self.group is None else self.group.commits.topics
         self.watch.use(topics, all_topics=self.subscriptions.kind is Kind.PATTERN)
 
     def _topics_polled(self) -> set[str]:
@@ -282,10 +287,10 @@ class ConsumerCore:
 
     def unreachable(self, text: str) -> KafkaException:
         """A time-out, with what is known of why."""
-        if self.wiring.cluster.updated_ms is None:
-            text = f"{text}: {self.wiring.attempts.describe(self.wiring.known_addresses, 0).partition('; tried')[0]}"
         cause = self.watch.last_error or (None if self.group is None else self.group.finder.last_error)
-        if self.wiring.cluster.updated_ms is not None and cause is not None:
+        if self.wiring.cluster.updated_ms is None or self.wiring.is_cut_off:
+            text = f"{text}: {self.wiring.attempts.describe(self.wiring.known_addresses, 0).partition('; tried')[0]}"
+        elif cause is not None:
             text = f"{text}; the last error was {cause.name}: {cause.message}"
         error = TimeoutException(text, stored=Stored.NO)
         error.__cause__ = cause

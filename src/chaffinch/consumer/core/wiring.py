@@ -56,6 +56,11 @@ class Wiring:
         """The cluster's brokers, and where it was first looked for."""
         return self.bootstrap.candidates()
 
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether none of the brokers could be reached when that was tried last."""
+        return all(map(self.attempts.failures, self.known_addresses))
+
     def any_address(self, now_ms: int) -> Address | None:
         """A broker to ask; None while all have to wait after a failure."""
         return self.attempts.pick(self.known_addresses, now_ms)
