@@ -195,19 +195,34 @@ def test_certificates_that_are_wrong_in_one_thing(server: str, text: str, certif
         assert (unchecked is None) is (server == "elsewhere"), "only the name may be left unchecked"
 
 
-@pytest.mark.parametrize("theirs", ["PLAINTEXT", *PROTOCOLS])
-@pytest.mark.parametrize("ours", ["PLAINTEXT", *PROTOCOLS])
-def test_protocols_that_differ_end_with_a_hint(
-    ours: str, theirs: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates
-) -> None:
-    broker = brokers[theirs]
-    network = Network(ConnectionSettings.of(ADMIN_TABLE.parse(options_for(broker, certificates, ours))))
+def ask(broker: EmbeddedBroker, options: Mapping[str, Any]) -> Answered | Failed:
+    """What becomes of one request to a broker at 127.0.0.1, whatever bootstrap.servers is."""
+    network = Network(ConnectionSettings.of(ADMIN_TABLE.parse(options)))
     network.send(Address("127.0.0.1", port_of(broker)), MetadataRequest(topics=[]), "t")
     events: list[Any] = []
     while not any(isinstance(event, Answered | Failed) for event in events):
         events += network.poll(1_000)
     network.close()
     (outcome,) = [event for event in events if isinstance(event, Answered | Failed)]
+    return outcome
+
+
+@pytest.mark.parametrize("given", ["127.0.0.1", "localhost"])
+def test_who_told_the_address_that_a_certificate_does_not_fit(given: str, certificates: Certificates) -> None:
+    with broker_of(certificates, "SSL", ssl_keystore_location=certificates.elsewhere) as broker:
+        options = options_for(broker, certificates, "SSL", **{"bootstrap.servers": f"{given}:{port_of(broker)}"})
+        outcome = ask(broker, options)
+    assert isinstance(outcome, Failed)
+    told = outcome.reason.endswith("; this address was told by the broker (advertised), not given in bootstrap.servers")
+    assert told is (given != "127.0.0.1")
+
+
+@pytest.mark.parametrize("theirs", ["PLAINTEXT", *PROTOCOLS])
+@pytest.mark.parametrize("ours", ["PLAINTEXT", *PROTOCOLS])
+def test_protocols_that_differ_end_with_a_hint(
+    ours: str, theirs: str, brokers: Mapping[str, EmbeddedBroker], certificates: Certificates
+) -> None:
+    outcome = ask(brokers[theirs], options_for(brokers[theirs], certificates, ours))
     if ours == theirs:
         assert isinstance(outcome, Answered)
     elif (ours, theirs) in {("SASL_PLAINTEXT", "PLAINTEXT"), ("SASL_SSL", "SSL")}:

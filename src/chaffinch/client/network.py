@@ -231,7 +231,10 @@ class Network:
     def _refusal(self, transport: _Transport, failure: SocketFailed) -> AuthenticationException | None:
         # With TLS 1.3 a broker looks at our certificate when for us the handshake is done already.
         if failure.is_refusal and not transport.connection.is_negotiated:
-            return SslAuthenticationException(f"{transport.connection.address}: {failure}")
+            address, given = transport.connection.address, self._settings.given_addresses
+            is_told = bool(given) and address._replace(lane=0) not in given
+            told = "; this address was told by the broker (advertised), not given in bootstrap.servers" if is_told else ""
+            return SslAuthenticationException(f"{address}: {failure}{told}")
         return None
 
     def _finish_connecting(self, transport: _Transport, _mask: int) -> None:

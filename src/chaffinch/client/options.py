@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from chaffinch.client.addresses import Address, parse_bootstrap_servers
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.bootstrap import RECOVERY_OPTIONS
 from chaffinch.client.security import PLAINTEXT, SECURITY_OPTIONS, Security
@@ -106,6 +107,8 @@ class ConnectionSettings:
     send_buffer_bytes: int = SEND_BUFFER_BYTES
     receive_buffer_bytes: int = -1
     security: Security = PLAINTEXT
+    given_addresses: frozenset[Address] = frozenset()
+    """Those of bootstrap.servers; every other one was told by a broker."""
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -119,6 +122,7 @@ class ConnectionSettings:
             send_buffer_bytes=settings["send.buffer.bytes"],
             receive_buffer_bytes=settings["receive.buffer.bytes"],
             security=Security.of(settings),
+            given_addresses=frozenset(parse_bootstrap_servers(settings["bootstrap.servers"])),
         )
 
     @property
