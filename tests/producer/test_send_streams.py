@@ -124,6 +124,18 @@ def test_a_stream_that_fails_half_way_says_how_many_rows_are_sent(broker: Embedd
         assert broker.read("orders").num_rows == count > 0
 
 
+@pytest.mark.parametrize("failure", [ValueError("b"), KeyError("k"), KeyboardInterrupt()], ids=type)
+def test_a_stream_that_fails_before_any_row_was_sent_says_so(producer: Producer, failure: BaseException) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches(5, 10)
+        raise failure
+
+    with pytest.raises(type(failure)) as raised:
+        producer.send_table("orders", reader(failing()))
+    assert raised.value is failure
+    assert failure.__notes__ == ["0 rows before this were handed over"]
+
+
 def test_a_table_goes_piece_by_piece(broker: EmbeddedBroker) -> None:
     """The first rows are on their way before the last ones are looked at; where one of those raises, that is said."""
 

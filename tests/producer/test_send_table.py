@@ -121,7 +121,7 @@ def test_rows_that_can_never_be_sent(broker: EmbeddedBroker, producer: Producer)
     assert [(row["row"], row["error"]) for row in result.rejected.to_pylist()] == [
         (1, "MESSAGE_TOO_LARGE"),
         (2, "INVALID_TIMESTAMP"),
-        (3, "REQUEST_TIMED_OUT"),
+        (3, "UNKNOWN_TOPIC_OR_PARTITION"),
     ]
     assert isinstance(result.errors()[1], RecordTooLargeException)
     assert "there is no partition 9" in str(result.errors()[3])

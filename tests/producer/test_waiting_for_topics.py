@@ -11,6 +11,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import TimeoutException, UnknownTopicOrPartitionException
+from chaffinch.producer.door import Door
 
 Make = Callable[..., Producer]
 BLOCK_MS = 300
@@ -80,3 +81,44 @@ def test_what_is_there_is_not_waited_for(producer_of: Make, strict_broker: Embed
     with producer_of(strict_broker) as producer:
         assert producer.send("orders", b"v", partition=2).result(20).offset == 0
     assert not caplog.records
+
+
+@pytest.mark.parametrize("option", ["max_block_ms", "retry_unknown_topic_partition_ms"])
+def test_each_row_is_told_its_own_partition_and_the_code_is_the_cause_s(
+    producer_of: Make, strict_broker: EmbeddedBroker, option: str
+) -> None:
+    with producer_of(strict_broker, **{option: BLOCK_MS}) as producer:
+        result = producer.send_table("orders", pa.table({"value": ["a", "b", "c"], "partition": [71, 75, 0]})).result(20)
+    assert result.written == 1
+    rejected = result.rejected.to_pylist()
+    assert [row["partition"] for row in rejected] == [71, 75]
+    for row in rejected:
+        assert f"topic 'orders' has 3 partitions, there is no partition {row['partition']}" in row["message"]
+        assert (row["code"], row["error"], row["group"]) == (3, "UNKNOWN_TOPIC_OR_PARTITION", "RefreshRetriable")
+        error = result.errors()[row["row"]]
+        assert type(error) is (TimeoutException if option == "max_block_ms" else UnknownTopicOrPartitionException)
+
+
+def test_topics_of_a_table_are_waited_for_together(
+    producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when a stream comes to one of them again: since the first one was asked for."""
+    since: list[tuple[str, Any]] = []
+    wait = Door.wait_for_topic
+
+    def watched(door: Door, topic: str, partition: int | None, record_of: Any, started_ms: int | None = None) -> Any:
+        since.append((topic, started_ms))
+        return wait(door, topic, partition, record_of, started_ms)
+
+    monkeypatch.setattr(Door, "wait_for_topic", watched)
+    names = [f"nowhere-{number}" for number in range(8)]
+    batch = pa.record_batch({"value": ["v"] * 9, "topic": [*names, "orders"], "partition": [0] * 9})
+    with producer_of(strict_broker, max_block_ms=BLOCK_MS, batch_size=1) as producer:
+        producer.partitions_for("orders")
+        since.clear()
+        result = producer.send_table(None, pa.RecordBatchReader.from_batches(batch.schema, [batch, batch])).result(20)
+    assert (result.written, result.rejected_count) == (2, 16)
+    assert set(result.rejected.column("error").to_pylist()) == {"UNKNOWN_TOPIC_OR_PARTITION"}
+    assert [topic for topic, _ in since] == names * 2
+    assert len({started_ms for _, started_ms in since}) == 1
+    assert None not in dict(since).values()

@@ -7,7 +7,7 @@ they return None when the record may go in, else why it does not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -122,12 +122,21 @@ class Door:
                 return self.handler.too_large(record_of, error, may_drop=option == "max.request.size")
         return None
 
-    def wait_for_topic(self, topic: str, partition: int | None, record_of: Callable[[], ProducerRecord] | None) -> Stop | None:
-        """Wait until the topic, and the partition, are known. Without a record there is nothing to ask the exception handler about."""
+    def ask_for_topics(self, topics: Iterable[str]) -> None:
+        """Let all of them be asked for at once, before the waits for each."""
+        for topic in topics:
+            if arguments.illegal_topic(topic) is None:
+                self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
+
+    def wait_for_topic(
+        self, topic: str, partition: int | None, record_of: Callable[[], ProducerRecord] | None, started_ms: int | None = None
+    ) -> Stop | None:
+        """Wait until the topic, and the partition, are known. Without a record there is nothing to ask the exception handler about.
+        `started_ms`: since when it is asked for, if not since now."""
         illegal = arguments.illegal_topic(topic)
         if illegal is not None:
             return illegal
-        search = _Search(topic=topic, partition=partition, started_ms=self.clock.now_ms())
+        search = _Search(topic=topic, partition=partition, started_ms=self.clock.now_ms() if started_ms is None else started_ms)
         self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
         while True:
             with self.lock:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from chaffinch.errors import KafkaException, group_of
+from chaffinch.errors import KafkaException, TimeoutException, UnknownTopicOrPartitionException, group_of
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.futures import RecordFuture
 
@@ -86,17 +86,22 @@ class SendTableResult:
 
     @cached_property
     def rejected(self) -> pa.Table:
-        """row, topic, partition, code, error, message, group, stored of each row rejected, in the table's order."""
+        """row, topic, partition, code, error, message, group, stored of each row rejected, in the table's order.
+
+        Where a wait for a topic or partition that is not there timed out, code, error and group are UNKNOWN_TOPIC_OR_PARTITION's: those
+        of the cause. `errors` has the TimeoutException.
+        """
         places = {row: part.topic_partition for part in self._rejected for row in part.each()}
         entries = sorted(self.errors().items())
+        told = [_told(error) for _, error in entries]
         columns: dict[str, list[Any]] = {
             "row": [row for row, _ in entries],
             "topic": [places[row].topic for row, error in entries],
             "partition": [places[row].partition for row, error in entries],
-            "code": [error.code.number for row, error in entries],
-            "error": [error.name for row, error in entries],
+            "code": [error.code.number for error in told],
+            "error": [error.name for error in told],
             "message": [error.message for row, error in entries],
-            "group": [group_of(error).value for row, error in entries],
+            "group": [group_of(error).value for error in told],
             "stored": [error.stored.value for row, error in entries],
         }
         return pa.table(columns, schema=REJECTED_SCHEMA)
@@ -108,6 +113,12 @@ class SendTableResult:
     def __repr__(self) -> str:
         dropped = f", dropped={len(self.dropped)}" if self.dropped else ""
         return f"SendTableResult(written={self.written}, rejected={self.rejected_count}{dropped})"
+
+
+def _told(error: KafkaException) -> KafkaException:
+    """The error that a row's code and group are those of."""
+    cause = error.__cause__
+    return cause if isinstance(error, TimeoutException) and isinstance(cause, UnknownTopicOrPartitionException) else error
 
 
 class TableOutcome:

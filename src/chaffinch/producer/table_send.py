@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from chaffinch.errors import InvalidTimestampException, KafkaException, Stored
+from chaffinch.errors import InvalidTimestampException, KafkaException, Stored, UnknownTopicOrPartitionException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.batches import ProducerBatch
@@ -31,6 +31,29 @@ Rows = npt.NDArray[np.int64]
 NO_PARTITION = -1
 
 
+class _Share(NamedTuple):
+    """The rows of a piece for one topic, and the partitions they ask for, if any does (-1: none)."""
+
+    topic: str
+    rows: Rows
+    asked: Rows | None
+
+    @property
+    def highest(self) -> int:
+        return NO_PARTITION if self.asked is None else int(self.asked.max())
+
+
+class _Waited(NamedTuple):
+    """What came of waiting: why no row of a topic can be sent, and why none to partitions that it has not."""
+
+    stop: Stop | None
+    beyond: Stop | None
+    waited_ms: int
+
+
+NOT_WAITED = _Waited(None, None, 0)
+
+
 def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, timestamp_default_ms: int) -> RecordFuture[SendTableResult]:
     """All rows of a table; the future has the outcome of each. InvalidColumn and TypeError for what is no table of records.
 
@@ -43,9 +66,8 @@ def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, time
         for piece in pieces:
             if piece.num_rows:
                 sending.send(topic, read_table(piece, timestamp_default_ms, sending.outcome.row_count))
-    except Exception as failure:
-        if sending.handed_over:
-            failure.add_note(f"{sending.handed_over} rows before this were handed over, and are sent")
+    except BaseException as failure:
+        failure.add_note(f"{sending.handed_over} rows before this were handed over{', and are sent' if sending.handed_over else ''}")
         raise
     finally:
         sending.outcome.complete()
@@ -59,50 +81,81 @@ class _Sending:
         self.outcome = TableOutcome(door.new_future())
         self.handed_over = 0
         """Rows that are on their way."""
+        self._lacking_since_ms: dict[str, int] = {}
+        """Topics waited for in vain, so that a stream does not wait again for each of its pieces."""
         limits = (batch_bytes, door.request_bytes_max, door.core.accumulator.memory_bytes)
         self.batch_bytes = max(1, min(limits) - BATCH_OVERHEAD_BYTES)
         self._record_bytes_max = min(limits[1:]) - BATCH_OVERHEAD_BYTES
         self._door = door
 
     def send(self, topic: str | None, parts: TableParts) -> None:
-        """All rows of one piece."""
-        by_topic = list(rows_by_topic(parts.topics, topic, parts.columns.count, self.outcome.row_count))
+        """All rows of one piece: first those that can go at once, then those whose topics or partitions are to be waited for."""
+        shares = [
+            _Share(name, rows, None if parts.partitions is None else parts.partitions[rows])
+            for name, rows in rows_by_topic(parts.topics, topic, parts.columns.count, self.outcome.row_count)
+            if len(rows)
+        ]
         first = self.outcome.add(parts.columns.count)
-        for name, rows in by_topic:
-            if len(rows):
-                self._send_rows(name, parts, rows, first)
+        lacking = {share.topic: share for share in shares if self._is_lacking(share)}
+        for share in shares:
+            if share.topic not in lacking:
+                self._send_share(share, parts, first, NOT_WAITED)
+        for share, waited in zip(lacking.values(), self._wait_for(list(lacking.values()), parts), strict=True):
+            self._send_share(share, parts, first, waited)
 
-    def _send_rows(self, topic: str, parts: TableParts, rows: Rows, first: int) -> None:
+    def _is_lacking(self, share: _Share) -> bool:
+        """Whether its topic, or a partition that it asks for, is not known."""
+        with self._door.lock:
+            if self._door.refusal("send_table") is not None:
+                return False
+            count = self._door.core.wiring.cluster.partition_count(share.topic)
+        return count is None or count <= share.highest
+
+    def _wait_for(self, lacking: list[_Share], parts: TableParts) -> list[_Waited]:
+        """Wait for all of them together: each is asked for from the beginning on."""
+        door, now_ms = self._door, self._door.clock.now_ms()
+        door.ask_for_topics([share.topic for share in lacking])
+        found = []
+        for share in lacking:
+            since_ms = self._lacking_since_ms.setdefault(share.topic, now_ms)
+            # One answer for all of them: the first row stands for the topic, the first one for the highest partition for its like.
+            stop = door.wait_for_topic(
+                share.topic, None, _record_of(share.topic, parts.columns, parts.partitions, int(share.rows[0])), since_ms
+            )
+            beyond: Stop | None = None
+            if stop is None and self._is_lacking(share):
+                assert share.asked is not None, "it asks for a partition"
+                row = int(share.rows[share.asked.argmax()])
+                record_of = _record_of(share.topic, parts.columns, parts.partitions, row)
+                beyond = door.wait_for_topic(share.topic, share.highest, record_of, since_ms)
+            if stop is None and beyond is None:
+                del self._lacking_since_ms[share.topic]
+            found.append(_Waited(stop, beyond, door.clock.now_ms() - since_ms))
+        return found
+
+    def _send_share(self, share: _Share, parts: TableParts, first: int, waited: _Waited) -> None:
         """The rows of one topic; `first` is the number of the piece's first row in the table."""
-        door, cluster = self._door, self._door.core.wiring.cluster
-        columns = parts.columns if len(rows) == parts.columns.count else parts.columns.take(rows)
-        asked = None if parts.partitions is None else parts.partitions[rows]
+        door, cluster, topic, rows = self._door, self._door.core.wiring.cluster, share.topic, share.rows
         with door.lock:
-            stop: Stop | None = door.refusal("send_table")
+            stop: Stop | None = door.refusal("send_table") or waited.stop
             partition_count = cluster.partition_count(topic)
-        while stop is None and partition_count is None:  # Again only for a topic that goes just when it has come.
-            # One answer for all of them: the first row stands for the topic.
-            stop = door.wait_for_topic(topic, None, _record_of(topic, columns, asked, 0))
+        while stop is None and partition_count is None:  # Only for a topic that goes just when it has come.
+            stop = door.wait_for_topic(topic, None, _record_of(topic, parts.columns, parts.partitions, int(rows[0])))
             partition_count = cluster.partition_count(topic)
         if stop is not None:
             self._stop(rows + first, TopicPartition(topic, NO_PARTITION), stop)
             return
         assert partition_count is not None, "it is known, or there is a reason to stop"
-        beyond: Stop | None = None
-        if asked is not None and int(asked.max()) >= partition_count:
-            # The topic may have grown; rows for partitions that it really has not are set aside below.
-            beyond = door.wait_for_topic(topic, int(asked.max()), _record_of(topic, columns, asked, int(asked.argmax())))
-            partition_count = cluster.partition_count(topic) or partition_count
+        columns = parts.columns if len(rows) == parts.columns.count else parts.columns.take(rows)
         for start, stop_row in pairwise(piece_bounds(columns, partition_count, self.batch_bytes)):
             piece = slice(start, stop_row)
-            asked_here = None if asked is None else asked[piece]
-            self._send_piece(topic, columns.slice(start, stop_row), rows[piece] + first, asked_here, partition_count, beyond)
+            asked_here = None if share.asked is None else share.asked[piece]
+            self._send_piece(topic, columns.slice(start, stop_row), rows[piece] + first, asked_here, partition_count, waited)
 
     def _send_piece(
-        self, topic: str, columns: RecordColumns, numbers: Rows, asked: Rows | None, partition_count: int, beyond: Stop | None
+        self, topic: str, columns: RecordColumns, numbers: Rows, asked: Rows | None, partition_count: int, waited: _Waited
     ) -> None:
-        """Neighbouring rows of one topic. `numbers`: in the table. `partition_count`: what was known of it. `beyond`: why not to partitions
-        that the topic has not."""
+        """Neighbouring rows of one topic. `numbers`: in the table. `partition_count`: what was known of it."""
         door = self._door
         with door.lock:
             # It may grow while a table is sent; should it be deleted, its rows hear of that like records that wait already.
@@ -119,7 +172,7 @@ class _Sending:
                 partitions = np.where(asked >= 0, asked, partitions)
         bad = (sizes > self._record_bytes_max) | (columns.timestamps < 0) | (partitions >= partition_count)
         if bad.any():
-            self._set_aside(topic, columns, numbers, partitions, sizes, partition_count, np.flatnonzero(bad), beyond)
+            self._set_aside(topic, columns, numbers, partitions, sizes, partition_count, np.flatnonzero(bad), waited)
             good = np.flatnonzero(~bad)
             columns, numbers, partitions, sizes = columns.take(good), numbers[good], partitions[good], sizes[good]
         for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes, sizes):
@@ -134,13 +187,13 @@ class _Sending:
         sizes: Rows,
         partition_count: int,
         bad: Rows,
-        beyond: Stop | None,
+        waited: _Waited,
     ) -> None:
-        """Stop rows that cannot be sent whatever the broker says, `bad` by index. `beyond`: why not to partitions it has not."""
+        """Stop rows that cannot be sent whatever the broker says, `bad` by index."""
         for index in bad:
             place = TopicPartition(topic, int(partitions[index]))
             if partitions[index] >= partition_count:
-                stop = beyond or self._door.core.reasons.waited_in_vain(topic, place.partition, 0)
+                stop = self._beyond(place, waited)
             elif sizes[index] > self._record_bytes_max:
                 found = self._door.too_large(int(sizes[index]), _record_of(topic, columns, partitions, int(index)))
                 assert found is not None, "a record above the limit is stopped"
@@ -151,6 +204,20 @@ class _Sending:
                 text = f"timestamp {columns.timestamps[index]} ms lies before 1970"
                 stop = InvalidTimestampException(text, topic_partition=place, stored=Stored.NO, api="Produce")
             self._stop(rows[index : index + 1], place, stop)
+
+    def _beyond(self, place: TopicPartition, waited: _Waited) -> Stop:
+        """Why not to a partition that the topic has not: what was heard of the highest one, with this one's own number."""
+        stop, reasons = waited.beyond, self._door.core.reasons
+        if isinstance(stop, UnknownTopicOrPartitionException):
+            own: KafkaException | None = reasons.unknown_topic(place.topic, place.partition, 0)
+        elif stop is None or (isinstance(stop, KafkaException) and isinstance(stop.__cause__, UnknownTopicOrPartitionException)):
+            return reasons.waited_in_vain(place.topic, place.partition, waited.waited_ms)
+        else:
+            return stop
+        if own is None:
+            return stop
+        own.__cause__ = stop.__cause__
+        return own
 
     def _send_run(self, topic: str, run: Run) -> None:
         place, door = TopicPartition(topic, run.partition), self._door
