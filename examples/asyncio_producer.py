@@ -45,5 +45,8 @@ if __name__ == "__main__":
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("topic")
     chosen = parser.parse_args()
-    for outcome in asyncio.run(main(chosen.bootstrap_server, chosen.topic, [b"one", b"two", b"three"])):
+    outcomes = asyncio.run(main(chosen.bootstrap_server, chosen.topic, [b"one", b"two", b"three"]))
+    for outcome in outcomes:
         print(outcome)
+    failed = sum(isinstance(outcome, KafkaException) for outcome in outcomes)
+    print(f"{chosen.topic}: {len(outcomes) - failed} written, {failed} failed")

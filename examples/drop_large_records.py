@@ -4,6 +4,8 @@ Reads `input-topic` and writes to `output-topic` a large record for each that as
 with what was written. Without the handler the first large record would fail the transaction.
 
     python -m examples.drop_large_records --bootstrap-server localhost:9092
+
+It ends when --count records have been read, or none has come for a minute.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ def asks_for_a_large_one(record: ConsumerRecord) -> bool:
 
 
 def run(bootstrap_servers: str, wait_s: float, count: int) -> None:
-    """Until `count` records have been read, or none has come for `wait_s`."""
+    """Read until `count` records have been read, or none has come for `wait_s`."""
+    print(f"reading input-topic, until {count} records have come or none has for {wait_s:g} s", flush=True)
+    read = dropped = 0
     servers = {"bootstrap.servers": bootstrap_servers}
     handler = {"custom.exception.handler.class": DropLargeRecords}
     reading = {"group.id": "example-1", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
@@ -46,21 +50,25 @@ def run(bootstrap_servers: str, wait_s: float, count: int) -> None:
     ):
         producer.init_transactions()
         consumer.subscribe(["input-topic"])
-        while count > 0 and (records := consumer.poll(wait_s)):
-            count -= len(records)
+        while read < count and (records := consumer.poll(wait_s)):
+            read += len(records)
             try:
                 producer.begin_transaction()
                 offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+                futures = []
                 for record in records:
                     sent = producer.send("output-topic", LARGE if asks_for_a_large_one(record) else NORMAL)
+                    futures.append(sent)
                     has_failed = sent.done() and sent.exception() is not None
                     if not has_failed:
                         offsets[record.topic_partition] = OffsetAndMetadata(record.offset + 1)
                 producer.send_offsets_to_transaction(offsets, consumer.group_metadata())
                 producer.commit_transaction()
+                dropped += sum(future.result().dropped for future in futures)
             except KafkaException:
                 producer.abort_transaction()
                 raise
+    print(f"{read} records read: {read - dropped} written to output-topic, {dropped} too large and dropped")
 
 
 def run_without_transactions(bootstrap_servers: str, values: list[bytes]) -> list[bool]:

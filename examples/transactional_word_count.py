@@ -96,10 +96,11 @@ def positions_after(lines: Iterable[ConsumerRecord]) -> dict[TopicPartition, Off
     return {line.topic_partition: OffsetAndMetadata(line.offset + 1) for line in lines}
 
 
-def run(bootstrap_servers: str, idle_s: float) -> None:
-    """Count until nothing has come for a while. Raises InvalidConfigurationException: then somebody has to look."""
+def run(bootstrap_servers: str, idle_s: float) -> int:
+    """Count until nothing comes for a while; how many lines there were. Raises InvalidConfigurationException: then somebody has to look."""
     application = WordCount(bootstrap_servers)
     is_started = False
+    total = 0
     while True:
         try:
             try:
@@ -107,6 +108,7 @@ def run(bootstrap_servers: str, idle_s: float) -> None:
                     application.start()
                     is_started = True
                 count = application.round(idle_s)
+                total += count
                 if count:
                     print(f"committed {count} lines", flush=True)
                 elif application.is_at_end():
@@ -123,6 +125,7 @@ def run(bootstrap_servers: str, idle_s: float) -> None:
             application.close()
             application, is_started = WordCount(bootstrap_servers), False
     application.close()
+    return total
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -131,7 +134,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--idle-seconds", type=float, default=60.0)
     chosen = parser.parse_args(arguments)
     try:
-        run(chosen.bootstrap_server, chosen.idle_seconds)
+        total = run(chosen.bootstrap_server, chosen.idle_seconds)
+        print(f"committed {total} lines in all", flush=True)
     except errors.InvalidConfigurationException as error:
         print(f"stop: {type(error).__name__}: {error}", flush=True)
         return 1

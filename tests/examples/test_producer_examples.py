@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import runpy
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,11 +35,15 @@ class TestExample1:
     """ "In this example we expect that the producer follows the custom handler and does not fail. It may make a batch of normal records
     and commit the transaction successfully."""
 
-    def test_in_transactions(self, broker: EmbeddedBroker) -> None:
+    def test_in_transactions(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             for value in (b"normal", b"large", b"normal", b"large", b"large"):
                 producer.send("input-topic", value)
         drop_large_records.run(broker.bootstrap_servers, LATEST_S, 5)
+        assert capsys.readouterr().out.splitlines() == [
+            "reading input-topic, until 5 records have come or none has for 20 s",
+            "5 records read: 2 written to output-topic, 3 too large and dropped",
+        ]
         assert values(broker, "output-topic") == [NORMAL, NORMAL]
         # Everything that was read is done with: another run of the group finds nothing.
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
@@ -90,6 +96,14 @@ class TestAsyncio:
         outcomes = asyncio.run(asyncio_producer.main(broker.bootstrap_servers, "output-topic", sent))
         assert [outcome.offset for outcome in outcomes if isinstance(outcome, RecordMetadata)] == list(range(2_500))
         assert values(broker, "output-topic") == sent
+
+    def test_it_sums_up(self, broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "argv", ["asyncio_producer", "--bootstrap-server", broker.bootstrap_servers, "latest"])
+        monkeypatch.delitem(sys.modules, "examples.asyncio_producer")
+        for counts in ("3 written, 0 failed", "0 written, 3 failed"):
+            runpy.run_module("examples.asyncio_producer", run_name="__main__")
+            assert capsys.readouterr().out.splitlines()[-1] == f"latest: {counts}"
+            broker.faults.add(api="Produce", error="TOPIC_AUTHORIZATION_FAILED")
 
     def test_errors_are_raised_where_it_is_awaited(self, broker: EmbeddedBroker) -> None:
         async def send() -> None:

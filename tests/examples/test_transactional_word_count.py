@@ -100,9 +100,11 @@ def test_faults(
         # Whoever was asked to look has given the permission.
         assert main(["--bootstrap-server", broker.bootstrap_servers, "--idle-seconds", str(IDLE_S)]) == 0
     else:
-        run(broker.bootstrap_servers, IDLE_S)
+        assert run(broker.bootstrap_servers, IDLE_S) == 250
     assert counted(broker) == truth
-    said = {line.partition(":")[0] for line in capsys.readouterr().out.splitlines() if not line.startswith("committed")}
+    lines_said = capsys.readouterr().out.splitlines()
+    assert reaction != "stop" or lines_said[-1].endswith("lines in all")
+    said = {line.partition(":")[0] for line in lines_said if not line.startswith("committed")}
     assert said == ({reaction} if reaction in ("abort", "restart") else set())
 
 
