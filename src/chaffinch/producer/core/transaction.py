@@ -29,18 +29,15 @@ from chaffinch.errors import (
 from chaffinch.errors.codes import Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
-from chaffinch.producer.core import events
+from chaffinch.producer.core import events, transaction_errors
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report
-from chaffinch.producer.core.errors_again import AnyError, again, as_abortable, as_commit_failed, as_fatal, with_message
+from chaffinch.producer.core.errors_again import AnyError, again, as_abortable, as_commit_failed, as_fatal
 from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
 from chaffinch.producer.core.transaction_requests import TALKS_TO, Step, Transactional, code_of, partition_codes
 from chaffinch.producer.records import GroupMetadata
 
 # While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.
 CONCURRENT_WAIT_MS: Final = 20
-# How a producer hears that the coordinator has given its id, or its epoch, to somebody else: another producer, or nobody after a time-out.
-FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})
-FENCED_ADVICE: Final = "producers that are to live side by side need an id each"
 # What changes a transaction, and must not be taken for a part of the next one.
 CHANGING_STEPS: Final = frozenset({Step.ADD_PARTITIONS, Step.ADD_OFFSETS, Step.COMMIT_OFFSETS, Step.END})
 # What an abort needs; any other request was made for the transaction that is being given up.
@@ -190,19 +187,9 @@ class TransactionManager:
         return self._fail_abortably(error)
 
     def explained(self, error: AnyError) -> AnyError:
-        """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long. Who asks for
-        too long a time is told for which."""
-        if error.code is codes.INVALID_TRANSACTION_TIMEOUT:
-            return with_message(error, f"transaction.timeout.ms={self._timeout_ms} exceeds the broker's transaction.max.timeout.ms")
-        if error.code not in FENCED_CODES or error.message.endswith(FENCED_ADVICE):
-            return error
-        open_ms = self.now_ms - self._opened_ms if self._is_started else 0
-        why = f"another producer with transactional.id {self._transactional_id!r} took over"
-        if self._is_started:
-            aborted = "the broker has aborted it, or " if open_ms >= self._timeout_ms else ""
-            why = f"the transaction was open for {open_ms / 1000:.1f} s, transaction.timeout.ms is {self._timeout_ms}: {aborted}{why}"
-        said = "" if error.message == error.code.text else f"{error.message.rstrip('.')}; "
-        return with_message(error, f"{said}{why}; {FENCED_ADVICE}")
+        """The error with what is known here of why."""
+        open_ms = self.now_ms - self._opened_ms if self._is_started else None
+        return transaction_errors.explained(error, self._transactional_id, self._timeout_ms, open_ms)
 
     def next_step(self, now_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
         """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequences are used up for nothing."""
@@ -330,20 +317,9 @@ class TransactionManager:
                 error.__cause__ = cause
                 effects.append(FailCall(call=waiting.call, error=error))
         for entry in [entry for entry in self._offsets if entry.waiting.deadline_ms <= now_ms][:1]:
-            effects += self._fail_abortably(self._offsets_late(entry, unreachable() or self.last_error))
+            cause = unreachable() or self.last_error
+            effects += self._fail_abortably(transaction_errors.offsets_late(entry.group.group_id, entry.offsets, self._block_ms, cause))
         return effects
-
-    def _offsets_late(self, entry: _Offsets, cause: KafkaException | None) -> KafkaException:
-        group_id, places = entry.group.group_id, sorted(entry.offsets)
-        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        why = ""
-        if cause is not None:
-            place = "" if cause.topic_partition is None else f" for {cause.topic_partition}"
-            why = f"; the last answer{place} was {cause.name}: {cause.message.rstrip('.')}"
-        text = f"the offsets of group {group_id!r} for {places[0]}{more} were not accepted within max.block.ms, {self._block_ms} ms{why}"
-        late = TimeoutException(text)
-        late.__cause__ = cause
-        return late
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Nothing can be asked any more: every caller fails."""

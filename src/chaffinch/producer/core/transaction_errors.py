@@ -1,0 +1,45 @@
+"""What a transactional producer says of a refusal beyond the broker's words: the figures, and what else can have led to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from chaffinch.errors import KafkaException, TimeoutException, codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.errors_again import AnyError, with_message
+
+# How a producer hears that the coordinator has given its id, or its epoch, to somebody else: another producer, or nobody after a time-out.
+FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})
+FENCED_ADVICE: Final = "producers that are to live side by side need an id each"
+
+
+def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: int | None) -> AnyError:
+    """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long. Who asks for
+    too long a time is told for which. Any other error is returned as it is. `open_ms`: since when the broker knows of the transaction;
+    None when it knows of none."""
+    if error.code is codes.INVALID_TRANSACTION_TIMEOUT:
+        return with_message(error, f"transaction.timeout.ms={timeout_ms} exceeds the broker's transaction.max.timeout.ms")
+    if error.code not in FENCED_CODES or error.message.endswith(FENCED_ADVICE):
+        return error
+    why = f"another producer with transactional.id {transactional_id!r} took over"
+    if open_ms is not None:
+        aborted = "the broker has aborted it, or " if open_ms >= timeout_ms else ""
+        why = f"the transaction was open for {open_ms / 1000:.1f} s, transaction.timeout.ms is {timeout_ms}: {aborted}{why}"
+    said = "" if error.message == error.code.text else f"{error.message.rstrip('.')}; "
+    return with_message(error, f"{said}{why}; {FENCED_ADVICE}")
+
+
+def offsets_late(group_id: str, offsets: Iterable[TopicPartition], block_ms: int, cause: KafkaException | None) -> TimeoutException:
+    """Offsets that were not taken into the transaction in time; `cause` is the last answer."""
+    first, *others = sorted(offsets)
+    more = f" and {len(others)} more" if others else ""
+    why = ""
+    if cause is not None:
+        place = "" if cause.topic_partition is None else f" for {cause.topic_partition}"
+        why = f"; the last answer{place} was {cause.name}: {cause.message.rstrip('.')}"
+    late = TimeoutException(
+        f"the offsets of group {group_id!r} for {first}{more} were not accepted within max.block.ms, {block_ms} ms{why}"
+    )
+    late.__cause__ = cause
+    return late
