@@ -52,6 +52,15 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
         (["nodes", "list"], "option --control is missing (or the variable CHAFFINCH_CONTROL)"),
         (["consume", "--topic"], "option '--topic' requires an argument"),
         (["consume", "--nowhere"], "no such option: --nowhere"),
+        (
+            ["--bootstrap-server", "b:1", "topics", "list"],
+            "no such option: --bootstrap-server before the command: options go after it, as in chaffinch COMMAND --bootstrap-server ...",
+        ),
+        (
+            ["topics", "--bootstrap-server", "b:1", "list"],
+            "no such option: --bootstrap-server before the command: options go after it,"
+            " as in chaffinch topics COMMAND --bootstrap-server ...",
+        ),
         (["topics", "nowhere"], "no such command 'nowhere'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

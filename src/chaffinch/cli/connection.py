@@ -56,6 +56,11 @@ def settings_of(
         raise ConfigException(
             f"--bootstrap-server HOST:PORT is missing (or {BOOTSTRAP_VARIABLE}, or bootstrap.servers in --command-config)"
         )
+    if command_config is not None:
+        try:
+            table.parse(entries)
+        except ConfigException as error:
+            raise ConfigException(f"{command_config}: {error.message}") from None
     entries.update({name: value for name, value in (given or {}).items() if value is not None})
     settings = table.parse(entries)
     log = logging.getLogger("chaffinch.cli")

@@ -24,12 +24,20 @@ def usage_line(error: Any) -> str:
     """One line without a full stop; empty where typer has printed the help instead."""
     parameter = getattr(error, "param", None)
     if parameter is None:
-        return _as_line(error.format_message())
+        return _as_line(error.format_message()) + _right_place(error)
     name = max(parameter.opts, key=len) if parameter.param_type_name == "option" else (parameter.metavar or parameter.name)
     kind = f"{parameter.param_type_name} {name}"
     if type(error).__name__ == "MissingParameter":
         return f"{kind} is missing" + (f" (or the variable {parameter.envvar})" if parameter.envvar else "")
     return f"{kind}: {_reason(error)}"
+
+
+def _right_place(error: Any) -> str:
+    """Where an option belongs that stands before the command that has it."""
+    commands = getattr(getattr(error.ctx, "command", None), "commands", None)
+    if type(error).__name__ != "NoSuchOption" or not commands:
+        return ""
+    return f" before the command: options go after it, as in {error.ctx.command_path} COMMAND {error.option_name} ..."
 
 
 def _reason(error: Any) -> str:
