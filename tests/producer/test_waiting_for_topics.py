@@ -112,13 +112,13 @@ def test_topics_of_a_table_are_waited_for_together(
 
     monkeypatch.setattr(Door, "wait_for_topic", watched)
     names = [f"nowhere-{number}" for number in range(8)]
-    batch = pa.record_batch({"value": ["v"] * 9, "topic": [*names, "orders"], "partition": [0] * 9})
+    batch = pa.record_batch({"value": ["v"] * 10, "topic": [*names, "orders", "orders"], "partition": [0] * 9 + [99]})
     with producer_of(strict_broker, max_block_ms=BLOCK_MS, batch_size=1) as producer:
         producer.partitions_for("orders")
         since.clear()
         result = producer.send_table(None, pa.RecordBatchReader.from_batches(batch.schema, [batch, batch])).result(20)
-    assert (result.written, result.rejected_count) == (2, 16)
+    assert (result.written, result.rejected_count) == (2, 18)
     assert set(result.rejected.column("error").to_pylist()) == {"UNKNOWN_TOPIC_OR_PARTITION"}
-    assert [topic for topic, _ in since] == names * 2
+    assert [topic for topic, _ in since] == [*names, "orders", "orders"] * 2
     assert len({started_ms for _, started_ms in since}) == 1
     assert None not in dict(since).values()
