@@ -14,7 +14,8 @@ LATEST_S = 20
 
 
 def test_producer(producer_of: Make, broker: EmbeddedBroker) -> None:
-    producer = producer_of(broker, client_id="shop", transactional_id="t-1", sasl_password="hunter2", ssl_key_password="hunter2")
+    secrets = {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": "hunter2", "ssl_key_password": "hunter2"}
+    producer = producer_of(broker, client_id="shop", transactional_id="t-1", security_protocol="SASL_SSL", **secrets)
     assert repr(producer) == str(producer) == f"<Producer 'shop' of {broker.bootstrap_servers}, transactional.id 't-1'>"
     assert "hunter2" not in repr(producer.settings)
     producer.close()
