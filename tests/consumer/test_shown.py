@@ -10,9 +10,11 @@ from chaffinch import Consumer, ConsumerRecord, TopicPartition
 from chaffinch.consumer.metrics import METRICS
 from tests.consumer.polling import read, write
 
+LOGIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "me", "sasl_password": "hidden"}
+
 
 def test_a_consumer(broker, topic, consumer_of):
-    consumer = consumer_of(broker, sasl_password="hidden", client_id="me")
+    consumer = consumer_of(broker, client_id="me", **LOGIN)
     start = f"<Consumer 'me' of {broker.bootstrap_servers}, group.id 'test-a-consumer'"
     assert repr(consumer) == str(consumer) == f"{start}, reads none>"
     consumer.assign([TopicPartition(topic, number) for number in range(7)])
