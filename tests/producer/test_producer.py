@@ -202,7 +202,7 @@ class TestFaults:
 
     def test_a_time_out_has_the_last_broker_error_as_its_cause(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS_AFTER_APPEND", count=1000)
-        with producer_of(broker, delivery_timeout_ms=300, request_timeout_ms=200) as producer:
+        with producer_of(broker, delivery_timeout_ms=1500, request_timeout_ms=1400) as producer:
             error = producer.send("orders", b"v").exception(10)
         assert isinstance(error, TimeoutException)
         assert error.stored is Stored.POSSIBLY
