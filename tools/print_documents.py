@@ -25,12 +25,13 @@ from chaffinch.broker.core import transaction_moves as moves
 from chaffinch.broker.core.transaction_moves import Ending
 from chaffinch.cli import errors as errors_page
 from chaffinch.cli.main import COMMANDS
-from chaffinch.consumer import metrics as consumer_metrics
+from chaffinch.client.metrics import table_markdown
 from chaffinch.consumer.core import membership_moves
 from chaffinch.consumer.core import options as consumer_options
-from chaffinch.producer import metrics as producer_metrics
+from chaffinch.consumer.metrics import METRICS as CONSUMER_METRICS
 from chaffinch.producer.core import options as producer_options
 from chaffinch.producer.core import transaction_moves
+from chaffinch.producer.metrics import METRICS as PRODUCER_METRICS
 from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable
 from chaffinch.spark import options as spark_options
@@ -234,9 +235,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "differences": differences,
     "producer options": lambda: options_table(producer_options.PRODUCER_OPTIONS.options),
     "producer options without effect": lambda: names(producer_options.WITHOUT_EFFECT),
-    "producer metrics": producer_metrics.table_markdown,
+    "producer metrics": lambda: table_markdown(PRODUCER_METRICS),
     "consumer options": lambda: options_table(consumer_options.CONSUMER_OPTIONS.options),
-    "consumer metrics": consumer_metrics.table_markdown,
+    "consumer metrics": lambda: table_markdown(CONSUMER_METRICS),
     "consumer options without effect": lambda: names(consumer_options.WITHOUT_EFFECT),
     "member states": lambda: f"```mermaid\n{membership_moves.diagram()}```\n",
     "transaction states": transaction_states,

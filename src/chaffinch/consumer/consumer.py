@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
+from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
-from chaffinch.consumer import arguments, closing, metrics
+from chaffinch.consumer import arguments, closing
 from chaffinch.consumer.callbacks import Callbacks, OnCommit, OnPartitions
 from chaffinch.consumer.consumer_thread import ConsumerThread, Pending
 from chaffinch.consumer.core.consumer_core import ConsumerCore
@@ -27,6 +28,7 @@ from chaffinch.consumer.core.topic_calls import TopicCall
 from chaffinch.consumer.deserializers import deserializer
 from chaffinch.consumer.door import Door
 from chaffinch.consumer.iteration import one_by_one
+from chaffinch.consumer.metrics import METRICS
 from chaffinch.consumer.records import ConsumerRecord, records_of_all
 from chaffinch.errors import IllegalStateException, KafkaException, WakeupException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, GroupMetadata, OffsetAndMetadata, TopicPartition
@@ -367,7 +369,7 @@ class Consumer:
     def metrics(self) -> dict[str, float]:
         """Counts since the consumer was made where the name ends in `total`, and how things are now: docs/consumer.md."""
         with self._entered("metrics"), self._changed:
-            return metrics.read_all(self._core, self._clock.now_ms())
+            return read_all(METRICS, self._core, self._clock.now_ms())
 
     # The end.
 

@@ -17,11 +17,12 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer import arguments, metrics, outcomes, pluggable
+from chaffinch.producer import arguments, outcomes, pluggable
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, record_size
 from chaffinch.producer.core.options import parse_options
@@ -29,6 +30,7 @@ from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
+from chaffinch.producer.metrics import METRICS
 from chaffinch.producer.outcomes import Callback
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
 from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
@@ -304,7 +306,7 @@ class Producer:
         with self._changed:
             count = cluster.partition_count(name)
         if count is None:
-            error = self._door.wait_for_topic(name, None, None)
+            error = self._door.wait_for_topic(name, None, None, call="partitions_for")
             if isinstance(error, KafkaException):
                 raise error
             with self._changed:
@@ -314,7 +316,7 @@ class Producer:
     def metrics(self) -> dict[str, float]:
         """Numbers by name, Kafka's where Kafka has them: counts since the producer was made, and how things are now."""
         with self._changed:
-            return metrics.read_all(self._core, self._clock.now_ms())
+            return read_all(METRICS, self._core, self._clock.now_ms())
 
     # Transactions.
 

@@ -1,0 +1,57 @@
+"""What `Producer.metrics()` and `Consumer.metrics()` are made of: tables of numbers, read from the client's core when somebody asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from chaffinch.client.cluster import ClusterState
+
+
+class Wiring(Protocol):
+    """What the parts of either core share."""
+
+    @property
+    def counts(self) -> Counter[str]: ...
+    @property
+    def cluster(self) -> ClusterState: ...
+
+
+class Core(Protocol):
+    """Either client's core, as far as the numbers below look into it."""
+
+    @property
+    def wiring(self) -> Wiring: ...
+
+
+CoreT = TypeVar("CoreT")
+
+
+class Metric(NamedTuple, Generic[CoreT]):
+    """One number: what it says, and where it comes from: a function of the core and its time in ms."""
+
+    text: str
+    read: Callable[[CoreT, int], float]
+
+
+def count(name: str) -> Callable[[Core, int], float]:
+    """One of the core's own counters."""
+    return lambda core, now_ms: core.wiring.counts[name]
+
+
+def metadata_age_s(core: Core, now_ms: int) -> float:
+    """Seconds since the last answer about the cluster; -1 before the first."""
+    updated_ms = core.wiring.cluster.updated_ms
+    return -1.0 if updated_ms is None else (now_ms - updated_ms) / 1000
+
+
+def read_all(metrics: Mapping[str, Metric[CoreT]], core: CoreT, now_ms: int) -> dict[str, float]:
+    """Every metric by its name. With the client's lock held."""
+    return {name: metric.read(core, now_ms) for name, metric in metrics.items()}
+
+
+def table_markdown(metrics: Mapping[str, Metric[CoreT]]) -> str:
+    """The metrics as a table for the documentation."""
+    rows = [f"| `{name}` | {metric.text} |" for name, metric in metrics.items()]
+    return "\n".join(["| metric | |", "|---|---|", *rows]) + "\n"
