@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import TimeoutException, UnknownTopicOrPartitionException
+from chaffinch.errors import IllegalStateException, TimeoutException, UnknownTopicOrPartitionException
 from chaffinch.producer.door import Door
 
 Make = Callable[..., Producer]
@@ -106,9 +108,9 @@ def test_topics_of_a_table_are_waited_for_together(
     since: list[tuple[str, Any]] = []
     wait = Door.wait_for_topic
 
-    def watched(door: Door, topic: str, partition: int | None, record_of: Any, started_ms: int | None = None) -> Any:
+    def watched(door: Door, topic: str, partition: int | None, record_of: Any, started_ms: int | None = None, call: str = "") -> Any:
         since.append((topic, started_ms))
-        return wait(door, topic, partition, record_of, started_ms)
+        return wait(door, topic, partition, record_of, started_ms, call)
 
     monkeypatch.setattr(Door, "wait_for_topic", watched)
     names = [f"nowhere-{number}" for number in range(8)]
@@ -122,3 +124,20 @@ def test_topics_of_a_table_are_waited_for_together(
     assert [topic for topic, _ in since] == [*names, "orders", "orders"] * 2
     assert len({started_ms for _, started_ms in since}) == 1
     assert None not in dict(since).values()
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments"),
+    [("send", ("ordres", b"v")), ("send_table", ("ordres", pa.table({"value": [b"v"]}))), ("partitions_for", ("ordres",))],
+)
+def test_a_close_meanwhile_names_the_call_that_waits(
+    producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, call: str, arguments: tuple[Any, ...]
+) -> None:
+    is_waiting = threading.Event()
+    caplog.handler.addFilter(lambda record: is_waiting.set() or True)
+    with producer_of(strict_broker, max_block_ms=60_000) as producer, ThreadPoolExecutor(1) as other:
+        waiting = other.submit(getattr(producer, call), *arguments)
+        assert is_waiting.wait(10), "no line says that it waits"
+        producer.close()
+        with pytest.raises(IllegalStateException, match=rf"^{call}\(\) after close\(\)"):
+            waiting.result(10)

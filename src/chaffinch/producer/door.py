@@ -43,6 +43,8 @@ class _Search:
     topic: str
     partition: int | None
     started_ms: int
+    call: str
+    """What the caller called, for what it is told."""
     answered: int = -1
     """Number of the last answer about the cluster that was looked at."""
     is_said: bool = False
@@ -129,14 +131,19 @@ class Door:
                 self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
 
     def wait_for_topic(
-        self, topic: str, partition: int | None, record_of: Callable[[], ProducerRecord] | None, started_ms: int | None = None
+        self,
+        topic: str,
+        partition: int | None,
+        record_of: Callable[[], ProducerRecord] | None,
+        started_ms: int | None = None,
+        call: str = "send",
     ) -> Stop | None:
         """Wait until the topic, and the partition, are known. Without a record there is nothing to ask the exception handler about.
-        `started_ms`: since when it is asked for, if not since now."""
+        `started_ms`: since when it is asked for, if not since now. `call`: on behalf of which one."""
         illegal = arguments.illegal_topic(topic)
         if illegal is not None:
             return illegal
-        search = _Search(topic=topic, partition=partition, started_ms=self.clock.now_ms() if started_ms is None else started_ms)
+        search = _Search(topic=topic, partition=partition, started_ms=self.clock.now_ms() if started_ms is None else started_ms, call=call)
         self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
         while True:
             with self.lock:
@@ -183,13 +190,15 @@ class Door:
                 return _STILL_LOOKING
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
             self.lock.wait(((limit_ms if search.is_said else min(limit_ms, SILENT_MS)) - waited_ms) / 1000)
-            refusal = self.refusal()
+            refusal = self.refusal(search.call)
             if refusal is not None:
                 return refusal
             self._sender.submit(events.TopicWanted(topic=topic, is_stale=partition is not None))
 
-    def wait_for_memory(self, size: int) -> KafkaException | None:
-        """Wait until `size` bytes are free. The one method that is called with the lock held, once: it lets it go while it waits."""
+    def wait_for_memory(self, size: int, call: str = "send") -> KafkaException | None:
+        """Wait until `size` bytes are free, on behalf of `call`.
+
+        The one method that is called with the lock held, once: it lets it go while it waits."""
         started_ms = self.clock.now_ms()
         self.core.callers.for_memory += 1
         self._sender.wakeup()
@@ -199,7 +208,7 @@ class Door:
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
                     return self.core.reasons.no_memory(size, waited_ms)
                 self.lock.wait((self._block_ms - waited_ms) / 1000)
-                refusal = self.refusal()
+                refusal = self.refusal(call)
                 if refusal is not None:
                     return refusal
         finally:

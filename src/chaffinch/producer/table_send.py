@@ -120,14 +120,14 @@ class _Sending:
             since_ms = self._lacking_since_ms.setdefault(share.topic, now_ms)
             # One answer for all of them: the first row stands for the topic, the first one for the highest partition for its like.
             stop = door.wait_for_topic(
-                share.topic, None, _record_of(share.topic, parts.columns, parts.partitions, int(share.rows[0])), since_ms
+                share.topic, None, _record_of(share.topic, parts.columns, parts.partitions, int(share.rows[0])), since_ms, "send_table"
             )
             beyond: Stop | None = None
             if stop is None and self._is_lacking(share):
                 assert share.asked is not None, "it asks for a partition"
                 row = int(share.rows[share.asked.argmax()])
                 record_of = _record_of(share.topic, parts.columns, parts.partitions, row)
-                beyond = door.wait_for_topic(share.topic, share.highest, record_of, since_ms)
+                beyond = door.wait_for_topic(share.topic, share.highest, record_of, since_ms, "send_table")
             if stop is None and beyond is None:
                 del self._lacking_since_ms[share.topic]
             found.append(_Waited(stop, beyond, door.clock.now_ms() - since_ms))
@@ -140,7 +140,7 @@ class _Sending:
             stop: Stop | None = door.refusal("send_table") or waited.stop
             partition_count = cluster.partition_count(topic)
         while stop is None and partition_count is None:  # Only for a topic that goes just when it has come.
-            stop = door.wait_for_topic(topic, None, _record_of(topic, parts.columns, parts.partitions, int(rows[0])))
+            stop = door.wait_for_topic(topic, None, _record_of(topic, parts.columns, parts.partitions, int(rows[0])), call="send_table")
             partition_count = cluster.partition_count(topic)
         if stop is not None:
             self._stop(rows + first, TopicPartition(topic, NO_PARTITION), stop)
@@ -235,7 +235,7 @@ class _Sending:
         with door.lock:
             stop = door.refusal("send_table")
             if stop is None and not door.core.accumulator.has_room_for(len(data)):
-                stop = door.wait_for_memory(len(data))
+                stop = door.wait_for_memory(len(data), "send_table")
             if stop is None:
                 door.core.append_batch(batch, door.clock.now_ms())
         if stop is not None:
