@@ -6,6 +6,8 @@ import gc
 import os
 import pickle
 import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -221,13 +223,36 @@ def test_names_without_effect_are_said(broker, caplog):
     assert "interceptor.classes is known to Apache Kafka and without effect" in caplog.text
 
 
-def test_one_that_nobody_holds_ends_its_thread(broker):
-    consumer = Consumer(bootstrap_servers=broker.bootstrap_servers, client_id="forgotten")
-    (runs,) = [thread for thread in threading.enumerate() if thread.name == "forgotten-network"]
-    del consumer
-    gc.collect()
+def let_go(held, runs):
+    with held[0]._thread.changed:  # Whoever collects it may hold this lock: it is let go without.
+        held.clear()
     runs.join(30)
+
+
+def test_one_that_nobody_holds_ends_its_thread_which_says_that_it_was_not_closed(broker, topic):
+    held = [Consumer(bootstrap_servers=broker.bootstrap_servers, client_id="forgotten", group_id=topic)]
+    (runs,) = [thread for thread in threading.enumerate() if thread.name == "forgotten-network"]
+    held[0].subscribe(topic)
+    poll_until(lambda: bool(held[0].assignment()), held[0])
+    with pytest.warns(ResourceWarning, match="<Consumer 'forgotten' of .*was not closed: close it, or use it in a with statement"):
+        let_go(held, runs)
     assert not runs.is_alive()
+
+
+def test_one_that_was_closed_says_nothing(broker, recwarn):
+    Consumer(bootstrap_servers=broker.bootstrap_servers).close()
+    gc.collect()
+    assert not recwarn.list
+
+
+def test_one_that_is_left_at_the_end_of_the_process_ends_with_it(broker):
+    code = f"""
+from chaffinch import Consumer
+consumer = Consumer(bootstrap_servers={broker.bootstrap_servers!r})
+consumer.beginning_offsets([])
+"""
+    done = subprocess.run([sys.executable, "-X", "dev", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_calls_have_a_time_of_their_own_or_the_usual(broker, consumer_of):

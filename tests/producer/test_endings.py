@@ -278,6 +278,6 @@ def test_a_batch_that_cannot_be_encoded_takes_nobody_along_unheard(
     with producer._sender.lock:
         futures = [producer.send("orders", b"v", partition=partition) for partition in (0, 1)]
     for future in futures:
-        with pytest.raises(KafkaException, match="sender thread has died: MemoryError"):
+        with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
             future.result(LATEST_S)
     producer.close()

@@ -307,17 +307,18 @@ def run_python(code: str, *arguments: str, interrupts: int = 0, until: str = "")
 class TestEndOfTheProcess:
     """Nothing hangs, and what was not sent is said in one line."""
 
-    def test_a_producer_that_was_not_closed(self, broker: EmbeddedBroker) -> None:
+    @pytest.mark.parametrize(("count", "records"), [(5, "5 records"), (1, "1 record")])
+    def test_a_producer_that_was_not_closed(self, broker: EmbeddedBroker, count: int, records: str) -> None:
         code = """
 import sys
 from chaffinch import Producer
 producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
-futures = [producer.send("orders", b"v") for _ in range(5)]
+futures = [producer.send("orders", b"v") for _ in range(int(sys.argv[2]))]
 """
-        status, said = run_python(code, broker.bootstrap_servers)
+        status, said = run_python(code, broker.bootstrap_servers, str(count))
         assert status == 0
         assert said.strip().splitlines() == [
-            "chaffinch-producer-sender was not closed: 5 records had no outcome yet when the process ended, and may be lost"
+            f"chaffinch-producer-sender was not closed: {records} had no outcome yet when the process ended, and may be lost"
         ]
 
     def test_one_with_nothing_left_says_nothing(self, broker: EmbeddedBroker) -> None:

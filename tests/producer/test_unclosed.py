@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,6 +25,12 @@ def thread_of(producer: Producer) -> threading.Thread:
     return found
 
 
+def let_go(held: list[Producer], thread: threading.Thread) -> None:
+    """Drop the last that holds a producer, and wait for what its thread makes of it."""
+    held.clear()
+    thread.join(LATEST_S)
+
+
 class Closing(ProducerExceptionHandler):
     """Says when it was closed."""
 
@@ -31,6 +39,19 @@ class Closing(ProducerExceptionHandler):
 
     def close(self) -> None:
         self.is_closed.set()
+
+
+@pytest.fixture
+def captured_warnings() -> Iterator[logging.Logger]:
+    """The logger that warnings go to, with its handlers as they were afterwards."""
+    captured = logging.getLogger("py.warnings")
+    before = list(captured.handlers)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", ResourceWarning)
+        logging.captureWarnings(True)
+        yield captured
+        logging.captureWarnings(False)
+    captured.handlers[:] = before
 
 
 class TestDropped:
@@ -42,9 +63,8 @@ class TestDropped:
         held = [producer]
         del producer
         with pytest.warns(ResourceWarning, match="<Producer 'dropped' of .*was not closed"):
-            held.clear()
+            let_go(held, thread)
         assert [future.result(LATEST_S).offset for future in futures] == [0, 1, 2]
-        thread.join(LATEST_S)
         assert not thread.is_alive()
         assert handler.is_closed.is_set()
 
@@ -57,8 +77,7 @@ class TestDropped:
         held = [producer]
         del producer
         with pytest.warns(ResourceWarning, match="transactional.id 't'"):
-            held.clear()
-        thread.join(LATEST_S)
+            let_go(held, thread)
         assert not thread.is_alive()
         assert "was not closed: its open transaction is aborted" in caplog.text
         assert broker.read("orders").num_rows == 0
@@ -78,6 +97,41 @@ class TestDropped:
             thread.join(LATEST_S)
         assert is_told.is_set()
         assert not thread.is_alive()
+
+    def test_the_warning_may_go_through_a_producer_that_is_busy(
+        self, producer_of: Make, broker: EmbeddedBroker, captured_warnings: logging.Logger
+    ) -> None:
+        """It is collected by the thread of the very producer that the warning is sent with, which could only wait for itself."""
+        told: Future[object] = Future()
+
+        class Sending(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                try:
+                    told.set_result(busy.send("orders", record.getMessage().encode(), partition=0).result(LATEST_S))
+                except BaseException as error:
+                    told.set_exception(error)
+
+        captured_warnings.addHandler(Sending())
+        held = [producer_of(broker, client_id="dropped")]
+        thread = thread_of(held[0])
+        with producer_of(broker) as busy:
+            busy.send("orders", b"v", partition=0, on_delivery=lambda *_: held.clear())
+            told.result(LATEST_S)
+        thread.join(LATEST_S)
+        assert not thread.is_alive()
+        assert [b"was not closed" in value for value in broker.read("orders").column("value").to_pylist()] == [False, True]
+
+    def test_a_warning_that_is_an_error_is_told_and_what_was_accepted_is_written(
+        self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[threading.ExceptHookArgs] = []
+        monkeypatch.setattr(threading, "excepthook", told.append)
+        producer = producer_of(broker, linger_ms=60_000, client_id="dropped")
+        thread, future = thread_of(producer), producer.send("orders", b"v", partition=0)
+        del producer  # All warnings are errors in these tests.
+        assert future.result(LATEST_S).offset == 0
+        thread.join(LATEST_S)
+        assert [(args.exc_type, args.thread) for args in told] == [(ResourceWarning, thread)]
 
     def test_one_that_was_closed_says_nothing(self, producer_of: Make, broker: EmbeddedBroker, recwarn: pytest.WarningsRecorder) -> None:
         producer = producer_of(broker)

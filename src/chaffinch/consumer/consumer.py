@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
@@ -70,10 +69,15 @@ class Consumer:
         self._callbacks = Callbacks(self._core, self._thread, self._clock)
         self._changed = self._thread.changed
         self._thread.start()
-        weakref.finalize(self, self._thread.abandon)
 
     def __enter__(self) -> Self:
         return self
+
+    def __del__(self) -> None:
+        # Python may do this in any thread, so no lock is taken. Without a thread the options were refused.
+        thread = self.__dict__.get("_thread")
+        if thread is not None and thread.death is None and not self._door.is_closed and not self._door.is_in_other_process:
+            thread.abandon(self)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Consumer cannot be pickled: make one in each process")

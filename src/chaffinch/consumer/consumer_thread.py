@@ -6,14 +6,16 @@ leads to with `push`. However this thread ends, whoever waits, and whoever calls
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 from typing import Any, Final
 
+from chaffinch.client.client_thread import EXIT_WAIT_MS, ClientThread
 from chaffinch.client.network import Network
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.effects import CompleteCall, Effect, FailCall, Report, SendRequest, WakeCaller
-from chaffinch.errors import IllegalStateException, KafkaException
+from chaffinch.errors import KafkaException
 from chaffinch.runtime.clock import Clock
 
 log = logging.getLogger("chaffinch.consumer")
@@ -36,24 +38,21 @@ class Pending:
         self.is_done, self.result, self.error = True, result, error
 
 
-class ConsumerThread:
-    """Runs a core until it is stopped."""
+class ConsumerThread(ClientThread):
+    """Runs a core until it is stopped, or nobody holds its consumer any more: then the group misses it after its session."""
 
     def __init__(self, core: ConsumerCore, network: Network, clock: Clock, name: str) -> None:
+        super().__init__(network, name, "consumer", log)
         self.core = core
         self.changed = threading.Condition(threading.RLock())
-        self.death: KafkaException | None = None
-        """Why the thread is no more, once it has ended."""
-        self._network = network
         self._clock = clock
         self._outbox: list[SendRequest] = []
         self._reports: list[str] = []
         self._wakes_at_ms = 0
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        atexit.register(self.stop, EXIT_WAIT_MS)
+        super().start()
 
     def push(self) -> bool:
         """The caller has changed the core, and holds the lock: see to what follows from it. Whether that is news for the caller itself."""
@@ -65,32 +64,9 @@ class ConsumerThread:
             self._network.wakeup()
         return has_news
 
-    def stop(self) -> None:
-        """End the thread; what is under way is forgotten."""
-        self.abandon()
-        self._thread.join()
-
-    def abandon(self) -> None:
-        """Nobody can call the consumer any more, and nobody has closed it: end without waiting. The group misses it after its session."""
-        self._is_stopping = True
-        self._network.wakeup()
-
-    def _run(self) -> None:
-        try:
-            self._loop()
-        except BaseException as error:  # The top of the thread: whatever it is, nobody may be left waiting.
-            log.exception("the consumer's thread has died")
-            death = KafkaException(f"the consumer's thread has died: {error!r}")
-            death.__cause__ = error
-            self._end(death)
-        else:
-            self._end(IllegalStateException("the consumer was closed before this was done"))
-        finally:
-            self._network.close()
-
     def _loop(self) -> None:
         heard: list[Any] = []
-        while not self._is_stopping:
+        while not self._is_stopping and self._unclosed is None:
             with self.changed:
                 now_ms = self._clock.now_ms()
                 self._take(self.core.handle_all(heard, now_ms))
@@ -130,3 +106,4 @@ class ConsumerThread:
             self.death = death
             self._take(self.core.give_up(death))
             self.changed.notify_all()
+        atexit.unregister(self.stop)

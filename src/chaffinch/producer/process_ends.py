@@ -12,15 +12,14 @@ import os
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from chaffinch.client.client_thread import EXIT_WAIT_MS
+from chaffinch.identifiers import counted
 from chaffinch.producer.futures import SHARED_LOCK
 
 if TYPE_CHECKING:
     from chaffinch.producer.sender_thread import SenderThread
 
 log = logging.getLogger("chaffinch.producer")
-
-# A thread that is told to end does so at once, unless it is in a callback that hangs.
-END_WAIT_MS: Final = 1_000
 
 _RUNNING: Final[weakref.WeakSet[SenderThread]] = weakref.WeakSet()
 _HELD: Final[list[SenderThread]] = []
@@ -63,15 +62,16 @@ def _in_child() -> None:
 def _at_exit() -> None:
     for sender in list(_RUNNING):
         # A callback that hangs with the lock held must not hold up the end.
-        if not sender.changed.acquire(timeout=END_WAIT_MS / 1000):
+        if not sender.changed.acquire(timeout=EXIT_WAIT_MS / 1000):
             continue
         try:
             count = sender.core.outstanding_count
         finally:
             sender.changed.release()
         if count:
-            log.warning("%s was not closed: %d records had no outcome yet when the process ended, and may be lost", sender.name, count)
-        sender.stop(END_WAIT_MS)
+            what = counted(count, "record")
+            log.warning("%s was not closed: %s had no outcome yet when the process ended, and may be lost", sender.name, what)
+        sender.stop(EXIT_WAIT_MS)
 
 
 atexit.register(_at_exit)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import random
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -21,7 +20,7 @@ from chaffinch.client.metrics import read_all
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.errors import IllegalStateException, KafkaException, Stored, TimeoutException
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer import arguments, outcomes, pluggable
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, record_size
@@ -81,13 +80,11 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __del__(self, warn: Callable[..., None] = warnings.warn) -> None:
+    def __del__(self) -> None:
         # Python may do this in any thread, so no lock is taken. Without a door the options were refused: nothing runs.
         door = self.__dict__.get("_door")
-        if door is None or door.is_closed or self._sender.death is not None:
-            return
-        self._sender.abandon(self._handler.close)
-        warn(f"{self!r} was not closed: close it, or use it in a with statement", ResourceWarning, source=self)
+        if door is not None and not door.is_closed and self._sender.death is None:
+            self._sender.abandon(self, self._handler.close)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Producer cannot be pickled: make one in each process")
@@ -290,7 +287,7 @@ class Producer:
         """What has no outcome yet, and why, as far as anybody knows."""
         with self._changed:
             count, why = self._core.outstanding_count, self._core.reason_for_waiting()
-        return f"{count} record{'' if count == 1 else 's'} without an outcome" + (f" ({why})" if why else "")
+        return f"{counted(count, 'record')} without an outcome" + (f" ({why})" if why else "")
 
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
         if not self._core.has_open_transaction or self._sender.is_own_thread:

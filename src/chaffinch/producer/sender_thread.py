@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
+from chaffinch.client.client_thread import ClientThread
 from chaffinch.client.network import Network
 from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.producer import process_ends
@@ -43,7 +44,7 @@ IDLE_WAIT_MS: Final = 60_000
 NEVER_MS: Final = 2**53
 
 
-class SenderThread:
+class SenderThread(ClientThread):
     """Runs a core until it is stopped. `changed` is the lock, and what callers in `send` wait on."""
 
     def __init__(
@@ -55,35 +56,22 @@ class SenderThread:
         on_outcome: Callable[[CompleteBatch | FailRecords], None],
         on_question: Callable[[AskHandler], HandlerSaid],
     ) -> None:
+        super().__init__(network, name, "producer", log)
         self.core = core
-        self.name = name
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.death: KafkaException | None = None
-        """Why the thread is no more, once it has ended: nothing can be sent any more."""
         self.is_in_other_process = False
         """This is a forked child; the thread and the connections stay with the process that made them."""
-        self._network = network
         self._clock = clock
         self._on_outcome = on_outcome
         self._on_question = on_question
         self._outbox: list[Effect] = []
         self._untold: deque[Effect] = deque()
         """Effects that are being carried out."""
-        self._is_stopping = False
-        self._after_last: Callable[[], None] | None = None
-        """What to call at the end of a producer that nobody holds any more."""
-        self._is_ending = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         process_ends.watch(self)
-        self._thread.start()
-
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the caller is this thread: a callback that must not wait for itself."""
-        return threading.current_thread() is self._thread
+        super().start()
 
     def submit(self, event: events.Event) -> None:
         """Hand an event to the core, from any thread; its effects are carried out by the sender thread."""
@@ -110,44 +98,14 @@ class SenderThread:
         self.core.shut()
         self._network.close()
 
-    def abandon(self, after_last: Callable[[], None]) -> None:
-        """Nobody holds the producer any more: send what was accepted, abort an open transaction, end, and call `after_last`.
-
-        Takes no lock, because Python may collect the producer in any thread, in the midst of anything.
-        """
-        self._after_last = after_last
-        self._network.wakeup()
-
-    def stop(self, timeout_ms: int | None = None) -> None:
-        """End the thread; what is under way is forgotten."""
-        self._is_stopping = True
-        self._network.wakeup()
-        if not self.is_own_thread:
-            self._thread.join(None if timeout_ms is None else timeout_ms / 1000)
-
-    def _run(self) -> None:
-        try:
-            self._loop()
-        except BaseException as error:  # The top of the thread: whatever it is, nobody may be left waiting.
-            log.exception("the sender thread has died")
-            death = KafkaException(f"the producer's sender thread has died: {error!r}")
-            death.__cause__ = error
-            self._end(death)
-        else:
-            self._end(IllegalStateException("the producer was closed before this was done"))
-        finally:
-            process_ends.forget(self)
-            self._network.close()
-            if self._after_last is not None:
-                self._after_last()
-
     def _loop(self) -> None:
         heard: list[Any] = []
         while not self._is_stopping:
+            if self._unclosed is not None:
+                self.warn_of_unclosed()
+                heard += self._last_calls()
             with self.changed:
                 now_ms = self._clock.now_ms()
-                if self._after_last is not None and not self._is_ending:
-                    heard += self._last_calls(now_ms)
                 effects, self._outbox = self._outbox, []
                 effects += self.core.handle_all(heard, now_ms)
                 if any(isinstance(effect, WakeCallers) for effect in effects):
@@ -158,13 +116,12 @@ class SenderThread:
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
             heard = list(self._network.poll(0 if self._outbox else wait_ms))
 
-    def _last_calls(self, now_ms: int) -> list[events.Event]:
+    def _last_calls(self) -> list[events.Event]:
         """What close would ask for, of a producer that nobody can close any more."""
-        self._is_ending = True
         calls: list[events.Event] = []
         if self.core.has_open_transaction:
             log.warning("%s: nobody holds the producer any more, and it was not closed: its open transaction is aborted", self.name)
-            calls.append(events.AbortCalled(call=None, deadline_ms=now_ms + self.core.wiring.block_ms))
+            calls.append(events.AbortCalled(call=None, deadline_ms=self._clock.now_ms() + self.core.wiring.block_ms))
         over: Future[None] = Future()
         over.add_done_callback(lambda _: self.stop())
         return [*calls, events.CloseCalled(call=over, deadline_ms=NEVER_MS)]
@@ -211,3 +168,4 @@ class SenderThread:
                 self._tell(effect)
             except BaseException:
                 log.exception("an outcome could not be told")
+        process_ends.forget(self)
