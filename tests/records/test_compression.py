@@ -4,6 +4,7 @@ import gzip
 import pickle
 import resource
 import struct
+import tracemalloc
 
 import aiokafka.codec
 import cramjam
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaffinch.records import zstd_frames
 from chaffinch.records.compression import (
     XERIAL_BLOCK_BYTES,
     XERIAL_MAGIC,
@@ -182,7 +184,7 @@ class TestBound:
 
     @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.LZ4, Compression.ZSTD])
     def test_a_first_guess_that_was_too_small_is_made_good(self, codec):
-        """The whole ratio is far above the guess of 16 times the input, and above the least guess of 1 MiB."""
+        """The whole ratio is far above the guess of 16 times the input, and above the least guess of 64 KiB."""
         data = bytes(3 * MIB)
         assert bytes(decompress(codec, compress(codec, data), 4 * MIB)) == data
 
@@ -230,3 +232,63 @@ class TestNamesAndErrors:
         assert isinstance(error, RecordsError)
         assert str(error) == text
         assert pickle.loads(pickle.dumps(error)) == error
+
+
+class TestKept:
+    """What many small payloads take together, each of which nobody knows the size of beforehand, or claims it."""
+
+    @pytest.mark.parametrize("codec", REAL_CODECS)
+    def test_what_is_kept_is_no_larger_than_what_it_holds(self, codec):
+        payload, count = bytes(compress(codec, NOISE[:2000])), 300
+        decompress(codec, payload, 128 * MIB)
+        tracemalloc.start()
+        kept = [decompress(codec, payload, 128 * MIB) for _ in range(count)]
+        size, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert sum(map(len, kept)) == 2000 * count
+        assert size < 3000 * count
+        assert peak < size + MIB // 2
+
+    @pytest.mark.parametrize("codec", REAL_CODECS)
+    def test_one_that_holds_a_thousand_times_its_size_takes_little_more_than_that(self, codec):
+        payload = bytes(compress(codec, bytes(4 * MIB)))
+        tracemalloc.start()
+        assert len(decompress(codec, payload, 512 * MIB)) == 4 * MIB
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        # While it grows, the size before is there, too.
+        assert peak < (1 + 1 / 8) * 8 * 4 * MIB
+
+
+def streamed(data: bytes) -> bytes:
+    """As Java writes it, which begins before it knows how much there is."""
+    compressor = cramjam.zstd.Compressor()
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+class TestZstdContentSize:
+    @pytest.mark.parametrize("size", [0, 1, 255, 256, 65_791, 65_792, 3 * MIB])
+    def test_what_a_frame_says(self, size):
+        frame = bytes(cramjam.zstd.compress(bytes(size)))
+        assert zstd_frames.content_size(frame) == size
+        assert zstd_frames.content_size(pa.Codec("zstd").compress(bytes(size), asbytes=True)) == size
+        head = next(end for end in range(len(frame) + 1) if zstd_frames.content_size(frame[:end]) is not None)
+        assert head in (6, 7, 9, 10)
+        assert len(decompress(Compression.ZSTD, frame, 4 * MIB)) == size
+
+    def test_one_that_says_nothing_is_read_all_the_same(self):
+        assert zstd_frames.content_size(streamed(TEXT)) is None
+        assert bytes(decompress(Compression.ZSTD, streamed(TEXT), MIB)) == TEXT
+
+    def test_a_dictionary_comes_before_it(self):
+        assert zstd_frames.content_size(bytes.fromhex("28b52ffd 21 07 64")) == 100
+        assert zstd_frames.content_size(bytes.fromhex("28b52ffd 83 58 07000000 00000100")) == 65_536
+
+    def test_what_is_no_frame_says_nothing(self):
+        assert zstd_frames.content_size(bytes(20)) is None
+
+    def test_a_claim_beyond_the_limit_costs_no_more_than_the_limit(self):
+        lie = bytes.fromhex("28b52ffd e0 ffffffffffffff7f") + bytes(10)
+        assert zstd_frames.content_size(lie) == 2**63 - 1
+        assert length_or_refused(Compression.ZSTD, lie, 1000) == -1

@@ -6,15 +6,15 @@ What is read is everything that clients in the wild write: several gzip members,
 frame, several zstd frames.
 
 Reading is bounded. The output goes into a buffer of at most `bytes_max` bytes and the codecs stop at its end, so a bomb
-costs one such buffer whatever it claims to hold. The buffer is untouched memory until something is written to it, so a
-generous first guess costs nothing; only when the guess was too small is the work done a second time with `bytes_max`.
+costs one such buffer whatever it claims to hold. Its first size is what the data says, or a guess; as long as that is too
+small, the work is done again with one several times as large. What is left over is given back.
 
 Not here: which codec a topic wants (`validation.py`), and the bits of the batch header (`batch_header.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -22,7 +22,7 @@ from typing import Final
 import cramjam
 import numpy as np
 
-from chaffinch.records import kernels
+from chaffinch.records import kernels, zstd_frames
 from chaffinch.records.faults import RecordsError
 from chaffinch.records.kernels_reference import snappy
 
@@ -126,28 +126,39 @@ _DECOMPRESS_INTO: Final[dict[Compression, Callable[[Buffer, Buffer], int]]] = {
     Compression.ZSTD: cramjam.zstd.decompress_into,
 }
 
-_GUESS_BYTES_MIN = 1024 * 1024
+_GUESS_BYTES_MIN = 64 * 1024
 _GUESS_FACTOR = 16
 """The first guess is this many times the input: more than records compress to but for the most repetitive, whose inputs are small."""
+_GROWTH_FACTOR = 8
+"""Each further one is so many times the one before: all the work done in vain is a small part of the last."""
 
 _OUTPUT_FULL = "failed to write whole buffer"
 """How cramjam says that the output did not fit (the words of Rust's `Write::write_all`); a test holds it to that."""
 
 
 def _stream_decompress(codec: Compression, data: Buffer, bytes_max: int) -> memoryview:
-    guess = min(bytes_max, max(_GUESS_BYTES_MIN, _GUESS_FACTOR * len(data)))
-    for size in (guess, bytes_max):
-        output = np.empty(size, np.uint8).data
+    for size in _sizes(codec, data, bytes_max):
+        output = np.empty(size, np.uint8)
         try:
-            written = _DECOMPRESS_INTO[codec](data, output)
+            written = _DECOMPRESS_INTO[codec](data, output.data)
         except cramjam.DecompressionError as error:
             if str(error) != _OUTPUT_FULL:
                 raise PayloadUnreadable(codec, str(error)) from None
-            if size == bytes_max:
-                break
         else:
-            return output[:written]
+            # Many small batches are kept at once, each no larger than what it holds. Nothing else refers to the memory any more.
+            output.resize(written, refcheck=False)
+            return output.data
     raise PayloadTooLarge(codec, bytes_max)
+
+
+def _sizes(codec: Compression, data: Buffer, bytes_max: int) -> Iterator[int]:
+    """How large the output may be, in turn: `bytes_max` at last."""
+    claimed = zstd_frames.content_size(data) if codec is Compression.ZSTD else None
+    size = max(_GUESS_BYTES_MIN, _GUESS_FACTOR * len(data)) if claimed is None else claimed
+    while size < bytes_max:
+        yield size
+        size = max(size, 1) * _GROWTH_FACTOR
+    yield bytes_max
 
 
 def _gzip_compress(data: Buffer, level: int | None) -> Buffer:
