@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from chaffinch.errors import InvalidRecordException, InvalidTimestampException, Stored, TimeoutException
+from chaffinch.errors import InvalidRecordException, InvalidTimestampException, Stored, TimeoutException, UnknownTopicOrPartitionException
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.producer.core.exception_handler import RetriableResponse
 from chaffinch.simulation import checkers
 from chaffinch.simulation.programs import Fate, Ledger, Told, Transaction
 from chaffinch.simulation.queries import Query, Row
@@ -82,6 +83,13 @@ def logs(one: LogContents) -> dict[TopicPartition, LogContents]:
     return {PLACE: one}
 
 
+def blamed_unknown(*, said: RetriableResponse | None = None, ended_ms: int = 99) -> Iterator[str]:
+    """A record that failed after `ended_ms` because nobody knew its topic; its producer has 100 ms of patience."""
+    error = UnknownTopicOrPartitionException("x", stored=Stored.NO)
+    entry = told(7, error, said=said, ended_ms=ended_ms)
+    return checkers.only_culprits_are_blamed(replace(ledger(entry), patience_ms=100), set())
+
+
 GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("decided", lambda: checkers.logs_are_decided(logs(log(at(0, 7))))),
     ("survives", lambda: checkers.logs_survive(logs(log(at(0, 7))), logs(log(at(0, 7))))),
@@ -132,6 +140,18 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ),
     ("rows", lambda: checkers.rows_are_written_once(query(row(7), row(8, is_bad=True)), {PLACE: [at(0, 7)], DEAD: [at(0, 8)]})),
     ("rows in order", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 7), at(1, 8)]})),
+    ("went with its topic", lambda: checkers.outcomes_are_true(ledger(told(7, 1)), logs(log()), former=[logs(log(at(0, 8), at(1, 7)))])),
+    (
+        "in the topic and the next",
+        lambda: checkers.outcomes_are_true(ledger(told(7, 0)), logs(log(at(0, 7))), former=[logs(log(at(3, 7)))]),
+    ),
+    ("while it was there", lambda: checkers.topics_are_told_apart(ledger(told(7, 0, ended_ms=9)), [(9, logs(log(at(0, 7))))])),
+    ("unknown, says the handler", lambda: blamed_unknown(said=RetriableResponse.FAIL)),
+    ("unknown for too long", lambda: blamed_unknown(ended_ms=100)),
+    (
+        "dropped, says the handler",
+        lambda: checkers.only_culprits_are_blamed(ledger(told(7, drops=1, said=RetriableResponse.SWALLOW)), set()),
+    ),
 ]
 
 BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
@@ -191,6 +211,17 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("is in no partition", lambda: checkers.rows_are_written_once(query(row(7)), {PLACE: []})),
     ("dead letters 0 times", lambda: checkers.rows_are_written_once(query(row(7, is_bad=True)), {PLACE: []})),
     ("dead letters 1 times, innocent", lambda: checkers.rows_are_written_once(query(row(7)), {PLACE: [at(0, 7)], DEAD: [at(0, 7)]})),
+    ("is not there", lambda: checkers.outcomes_are_true(ledger(told(7, 1)), logs(log()), former=[logs(log(at(0, 8)))])),
+    ("and is at 1", lambda: checkers.outcomes_are_true(ledger(told(7, 0)), logs(log()), former=[logs(log(at(1, 7)))])),
+    ("stored 2 times", lambda: checkers.outcomes_are_true(ledger(told(7, LOST)), logs(log()), former=[logs(log(at(0, 7), at(1, 7)))])),
+    ("failed as not stored", lambda: checkers.outcomes_are_true(ledger(told(7, NOT_STORED)), {}, former=[logs(log(at(0, 7)))])),
+    ("was made 2 ms after", lambda: checkers.topics_are_told_apart(ledger(told(7, 0, ended_ms=7)), [(9, logs(log(at(0, 7))))])),
+    ("for no good reason", lambda: blamed_unknown()),
+    ("for no good reason", lambda: blamed_unknown(said=RetriableResponse.RETRY)),
+    (
+        "innocent and was dropped",
+        lambda: checkers.only_culprits_are_blamed(ledger(told(7, drops=1, said=RetriableResponse.RETRY)), set()),
+    ),
     ("has row 7 after row 8", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 8), at(1, 7)]})),
 ]
 

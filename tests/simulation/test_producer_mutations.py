@@ -211,7 +211,7 @@ PRODUCER = [
     Mutation(
         name="a handler drops what may be stored",
         breaks=drops_what_may_be_stored,
-        knobs={**PLAIN, "validation_first_share": 0.5, "drops_rejected": True},
+        knobs={**PLAIN, "validation_first_share": 0.5, "has_handler": True},
         says=("was dropped and is stored",),
         seeds=40,
     ),

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
 
-from chaffinch.errors import Stored, codes
+from chaffinch.errors import KafkaException, Stored, codes
 from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.exception_handler import RetriableResponse
 from chaffinch.simulation.programs import Fate, Ledger, Told
 from chaffinch.simulation.queries import DEAD_LETTER_TOPIC, Query
 from chaffinch.simulation.reading import LogContents, LogRecord
@@ -155,7 +156,8 @@ BLAMING: Final = frozenset({
 })  # fmt: skip
 """Codes that say: this very record is at fault."""
 EXCUSES: Final = frozenset({codes.REQUEST_TIMED_OUT, codes.NETWORK_EXCEPTION})
-"""All that may befall a good record outside a transaction."""
+"""All that may befall a good record outside a transaction, while its topic is there."""
+UNKNOWN_TOPIC: Final = frozenset({codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNKNOWN_TOPIC_ID})
 
 
 def every_record_ends_once(ledger: Ledger) -> Iterator[str]:
@@ -166,24 +168,22 @@ def every_record_ends_once(ledger: Ledger) -> Iterator[str]:
             yield f"{told.sender}: record {number} has {count} outcomes: {told.offsets} {[str(error) for error in told.errors]}"
 
 
-def outcomes_are_true(ledger: Ledger, logs: Logs, away: Set[int] = frozenset()) -> Iterator[str]:
+def outcomes_are_true(ledger: Ledger, logs: Logs, away: Set[int] = frozenset(), former: Sequence[Logs] = ()) -> Iterator[str]:
     """Written: in its partition, once, at the offset told. Failed with stored=no: nowhere. Possibly, or orphaned: at most once.
 
-    `away`: see `compacted_away`."""
-    places: dict[int, list[tuple[TopicPartition, int]]] = {}
-    for topic_partition, log in logs.items():
-        for record in log.records:
-            places.setdefault(record.number, []).append((topic_partition, record.offset))
+    `away`: see `compacted_away`. `former`: logs of topics that were deleted; what may be in one of them may be in the next of that name
+    too, once."""
+    each = [_places_of(one) for one in (logs, *former)]
     for number, told in ledger.told.items():
-        found = places.get(number, [])
+        found = [place for places in each for place in places.get(number, ())]
         where = told.record.topic_partition
         if any(topic_partition != where for topic_partition, _ in found):
             yield f"{told.sender}: record {number} for {where} is in {found}"
-        if len(found) > 1:
+        if len(found) > 1 and any(len(places.get(number, ())) > 1 for places in each):
             yield f"{told.sender}: record {number} is stored {len(found)} times: {found}"
         if told.offsets and not found and number not in away:
             yield f"{told.sender}: record {number} was acknowledged at {where} offset {told.offsets[0]} and is not there"
-        if told.offsets and found and told.offsets[0] not in (-1, found[0][1]):
+        if told.offsets and found and told.offsets[0] not in (-1, *(offset for _, offset in found)):
             yield f"{told.sender}: record {number} was acknowledged at offset {told.offsets[0]} and is at {found[0][1]}"
         if told.errors and told.errors[0].stored is Stored.NO and found:
             yield f"{told.sender}: record {number} failed as not stored and is in {found}: {told.errors[0]!r}"
@@ -195,13 +195,35 @@ def outcomes_are_true(ledger: Ledger, logs: Logs, away: Set[int] = frozenset()) 
             yield f"{told.sender}: record {number} is bad, {told.record.fault.value}, and is stored at {found}"
 
 
+def _places_of(logs: Logs) -> Mapping[int, Sequence[tuple[TopicPartition, int]]]:
+    """Where each record is."""
+    places: dict[int, list[tuple[TopicPartition, int]]] = {}
+    for topic_partition, log in logs.items():
+        for record in log.records:
+            places.setdefault(record.number, []).append((topic_partition, record.offset))
+    return places
+
+
+def topics_are_told_apart(ledger: Ledger, made: Sequence[tuple[int, Logs]]) -> Iterator[str]:
+    """No record is in a topic that was made after it had ended: what is still under way then is for the topic before.
+
+    `made`: the logs of topics of the same name, with the time at which each was made."""
+    for made_ms, logs in made:
+        for topic_partition, log in logs.items():
+            for record in log.records:
+                told = ledger.told.get(record.number)
+                if told is not None and told.ended_ms is not None and told.ended_ms < made_ms:
+                    late_ms = made_ms - told.ended_ms
+                    yield f"{told.sender}: record {record.number} is in a {topic_partition} that was made {late_ms} ms after it had ended"
+
+
 def only_culprits_are_blamed(ledger: Ledger, accused: Set[int]) -> Iterator[str]:
     """An error that blames the record itself comes for bad records only, with the code of what is wrong with them.
 
     `accused`: innocents that the broker itself has blamed.
     """
     for number, told in ledger.told.items():
-        if told.drops and told.record.fault is None and number not in accused:
+        if told.drops and told.record.fault is None and number not in accused and told.said is not RetriableResponse.SWALLOW:
             yield f"{told.sender}: record {number} is innocent and was dropped"
         for error in told.errors:
             fault = told.record.fault
@@ -210,8 +232,16 @@ def only_culprits_are_blamed(ledger: Ledger, accused: Set[int]) -> Iterator[str]
                 yield f"{told.sender}: record {number} is innocent and was blamed: {error!r}"
             elif is_blamed and fault is not None and number not in accused and error.code not in fault.codes:
                 yield f"{told.sender}: record {number}, {fault.value}, was blamed for something else: {error!r}"
-            elif told.transaction is None and not is_blamed and error.code not in EXCUSES:
+            elif told.transaction is None and not is_blamed and not _is_excused(told, error, ledger.patience_ms):
                 yield f"{told.sender}: record {number} failed for no good reason: {error!r}"
+
+
+def _is_excused(told: Told, error: KafkaException, patience_ms: int) -> bool:
+    """Whether an error may befall a good record. That nobody knows its topic ends it when the handler says so, or time is up, or, where
+    the handler wants records of the batch apart from others, when it may be stored: else it is tried again."""
+    if error.code in UNKNOWN_TOPIC and told.ended_ms is not None:
+        return told.said is RetriableResponse.FAIL or error.stored is not Stored.NO or told.ended_ms - told.sent_ms >= patience_ms
+    return error.code in EXCUSES
 
 
 def order_is_kept(ledger: Ledger, logs: Logs) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import UUID
 
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.declared_replicas import Node
@@ -16,8 +17,10 @@ from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Eff
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.produce import ProduceResponse
-from chaffinch.protocol.server_connection import ServerConnection
+from chaffinch.protocol.schema import Message
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
 from chaffinch.simulation.disk import Death, Disk
 from chaffinch.simulation.lying_broker import Liar, remembers_last_batches_only
@@ -36,6 +39,8 @@ TURN_MS: Final = 1
 REWRITE_BYTES: Final = 2_000
 """Journals are written anew from this size on, so that worlds see it happen."""
 WHO: Final = "broker"
+NOBODYS_CONNECTION: Final = 0
+"""Those of clients are counted from 1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +90,13 @@ class BrokerProcess:
         self.validation_first = ValidationFirst(world, validation_first_share)
         self.liar = Liar(world, lying_share)
         self._is_forgetful = is_forgetful
-        self._replication = replication
+        self.replication = replication
         self._lost_answer_in = lost_answer_at
         self.core: BrokerCore | None = None
+        self.absent: set[str] = set()
+        """Planned topics that somebody has deleted: a start does not make them again."""
+        self.made_ms: dict[UUID, int] = {}
+        """From when on each topic was there, by its id: at the latest."""
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
         self._world = world
         self._network = network
@@ -112,6 +121,11 @@ class BrokerProcess:
     def accused(self) -> set[int]:
         """Numbers of records that were blamed for nothing, or not for what is wrong with them."""
         return self.validation_first.accused | self.liar.accused
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing waits to be synced, as what a chore has done in this very moment does."""
+        return not self._is_sync_planned
 
     @property
     def addresses(self) -> list[Address]:
@@ -146,8 +160,8 @@ class BrokerProcess:
                 journal_rewrite_bytes=REWRITE_BYTES,
             )
             for topic in self._topics:
-                if core.topics.get(topic.name) is None:
-                    core.create_topic(topic.name, topic.partition_count, self._replication, topic.config, now_ms=self._core_ms)
+                if core.topics.get(topic.name) is None and topic.name not in self.absent:
+                    core.create_topic(topic.name, topic.partition_count, self.replication, topic.config, now_ms=self._core_ms)
         except Interrupted:
             self._world.count("deaths while starting")
             self._end(self.disk.armed_death)
@@ -162,6 +176,7 @@ class BrokerProcess:
         if self._is_forgetful:
             remembers_last_batches_only(core)
         self.core = core
+        self._note_topics()
         self._world.tell(WHO, f"starts, life {self._life}")
         for node in self.nodes:
             self._network.listen(Address(node.host, node.port), self, node.id)
@@ -278,6 +293,17 @@ class BrokerProcess:
             self.handle(ConnectionLost(connection_id=connection.connection_id))
 
     # The core --------------------------------------------------------------------------------------------------------------------------
+
+    def order(self, message: Message, version: int) -> None:
+        """A request that comes without a network between; nobody hears the answer."""
+        request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
+        self.handle(RequestReceived(connection_id=NOBODYS_CONNECTION, request=request))
+        self._note_topics()
+
+    def _note_topics(self) -> None:
+        if self.core is not None:
+            for topic in self.core.topics:
+                self.made_ms.setdefault(topic.topic_id, self._world.now_ms)
 
     def handle(self, event: Event) -> None:
         """One event through the core, and its effects; or the process dies in the middle, and no answer leaves."""

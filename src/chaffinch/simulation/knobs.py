@@ -17,8 +17,9 @@ LYING_EVERY: Final = 5
 FORGETFUL_EVERY: Final = 3
 CLOCK_EVERY: Final = 7
 HANDLER_EVERY: Final = 3
+REMAKE_EVERY: Final = 4
 """One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set, producers
-with exception handlers. By the seed and not by the dice: the others stay what they are."""
+with exception handlers, a topic that is deleted and made again. By the seed and not by the dice: the others stay what they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
@@ -60,8 +61,8 @@ class Knobs:
     """Of refusals: with wrong culprits; and some batches are never told that they are refused for good."""
     is_forgetful: bool = False
     """A broker that starts knows one batch of each producer, not five."""
-    drops_rejected: bool = False
-    """Whether producers have an exception handler that drops most of what a broker rejects."""
+    has_handler: bool = False
+    """Whether producers have an exception handler that drops most of what a broker rejects, and wants unknown topics tried again."""
     bad_share: float = 0.04
     value_bytes_max: int = 400
     trouble_ms: int = 8_000
@@ -104,7 +105,7 @@ class Knobs:
             validation_first_share=dice.choice((0.0, 0.0, 0.3)),
             lying_share=0.5 * (world.seed % LYING_EVERY == LYING_EVERY - 1),
             is_forgetful=world.seed % FORGETFUL_EVERY == FORGETFUL_EVERY - 1,
-            drops_rejected=world.seed % HANDLER_EVERY == 1,
+            has_handler=world.seed % HANDLER_EVERY == 1,
             bad_share=dice.choice((0.0, 0.03, 0.1)),
             value_bytes_max=dice.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),
             faults=Faults(
@@ -122,6 +123,7 @@ class Knobs:
                 full_disk_ms=dice.choice((0, 0, 1_500, 5_000)),
                 clock_step_ms=1_000 * (world.seed % CLOCK_EVERY == CLOCK_EVERY - 1),
                 node_stop_ms=dice.choice((0, 0, 1_500)),
+                remake_ms=700 * (world.seed % REMAKE_EVERY == 1),
                 first_death_ms=dice.randint(100, FIRST_DEATH_MS_MAX),
                 power_loss_share=0.4 if flush_policy == "always" else 0.0,
             ),

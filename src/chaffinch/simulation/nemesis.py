@@ -1,5 +1,5 @@
 """Who makes things go wrong beside the network: broker deaths, now or inside a disk operation to come, nodes that stop and leave their
-partitions to others, full disks, killed clients, and a wall clock that is set.
+partitions to others, full disks, killed clients, a wall clock that is set, and what an administrator does to topics.
 
 Works until `stop`; the world's quiet phase begins then.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from chaffinch.simulation.administrator import Administrator
 from chaffinch.simulation.cluster import BrokerProcess
 from chaffinch.simulation.disk import Death
 from chaffinch.simulation.world import World
@@ -33,6 +34,8 @@ class Deeds:
     full_disk_ms: int = 0
     clock_step_ms: int = 0
     node_stop_ms: int = 0
+    remake_ms: int = 0
+    """A topic is deleted, and made again."""
     first_death_ms: int = 0
     """One death of the broker that is certain, while there is work: at this time."""
     in_operation_share: float = 0.5
@@ -46,11 +49,18 @@ class Nemesis:
     """See the module. `kills`: per client, ends its process and lets it come back; `doubles`: starts another one beside it."""
 
     def __init__(
-        self, world: World, deeds: Deeds, broker: BrokerProcess, kills: Sequence[Callable[[], None]], doubles: Sequence[Callable[[], None]]
+        self,
+        world: World,
+        deeds: Deeds,
+        broker: BrokerProcess,
+        administrator: Administrator,
+        kills: Sequence[Callable[[], None]],
+        doubles: Sequence[Callable[[], None]],
     ) -> None:
         self._world = world
         self._deeds = deeds
         self._broker = broker
+        self._administrator = administrator
         self._is_over = False
         self._plan(deeds.broker_death_ms, self._kill_broker)
         self._plan(deeds.client_death_ms, lambda: world.dice.choice(kills)())
@@ -59,6 +69,7 @@ class Nemesis:
         self._plan(deeds.node_stop_ms, self._stop_node)
         if deeds.first_death_ms:
             world.after(deeds.first_death_ms, self._kill_once)
+        self._plan(deeds.remake_ms, administrator.delete)
         self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
 
     def stop(self) -> None:
@@ -66,6 +77,7 @@ class Nemesis:
         self._broker.disk.disarm()
         self._broker.disk.empty()
         self._broker.start_nodes()
+        self._administrator.stop()
 
     def _kill_once(self) -> None:
         if not self._is_over:

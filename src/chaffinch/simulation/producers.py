@@ -28,7 +28,7 @@ from chaffinch.producer.core.effects import (
     SendRequest,
     WakeCallers,
 )
-from chaffinch.producer.core.exception_handler import HandlerSaid, Question
+from chaffinch.producer.core.exception_handler import HandlerSaid, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.records.columns import RecordColumns
@@ -63,6 +63,9 @@ HANDLER_MS: Final = 700
 """How long an exception handler thinks at times: batches expire meanwhile, and answers come."""
 KEPT_OF: Final = 4
 """A handler lets one rejected record of so many fail."""
+SAID_OF: Final = 12
+"""A handler that is asked about a topic that nobody knows lets one record of so many fail, drops one, and has the others tried again."""
+BY_NUMBER: Final = {0: RetriableResponse.FAIL, 1: RetriableResponse.SWALLOW}
 
 
 MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
@@ -72,8 +75,8 @@ MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
 class ProducerUser:
     """See the module. `work` is consumed by the incarnations: what one has begun, the next does not repeat.
 
-    `process`: what an incarnation is; by default our own producer. `drops_rejected`: it has an exception handler (KIP-1038), which drops
-    most of the records that a broker rejects.
+    `process`: what an incarnation is; by default our own producer. `has_handler`: it has an exception handler (KIP-1038), which drops
+    most of the records that a broker rejects, and has most of those tried again whose topic nobody knows.
     """
 
     def __init__(
@@ -86,14 +89,15 @@ class ProducerUser:
         work: Iterator[Burst] | Iterator[PlannedTransaction],
         process: MakeProcess | None = None,
         *,
-        drops_rejected: bool = False,
+        has_handler: bool = False,
     ) -> None:
         self.ledger = Ledger(name=name)
-        self.drops_rejected = drops_rejected
+        self.has_handler = has_handler
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
         self.is_transactional = "transactional.id" in options
         self.world = world
         self.network = network
+        self.ledger.patience_ms = self.options["delivery.timeout.ms"]
         self._work: Any = work
         self._process = process or ProducerProcess
         self._incarnations = 0
@@ -165,7 +169,7 @@ class ProducerProcess(ProgramProcess):
     def __init__(self, user: ProducerUser, who: str, program: Program) -> None:
         super().__init__(user, who, program)
         settings = parse_options(user.options)
-        questions = frozenset({Question.REJECTED} if user.drops_rejected else ())
+        questions = frozenset(Question) if user.has_handler else frozenset()
         self._core = ProducerCore(settings, self._world.new_dice(), questions=questions)
         self._transport = Transport(
             self._world,
@@ -352,6 +356,7 @@ class ProducerProcess(ProgramProcess):
         for index, row in enumerate(effect.batch.rows):
             told: Told = effect.batch.receipt[row]
             told.offsets.append(effect.base_offset + index if effect.base_offset >= 0 else -1)
+            told.ended_ms = self._world.now_ms
             numbers.append(told.record.number)
         self._world.tell(self.who, f"records {numbers} are written in {effect.batch.topic_partition} from offset {effect.base_offset}")
 
@@ -365,6 +370,8 @@ class ProducerProcess(ProgramProcess):
         for index, row in enumerate(effect.batch.rows):
             told: Told = effect.batch.receipt[row]
             error = effect.errors.get(index, effect.error)
+            if index in effect.dropped or error is not None:
+                told.ended_ms = self._world.now_ms
             if index in effect.dropped:
                 told.drops += 1
                 self._world.tell(self.who, f"record {told.record.number} is dropped")
@@ -375,10 +382,19 @@ class ProducerProcess(ProgramProcess):
                 self._world.count(f"records failed: {type(error).__name__}")
 
     def _answer(self, effect: AskHandler) -> None:
-        """What the exception handler says: drop it, but for one record in so many."""
-        numbers = {index: effect.batch.receipt[effect.batch.rows[index]].record.number for index in effect.errors}
-        swallowed = frozenset(index for index, number in numbers.items() if number % KEPT_OF)
-        self.handle(events.HandlerAnswered(batch=effect.batch, said=HandlerSaid(swallowed=swallowed)))
+        """What the exception handler says."""
+        asked: dict[int, Told] = {index: effect.batch.receipt[effect.batch.rows[index]] for index in effect.errors}
+        if effect.question is Question.REJECTED:
+            said = HandlerSaid(swallowed=frozenset(index for index, told in asked.items() if told.record.number % KEPT_OF))
+        else:
+            for told in asked.values():
+                told.said = BY_NUMBER.get(told.record.number % SAID_OF, RetriableResponse.RETRY)
+            said = HandlerSaid(
+                swallowed=frozenset(index for index, told in asked.items() if told.said is RetriableResponse.SWALLOW),
+                retried=frozenset(index for index, told in asked.items() if told.said is RetriableResponse.RETRY),
+            )
+            self._world.count("records to be tried again, says the handler", len(said.retried))
+        self.handle(events.HandlerAnswered(batch=effect.batch, said=said))
 
     def _block(self, attempt: Callable[[], bool]) -> None:
         """The caller waits until `attempt` says that it need not any more."""

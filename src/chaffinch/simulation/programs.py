@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from chaffinch.errors import KafkaException, TimeoutException, group_of
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.exception_handler import RetriableResponse
 from chaffinch.simulation.records import Record
 
 GROUP_PARTITION: Final = TopicPartition("plain", 0)
@@ -122,6 +123,11 @@ class Told:
     errors: list[KafkaException] = field(default_factory=list)
     drops: int = 0
     """How often an exception handler's wish to drop it was fulfilled."""
+    said: RetriableResponse | None = None
+    """What the handler said last while nobody knew the topic."""
+    sent_ms: int = 0
+    ended_ms: int | None = None
+    """When it had an outcome, or its producer was gone."""
     transaction: Transaction | None = None
     is_orphan: bool = False
     """The producer was killed before it could tell."""
@@ -135,6 +141,8 @@ class Ledger:
     told: dict[int, Told] = field(default_factory=dict)
     transactions: list[Transaction] = field(default_factory=list)
     calls_failed: list[str] = field(default_factory=list)
+    patience_ms: int = 0
+    """The producer's delivery.timeout.ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from chaffinch.broker.core.transaction_moves import TransactionState
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES
 from chaffinch.simulation import checkers, consumer_checkers
-from chaffinch.simulation.cluster import BrokerProcess
+from chaffinch.simulation.administrator import Administrator, FormerTopic
+from chaffinch.simulation.cluster import BrokerProcess, TopicPlan
 from chaffinch.simulation.consumers import Group, Member
 from chaffinch.simulation.disk import Death
 from chaffinch.simulation.knobs import Knobs
@@ -30,7 +31,7 @@ from chaffinch.simulation.queries import CutKind, Supervisor
 from chaffinch.simulation.reading import CommittedReader, read_logs
 from chaffinch.simulation.transformers import Transformer
 from chaffinch.simulation.version_2_producer import Version2Process
-from chaffinch.simulation.workload import COMPACTED, COUNTED, NARROW, PLAIN, TOPICS, TRANSFORMED, Workload
+from chaffinch.simulation.workload import COMPACTED, COUNTED, NARROW, PLAIN, REMADE, TARGETS, TOPICS, TRANSFORMED, Workload
 from chaffinch.simulation.world import Stuck, World
 
 ARMED_BY_CUT_MAX: Final = 4
@@ -42,6 +43,7 @@ READ_WITHIN_MS: Final = 60_000
 
 
 SETTINGS: Final = {
+    "auto.create.topics.enable": False,
     "log.cleaner.backoff.ms": 400,
     "log.retention.check.interval.ms": 1_000,
     "group.initial.rebalance.delay.ms": 100,
@@ -97,12 +99,14 @@ class _Scene:
         self.is_quiet = False
         """Nothing goes wrong any more."""
         self.network = Network(world, knobs.faults)
+        remade = REMADE if knobs.deeds.remake_ms else None
+        self.targets = TARGETS if remade is None else [*TARGETS, remade]
         self.broker = BrokerProcess(
             world,
             self.network,
             node_count=knobs.node_count,
             settings={"flush.policy": knobs.flush_policy, **SETTINGS},
-            topics=[*TOPICS, COUNTED] if knobs.transformer_count else TOPICS,
+            topics=[*TOPICS, *([COUNTED] if knobs.transformer_count else []), *([] if remade is None else [remade])],
             validation_first_share=knobs.validation_first_share,
             lying_share=knobs.lying_share,
             is_forgetful=knobs.is_forgetful,
@@ -111,7 +115,8 @@ class _Scene:
         )
         self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
         self.broker.start()
-        self.follower = CommittedReader(world, self.network, self.broker, self.broker.partitions, "follower")
+        self.administrator = Administrator(world, self.broker, remade)
+        self.follower = CommittedReader(world, self.network, self.broker, self._lasting, "follower")
         self.queries = [
             self.workload.query(f"query-{number}", knobs.query_rows, has_checkpoint=knobs.query_has_checkpoint)
             for number in range(knobs.query_count)
@@ -130,18 +135,20 @@ class _Scene:
         self.transformers = [self._transformer(number) for number in range(knobs.transformer_count)]
 
     def _plain(self, number: int) -> ProducerUser:
-        work = iter(self.workload.bursts(self.knobs.producer_records))
+        work = iter(self.workload.bursts(self.knobs.producer_records, self.targets))
         return self._user(f"plain-{number}", self._options(), work)
 
-    def _transactional(self, number: int, name: str = "transactional", process: MakeProcess | None = None) -> ProducerUser:
-        name = f"{name}-{number}"
+    def _transactional(self, number: int) -> ProducerUser:
+        return self._in_transactions(f"transactional-{number}", self.targets)
+
+    def _in_transactions(self, name: str, targets: Sequence[TopicPlan], process: MakeProcess | None = None) -> ProducerUser:
         options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
-        work = iter(self.workload.transactions(self.knobs.producer_records))
+        work = iter(self.workload.transactions(self.knobs.producer_records, targets))
         return self._user(name, options, work, process)
 
     def _version_2(self, number: int) -> ProducerUser:
         make = partial(Version2Process, bootstrap=self.broker.addresses, before_end=self._before_end)
-        return self._transactional(number, "version-2", make)
+        return self._in_transactions(f"version-2-{number}", TARGETS, make)
 
     def _user(self, name: str, options: Mapping[str, Any], work: Iterator[Any], process: MakeProcess | None = None) -> ProducerUser:
         return ProducerUser(
@@ -152,7 +159,7 @@ class _Scene:
             options,
             work,
             process=process,
-            drops_rejected=self.knobs.drops_rejected,
+            has_handler=self.knobs.has_handler,
         )
 
     def _group(self, name: str, topics: Sequence[str], *, committed_only: bool) -> Group:
@@ -198,7 +205,8 @@ class _Scene:
     def play(self) -> list[str]:
         world, knobs = self.world, self.knobs
         everybody: list[ProducerUser | Supervisor | Member] = [*self.actors, *self.members, *self.transformers]
-        nemesis = Nemesis(world, knobs.deeds, self.broker, [each.kill for each in everybody], [each.start_beside for each in everybody])
+        kills, doubles = [each.kill for each in everybody], [each.start_beside for each in everybody]
+        nemesis = Nemesis(world, knobs.deeds, self.broker, self.administrator, kills, doubles)
         for actor in everybody:
             actor.start()
         trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
@@ -233,11 +241,18 @@ class _Scene:
     def _is_decided(self) -> bool:
         """Whether no partition and no transactional id has an open transaction: late requests may have opened one that nobody wants."""
         core = self.broker.core
-        if core is None or any(p.log.last_stable_offset != p.log.log_end_offset for p in core.topics.partitions()):
+        if core is None or not self.broker.is_settled:
+            return False
+        if any(p.log.last_stable_offset != p.log.log_end_offset for p in core.topics.partitions()):
             return False
         known = [core.state.transactions.describe(transactional_id) for transactional_id in self._transactional_ids]
         # A full disk may have kept markers of a decided one from being written: that is tried again.
         return all(metadata is None or not (metadata.state is TransactionState.ONGOING or metadata.is_decided) for metadata in known)
+
+    @property
+    def _lasting(self) -> list[TopicPartition]:
+        """Partitions of topics that stay."""
+        return [place for place in self.broker.partitions if place.topic != REMADE.name]
 
     @property
     def _transactional_ids(self) -> list[str]:
@@ -276,8 +291,10 @@ class _Scene:
         ledgers = [user.ledger for user in [*self.producers, *self.transformers]]
         away = checkers.compacted_away(ledgers, logs)
         world.count("records compacted away", len(away))
+        former = self.administrator.former()
+        away |= {number for topic in former for number in topic.numbers()}
         for user in [*self.producers, *self.transformers]:
-            found += self._producer_verdict(user, logs, committed, away)
+            found += self._producer_verdict(user, logs, committed, away, former)
         for producer in self.producers:
             found += checkers.offsets_follow_transactions(producer.ledger, committed, self._committed_by(producer), away)
         for query in self.queries:
@@ -295,7 +312,12 @@ class _Scene:
         return found
 
     def _producer_verdict(
-        self, producer: ProducerUser, logs: checkers.Logs, committed: checkers.Committed, away: frozenset[int]
+        self,
+        producer: ProducerUser,
+        logs: checkers.Logs,
+        committed: checkers.Committed,
+        away: frozenset[int],
+        former: Sequence[FormerTopic],
     ) -> list[str]:
         ledger = producer.ledger
         for transaction in ledger.transactions:
@@ -304,11 +326,21 @@ class _Scene:
         self.world.count("records acknowledged", sum(bool(told.offsets) for told in ledger.told.values()))
         return [
             *checkers.every_record_ends_once(ledger),
-            *checkers.outcomes_are_true(ledger, logs, away),
+            *checkers.outcomes_are_true(ledger, logs, away, [topic.logs for topic in former]),
+            *checkers.topics_are_told_apart(ledger, self._since(logs, former)),
             *checkers.only_culprits_are_blamed(ledger, self.broker.accused),
-            *checkers.order_is_kept(ledger, logs),
+            *(line for each in (logs, *(topic.logs for topic in former)) for line in checkers.order_is_kept(ledger, each)),
             *checkers.transactions_are_whole(ledger, committed, away),
         ]
+
+    def _since(self, logs: checkers.Logs, former: Sequence[FormerTopic]) -> list[tuple[int, checkers.Logs]]:
+        """The logs of a name that several topics had one after the other, each with the time at which its topic was made."""
+        core = self.broker.core
+        topic = None if core is None else core.topics.get(REMADE.name)
+        if topic is None:
+            return []
+        now = {place: log for place, log in logs.items() if place.topic == REMADE.name}
+        return [(self.broker.made_ms[topic.topic_id], now), *((topic.made_ms, topic.logs) for topic in former)]
 
     def _committed_by(self, producer: ProducerUser) -> int | None:
         return self._committed(group_of_producer(producer.name), GROUP_PARTITION)

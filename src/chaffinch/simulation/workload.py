@@ -6,6 +6,7 @@ a null key on a compacted topic, a timestamp hours ahead of the broker's clock, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from chaffinch.identifiers import TopicPartition
@@ -40,6 +41,10 @@ TOPICS: Final = (
 COUNTED: Final = TopicPlan(name="counted", partition_count=2)
 """What programs write that consume, transform and produce; they read `TRANSFORMED`."""
 TRANSFORMED: Final = (PLAIN, NARROW)
+REMADE: Final = TopicPlan(name="remade", partition_count=2)
+"""Deleted and made again while producers write to it, in some worlds."""
+TARGETS: Final = TOPICS[:3]
+"""What everybody writes."""
 FUTURE_MS: Final = 10 * 3_600_000
 """Ahead of the broker's clock by more than message.timestamp.after.max.ms, one hour, for the whole life of a world."""
 QUERY_TASKS, QUERY_BATCHES = 2, 3
@@ -54,10 +59,10 @@ class Workload:
         self._value_bytes_max = value_bytes_max
         self._count = 0
 
-    def record(self, *, may_share_key: bool = True) -> Record:
+    def record(self, targets: Sequence[TopicPlan] = TARGETS, *, may_share_key: bool = True) -> Record:
         """The next record, for any of the target topics."""
         dice = self._world.dice
-        topic = dice.choice(TOPICS[:3])
+        topic = dice.choice(targets)
         fault = self._fault(topic.name) if self._world.chance(self._bad_share) else None
         number = self._count
         self._count += 1
@@ -91,7 +96,7 @@ class Workload:
             return b"hot-%d" % dice.randrange(HOT_KEYS)
         return b"key-%d" % number
 
-    def bursts(self, record_count: int) -> list[Burst]:
+    def bursts(self, record_count: int, targets: Sequence[TopicPlan] = TARGETS) -> list[Burst]:
         """`record_count` records in bursts of a few, with pauses between them."""
         dice = self._world.dice
         bursts = []
@@ -99,7 +104,7 @@ class Workload:
         while left:
             count = min(left, dice.choice((1, 3, 8, 20)))
             left -= count
-            records = [self.record() for _ in range(count)]
+            records = [self.record(targets) for _ in range(count)]
             as_table = dice.random() < 0.3
             if as_table:
                 # One partition each: a table's records are grouped before they become batches.
@@ -107,7 +112,7 @@ class Workload:
             bursts.append(Burst(records=tuple(records), as_table=as_table, pause_ms=dice.choice((0, 5, 40, 400))))
         return bursts
 
-    def transactions(self, record_count: int) -> list[PlannedTransaction]:
+    def transactions(self, record_count: int, targets: Sequence[TopicPlan] = TARGETS) -> list[PlannedTransaction]:
         """`record_count` records in transactions of a few bursts; one in ten has no records."""
         dice = self._world.dice
         planned = []
@@ -116,7 +121,9 @@ class Workload:
             count = 0 if dice.random() < 0.1 else min(left, dice.randint(1, 30))
             left -= count
             planned.append(
-                PlannedTransaction(bursts=tuple(self.bursts(count)), commits=dice.random() < 0.8, sends_offsets=dice.random() < 0.3)
+                PlannedTransaction(
+                    bursts=tuple(self.bursts(count, targets)), commits=dice.random() < 0.8, sends_offsets=dice.random() < 0.3
+                )
             )
         return planned
 
