@@ -54,3 +54,20 @@ def test_who_is_not_is_told(secured, consumer_of, call):
     consumer.assign([TopicPartition("orders", 0)])
     with pytest.raises(errors.SaslAuthenticationException):
         call(consumer)
+
+
+def test_who_is_not_is_told_at_each_call_until_the_broker_lets_it_in(consumer_of):
+    options = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": "new"}
+    config = {**CONFIG, "security.protocol": "SASL_PLAINTEXT", "sasl.enabled.mechanisms": "PLAIN"}
+    with EmbeddedBroker(topics=["orders"], config=config, users={"alice": "old"}) as broker:
+        consumer = consumer_of(broker, **options, group_id=None)
+        consumer.assign([TopicPartition("orders", 0)])
+        for _ in range(3):
+            with pytest.raises(errors.SaslAuthenticationException):
+                consumer.poll(LIMIT_S)
+        broker._users["alice"] = "new"
+        broker.restart()
+        with Producer(bootstrap_servers=broker.bootstrap_servers, **options) as producer:
+            producer.send("orders", b"v", partition=0).result(LIMIT_S)
+        consumer.partitions_for("orders")  # It is let in: what was refused before is over.
+        assert values_of(read(consumer, 1)) == [b"v"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.consumer.core.absences import Absences
@@ -105,6 +106,8 @@ class ConsumerCore:
         self.topic_calls = TopicCalls(self.wiring, self.watch, self.absences, self.unreachable)
         self.next_deadline_ms: int | None = None
         self._errors: deque[KafkaException] = deque()
+        self._refused: dict[Address, KafkaException] = {}
+        """Brokers that did not let us in when they were last asked, of which the caller has not heard."""
         self._close: tuple[Any, int] | None = None
         self._told_absent: set[TopicPartition] = set()
         """Assigned by the caller, who has heard that they are not there."""
@@ -127,6 +130,7 @@ class ConsumerCore:
                 case Failed():
                     self._failed(event, now_ms)
                 case Connected():
+                    self._refused.pop(event.address, None)
                     self.wiring.attempts.succeeded(event.address)
                 case Disconnected():
                     self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)
@@ -135,7 +139,8 @@ class ConsumerCore:
                     if self.group is not None:
                         self.group.finder.lost(event.address)
                     if event.error is not None:  # Waiting is no use: whoever calls is told.
-                        self._fail(event.error)
+                        self._refused[event.address] = event.error
+                        self.wiring.wake()
                         self._fail_callers(event.error)
                 case TimePassed() | Written():
                     pass
@@ -321,6 +326,8 @@ class ConsumerCore:
         """Raise what the caller has to hear, if there is something."""
         if self.group is not None and self.group.membership.fatal is not None:
             raise self.group.membership.fatal
+        if self._refused:
+            raise self._refused.popitem()[1]
         if self._errors:
             raise self._errors.popleft()
         missing = sorted(state.place for state in self.subscriptions.at(Stage.MISSING, INT64_MAX))
