@@ -83,6 +83,9 @@ def logs(one: LogContents) -> dict[TopicPartition, LogContents]:
     return {PLACE: one}
 
 
+SHORTENED = replace(log(at(0, 7), at(1, 8)), log_start_offset=1)
+
+
 def blamed_unknown(*, said: RetriableResponse | None = None, ended_ms: int = 99) -> Iterator[str]:
     """A record that failed after `ended_ms` because nobody knew its topic; its producer has 100 ms of patience."""
     error = UnknownTopicOrPartitionException("x", stored=Stored.NO)
@@ -146,6 +149,8 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
         lambda: checkers.outcomes_are_true(ledger(told(7, 0)), logs(log(at(0, 7))), former=[logs(log(at(3, 7)))]),
     ),
     ("while it was there", lambda: checkers.topics_are_told_apart(ledger(told(7, 0, ended_ms=9)), [(9, logs(log(at(0, 7))))])),
+    ("gone before it was read", lambda: checkers.readers_agree("r", {PLACE: [at(1, 8)]}, logs(SHORTENED))),
+    ("gone since", lambda: checkers.readers_agree("r", {PLACE: [at(0, 7), at(1, 8)]}, logs(SHORTENED))),
     ("unknown, says the handler", lambda: blamed_unknown(said=RetriableResponse.FAIL)),
     ("unknown for too long", lambda: blamed_unknown(ended_ms=100)),
     (
@@ -156,11 +161,11 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
 
 BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("stays at 0", lambda: checkers.logs_are_decided(logs(log(at(0, 7), stable=0)))),
-    ("ended at 1", lambda: checkers.logs_survive(logs(log(at(0, 7))), logs(log()))),
+    ("spanned (0, 1), after", lambda: checkers.logs_survive(logs(log(at(0, 7))), logs(log()))),
     ("2 records and markers over 3", lambda: checkers.offsets_are_dense(logs(log(at(0, 7), at(2, 8), end=3)))),
     ("2 records and markers over 2", lambda: checkers.offsets_are_dense(compacted(log(at(1, 7), at(1, 8), end=2)))),
     ("missing offsets [1]", lambda: checkers.readers_agree("r", {PLACE: [at(0, 7)]}, compacted(log(at(1, 8), end=2)))),
-    ("ended at 2", lambda: checkers.logs_survive(compacted(log(at(1, 8), end=2)), compacted(log(at(0, 7), at(1, 8))))),
+    ("spanned (0, 2), after", lambda: checkers.logs_survive(compacted(log(at(1, 8), end=2)), compacted(log(at(0, 7), at(1, 8))))),
     ("has sequence 0 after 0", lambda: checkers.sequences_run_on(logs(log(at(0, 7), at(1, 8, sequence=0))))),
     (
         "missing offsets [0]",
@@ -215,6 +220,8 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("and is at 1", lambda: checkers.outcomes_are_true(ledger(told(7, 0)), logs(log()), former=[logs(log(at(1, 7)))])),
     ("stored 2 times", lambda: checkers.outcomes_are_true(ledger(told(7, LOST)), logs(log()), former=[logs(log(at(0, 7), at(1, 7)))])),
     ("failed as not stored", lambda: checkers.outcomes_are_true(ledger(told(7, NOT_STORED)), {}, former=[logs(log(at(0, 7)))])),
+    ("missing offsets [1]", lambda: checkers.readers_agree("r", {PLACE: [at(0, 7)]}, logs(SHORTENED))),
+    ("spanned (1, 2), after", lambda: checkers.logs_survive(logs(SHORTENED), logs(replace(SHORTENED, log_start_offset=0)))),
     ("was made 2 ms after", lambda: checkers.topics_are_told_apart(ledger(told(7, 0, ended_ms=7)), [(9, logs(log(at(0, 7))))])),
     ("for no good reason", lambda: blamed_unknown()),
     ("for no good reason", lambda: blamed_unknown(said=RetriableResponse.RETRY)),
@@ -246,3 +253,8 @@ def test_what_compaction_may_have_taken() -> None:
     aborted = transaction(Fate.ABORTED, 7)
     assert away(told(7, 0, transaction=aborted), found=log(end=1), transactions=(aborted,)) == {7}
     assert checkers.compacted_away([ledger(told(7, 0), told(8, 1))], logs(log(at(1, 8), end=2))) == set()
+
+
+def test_what_had_gone_comes_before_what_was_read() -> None:
+    whole = checkers.whole({PLACE: [at(0, 9), at(1, 8)], OTHER: [at(0, 5)]}, {PLACE: SHORTENED, OTHER: log(at(0, 5))})
+    assert whole == {PLACE: [at(0, 7), at(1, 8)], OTHER: [at(0, 5)]}

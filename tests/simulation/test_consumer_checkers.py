@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,7 @@ LOG = LogContents(
 )
 LOGS = {PLACE: LOG}
 OFFSETS = {PLACE: [0, 1, 2, 3]}
+SHORTENED = {PLACE: replace(LOG, log_start_offset=2)}
 
 
 def span(*offsets: int, start: int = 0, began: int = 0, found: int = 100, processed: int | None = None, is_reset: bool = False) -> Span:
@@ -50,8 +52,8 @@ def ledger(fate: Fate) -> Ledger:
     return Ledger(name="p", told={11: Told(record=record, sender="p.1", serial=1, transaction=transaction)}, transactions=[transaction])
 
 
-def given(found: Diary) -> Iterator[str]:
-    return consumer_checkers.delivered_in_order(found, LOGS, OFFSETS)
+def given(found: Diary, logs: dict[TopicPartition, LogContents] = LOGS) -> Iterator[str]:
+    return consumer_checkers.delivered_in_order(found, logs, consumer_checkers.offsets_of(found, logs))
 
 
 def shared(*members: str) -> Diary:
@@ -61,10 +63,12 @@ def shared(*members: str) -> Diary:
     return found
 
 
-def made(*pairs: tuple[int, int], places: tuple[TopicPartition, ...] = (PLACE,)) -> Iterator[str]:
+def made(
+    *pairs: tuple[int, int], places: tuple[TopicPartition, ...] = (PLACE,), logs: dict[TopicPartition, LogContents] = LOGS
+) -> Iterator[str]:
     """`pairs`: number of a record made and visible, and of the one it was made from."""
     records = [LogRecord(index, number, WRITER, index, True) for index, (number, _) in enumerate(pairs)]
-    return consumer_checkers.made_once(diary(), dict(pairs), LOGS, {TopicPartition("counted", 0): records}, places)
+    return consumer_checkers.made_once(diary(), dict(pairs), logs, {TopicPartition("counted", 0): records}, places)
 
 
 ALL = tuple((100 + number, number) for number in (10, 11, 12, 13))
@@ -92,6 +96,8 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("the end", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: 4})),
     ("one member", lambda: consumer_checkers.one_member_each(shared("a", "a"))),
     ("made once", lambda: made(*ALL)),
+    ("gone before it was given", lambda: given(diary(span(0, 2, 3), span(2, 3)), SHORTENED)),
+    ("gone before it was read", lambda: made(*ALL[1:], logs=SHORTENED)),
 ]
 
 BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
@@ -126,6 +132,9 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("has 2 members in generation 3", lambda: consumer_checkers.one_member_each(shared("a", "b"))),
     ("of record 13 0 records", lambda: made(*ALL[:3])),
     ("of record 10 2 records", lambda: made(*ALL, (200, 10))),
+    ("not given offsets [2]", lambda: given(diary(span(0, 1, 3)), SHORTENED)),
+    ("of record 12 0 records", lambda: made(ALL[3], logs=SHORTENED)),
+    ("of record 10 2 records", lambda: made(*ALL, (200, 10), logs=SHORTENED)),
     ("of record 50 1 records", lambda: made(*ALL, (200, 50))),
 ]
 

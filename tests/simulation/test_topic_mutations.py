@@ -1,4 +1,4 @@
-"""Promises about topics that are deleted and made again, broken once by hand, in the broker and in the producer."""
+"""Promises about topics that go and come back, and about logs that lose their oldest records, broken once by hand."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from uuid import UUID
 import pytest
 
 from chaffinch.broker.core.topics import Topic, TopicRegistry
+from chaffinch.consumer.core.fetcher import Fetcher
+from chaffinch.consumer.core.options import LATEST
 from chaffinch.producer.core import culprits
 from chaffinch.producer.core.exception_handler import HandlerSaid
-from tests.simulation.mutation import REMADE, Mutation, Patch, find
+from chaffinch.storage import log_state
+from chaffinch.storage.partition_log import PartitionLog
+from tests.simulation.mutation import REMADE, SHORTENED, Mutation, Patch, find
 
 
 def takes_old_ids(patch: Patch) -> None:
@@ -54,11 +58,35 @@ def drops_what_is_unknown(patch: Patch) -> None:
     patch.setattr(culprits, "_unknown_topic", drops)
 
 
-FORTY: dict[str, Any] = {"knobs": {**REMADE, "has_handler": True}, "seeds": 40}
+def goes_on_at_the_end(patch: Patch) -> None:
+    """A consumer whose position is gone begins with what comes, whatever auto.offset.reset says."""
+    refused = Fetcher._refused
+
+    def to_the_end(self: Fetcher, fetched: Any, state: Any, index: int) -> None:
+        refused(self, fetched, state, index)
+        state.reset(LATEST)
+
+    patch.setattr(Fetcher, "_refused", to_the_end)
+
+
+def forgets_where_logs_begin(patch: Patch) -> None:
+    patch.setattr(log_state, "write_start", lambda *_: None)
+
+
+def forgets_producers(patch: Patch) -> None:
+    """The last segment goes, and what the producers were is written nowhere."""
+    patch.setattr(PartitionLog, "_can_lose_last_segment", lambda _self: True)
+
+
+ASKED: dict[str, Any] = {**REMADE, "has_handler": True}
+READ: dict[str, Any] = {**SHORTENED, "reader_count": 2}
 MUTATIONS = [
-    Mutation(name="ids of deleted topics are taken for those of new ones", breaks=takes_old_ids, says=("was made",), **FORTY),
-    Mutation(name="a handler says RETRY and the record fails", breaks=does_not_try_again, says=("for no good reason",), seeds=40),
-    Mutation(name="a handler says RETRY and the record is dropped", breaks=drops_what_is_unknown, says=("was dropped",), seeds=40),
+    Mutation(name="ids of deleted topics are taken for those of new ones", breaks=takes_old_ids, knobs=ASKED, says=("was made",)),
+    Mutation(name="a handler says RETRY and the record fails", breaks=does_not_try_again, knobs=ASKED, says=("for no good reason",)),
+    Mutation(name="a handler says RETRY and the record is dropped", breaks=drops_what_is_unknown, knobs=ASKED, says=("was dropped",)),
+    Mutation(name="who is behind a log's start goes on at its end", breaks=goes_on_at_the_end, knobs=READ, says=("not given", "nobody")),
+    Mutation(name="where a log begins is forgotten", breaks=forgets_where_logs_begin, knobs=SHORTENED, says=("the log spanned",)),
+    Mutation(name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, first=14),
 ]
 
 

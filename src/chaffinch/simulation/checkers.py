@@ -53,9 +53,12 @@ def compacted_away(ledgers: Sequence[Ledger], logs: Logs) -> frozenset[int]:
 def readers_agree(who: str, committed: Committed, logs: Logs) -> Iterator[str]:
     """What Fetch gave to a reader of committed records is what the markers in the log say, in the order of the log.
 
-    From a compacted log a reader may have got more: what was taken away since."""
+    From a compacted log a reader may have got more: what was taken away since. And of what went at the beginning less, if it was late."""
     for topic_partition, records in committed.items():
-        expected = visible(logs[topic_partition])
+        expected, start = visible(logs[topic_partition]), logs[topic_partition].log_start_offset
+        if start:
+            given = {record.offset for record in records}
+            expected = [record for record in expected if record.offset >= start or record.offset in given]
         if logs[topic_partition].is_compacted:
             there = {record.offset for record in logs[topic_partition].records}
             records = [record for record in records if record.offset in there]
@@ -81,6 +84,16 @@ def visible(log: LogContents) -> list[LogRecord]:
     return found
 
 
+def whole(committed: Committed, logs: Logs) -> dict[TopicPartition, list[LogRecord]]:
+    """What a reader of committed records has got, and before it what had gone at the beginning of the logs."""
+    found = {}
+    for place, records in committed.items():
+        start = logs[place].log_start_offset
+        gone = [record for record in visible(logs[place]) if record.offset < start] if start else []
+        found[place] = [*gone, *(record for record in records if record.offset >= start)]
+    return found
+
+
 def logs_survive(before: Logs, after: Logs) -> Iterator[str]:
     """A death of the broker with nothing under way changes no log; compaction may go on."""
     for topic_partition in sorted({*before, *after}):
@@ -92,8 +105,8 @@ def logs_survive(before: Logs, after: Logs) -> Iterator[str]:
                 markers=[marker for marker in old.markers if marker in new.markers],
             )
         if old != new:
-            ends = [logs[topic_partition].log_end_offset if topic_partition in logs else None for logs in (before, after)]
-            yield f"{topic_partition}: the log ended at {ends[0]}, after one more death of the quiet broker at {ends[1]}"
+            was, found = (None if log is None else (log.log_start_offset, log.log_end_offset) for log in (old, new))
+            yield f"{topic_partition}: the log spanned {was}, after one more death of the quiet broker {found}"
 
 
 def offsets_are_dense(logs: Logs) -> Iterator[str]:

@@ -7,7 +7,7 @@ the next start opens the same file system, and may die in the middle of that too
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
+from chaffinch.broker.core.topics import Partition
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -294,11 +295,25 @@ class BrokerProcess:
 
     # The core --------------------------------------------------------------------------------------------------------------------------
 
-    def order(self, message: Message, version: int) -> None:
+    def order(self, message: Message, version: int, node_id: int = 0) -> None:
         """A request that comes without a network between; nobody hears the answer."""
         request = ReceivedRequest(api=api_of(message), version=version, correlation_id=0, client_id=None, message=message)
-        self.handle(RequestReceived(connection_id=NOBODYS_CONNECTION, request=request))
+        self.handle(RequestReceived(connection_id=NOBODYS_CONNECTION, request=request, node_id=node_id))
         self._note_topics()
+
+    def expire(self, partition: Partition, *, retention_ms: int, retention_bytes: int) -> None:
+        """Retention is checked now, with these limits in place of the topic's."""
+        log, config = partition.log, partition.log.config
+        log.config = replace(config, retention_ms=retention_ms, retention_bytes=retention_bytes)
+        try:
+            log.expire(self._core_ms)
+        except Interrupted:
+            self._dies_inside()
+        except StorageError:
+            if not self.disk.is_full:
+                raise
+        finally:
+            log.config = config
 
     def _note_topics(self) -> None:
         if self.core is not None:

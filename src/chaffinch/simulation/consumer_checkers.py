@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.simulation.checkers import Committed, Logs, visible
@@ -18,7 +18,7 @@ Offsets = Mapping[TopicPartition, Sequence[int]]
 
 def offsets_of(diary: Diary, logs: Logs) -> dict[TopicPartition, list[int]]:
     """The offsets that the group's isolation level lets it see, of what is in the logs now."""
-    return {place: [record.offset for record in seen(diary, log)] for place, log in logs.items()}
+    return {place: [record.offset for record in seen(diary, log) if record.offset >= log.log_start_offset] for place, log in logs.items()}
 
 
 def seen(diary: Diary, log: LogContents) -> list[LogRecord]:
@@ -29,7 +29,7 @@ def seen(diary: Diary, log: LogContents) -> list[LogRecord]:
 def delivered_in_order(diary: Diary, logs: Logs, offsets: Offsets) -> Iterator[str]:
     """A member is given the records of a partition in order, from where it began and without gaps; and nothing else.
 
-    A compacted log may have lost records since."""
+    A compacted log may have lost records since, and any log its first ones: before they were given, or after."""
     for span in diary.spans:
         given = [offset for offset, _ in span.records]
         if not given:
@@ -42,9 +42,11 @@ def delivered_in_order(diary: Diary, logs: Logs, offsets: Offsets) -> Iterator[s
         missing = sorted(set(due) - set(given))
         if missing:
             yield f"{name}: not given offsets {missing[:5]}, although {given[-1]} was, from {span.start} on"
-        surplus = sorted(set(given) - set(due))
+        surplus = set(given) - set(due)
+        if surplus and logs[span.place].log_start_offset:
+            surplus -= {record.offset for record in seen(diary, logs[span.place])}
         if surplus and not logs[span.place].is_compacted:
-            yield f"{name}: given offsets {surplus[:5]}, which it may not see"
+            yield f"{name}: given offsets {sorted(surplus)[:5]}, which it may not see"
         yield from _are_those(name, span, logs[span.place])
 
 
@@ -136,10 +138,13 @@ def one_member_each(diary: Diary) -> Iterator[str]:
 def made_once(
     diary: Diary, made_from: Mapping[int, int], logs: Logs, committed: Committed, places: Sequence[TopicPartition]
 ) -> Iterator[str]:
-    """Of each record that could be read there is one record that was made from it, and of no other one."""
+    """Of each record that could be read there is one record that was made from it, and of no other. What is gone may have gone before."""
     made = Counter(made_from[record.number] for records in committed.values() for record in records if record.number in made_from)
-    due: Set[int] = {record.number for place in places for record in seen(diary, logs[place])}
-    for number in sorted(due | set(made)):
+    due, gone = set[int](), set[int]()
+    for place in places:
+        for record in seen(diary, logs[place]):
+            (due if record.offset >= logs[place].log_start_offset else gone).add(record.number)
+    for number in sorted((due | set(made)) - {number for number in gone if made[number] <= 1}):
         if made[number] != (number in due):
             yield f"{diary.group}: of record {number} {made[number]} records were made, expected {int(number in due)}"
 

@@ -105,7 +105,7 @@ class Group:
         if core is None or partition is None:
             return True
         committed = core.state.offsets.fetch(self.name, place)
-        contents = read_log(partition, 0 if committed is None else committed.offset)
+        contents = read_log(partition, max(partition.log.log_start_offset, 0 if committed is None else committed.offset))
         return bool(seen(self.diary, contents))
 
 

@@ -18,8 +18,10 @@ FORGETFUL_EVERY: Final = 3
 CLOCK_EVERY: Final = 7
 HANDLER_EVERY: Final = 3
 REMAKE_EVERY: Final = 4
+SHORTEN_EVERY: Final = 3
 """One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set, producers
-with exception handlers, a topic that is deleted and made again. By the seed and not by the dice: the others stay what they are."""
+with exception handlers, a topic that is deleted and made again, logs that
+lose their oldest records. By the seed and not by the dice: the others stay what they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
@@ -124,6 +126,7 @@ class Knobs:
                 clock_step_ms=1_000 * (world.seed % CLOCK_EVERY == CLOCK_EVERY - 1),
                 node_stop_ms=dice.choice((0, 0, 1_500)),
                 remake_ms=700 * (world.seed % REMAKE_EVERY == 1),
+                shorten_ms=1_200 * (world.seed % SHORTEN_EVERY == 0),
                 first_death_ms=dice.randint(100, FIRST_DEATH_MS_MAX),
                 power_loss_share=0.4 if flush_policy == "always" else 0.0,
             ),

@@ -36,6 +36,8 @@ class Deeds:
     node_stop_ms: int = 0
     remake_ms: int = 0
     """A topic is deleted, and made again."""
+    shorten_ms: int = 0
+    """A log loses its oldest records."""
     first_death_ms: int = 0
     """One death of the broker that is certain, while there is work: at this time."""
     in_operation_share: float = 0.5
@@ -70,6 +72,7 @@ class Nemesis:
         if deeds.first_death_ms:
             world.after(deeds.first_death_ms, self._kill_once)
         self._plan(deeds.remake_ms, administrator.delete)
+        self._plan(deeds.shorten_ms, administrator.shorten)
         self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
 
     def stop(self) -> None:

@@ -68,6 +68,8 @@ class LogContents:
     markers: list[Marker]
     last_stable_offset: int
     log_end_offset: int
+    log_start_offset: int = 0
+    """Records before it are gone, and here only when somebody has kept them."""
     is_compacted: bool = False
 
 
@@ -92,6 +94,7 @@ def read_log(partition: Partition, offset: int) -> LogContents:
         markers=markers,
         last_stable_offset=log.last_stable_offset,
         log_end_offset=log.log_end_offset,
+        log_start_offset=log.log_start_offset,
         is_compacted=log.config.compacts,
     )
 
@@ -207,6 +210,8 @@ class CommittedReader:
         if data.error_code in ELSEWHERE:
             self._idle.append(place)
             return False
+        if data.error_code == codes.OFFSET_OUT_OF_RANGE.number:
+            return self._begin_later(place)
         assert data.error_code == 0, f"{self._who}: {place} at offset {offset}: error {data.error_code}"
         self._offsets[place] = self._collect(place, offset, data.records, list(data.aborted_transactions or ()))
         if self._offsets[place] < data.last_stable_offset:
@@ -216,6 +221,19 @@ class CommittedReader:
         else:
             self._idle.append(place)
         return False
+
+    def _begin_later(self, place: TopicPartition) -> bool:
+        """Go on where the log begins now; True unless that cannot be known at present."""
+        core = self._broker.core
+        partition = None if core is None else core.topics.partition(*place)
+        if partition is None:
+            self._idle.append(place)
+            return False
+        start = partition.log.log_start_offset
+        assert self._offsets[place] < start, f"{self._who}: {place} at offset {self._offsets[place]} is out of range, it begins at {start}"
+        self._offsets[place] = start
+        self._aborted[place].clear()
+        return True
 
     def _collect(self, topic_partition: TopicPartition, offset: int, records: Records, starting: list[AbortedTransaction]) -> int:
         """Take the visible records of one answer; returns the next offset."""

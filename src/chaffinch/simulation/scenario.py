@@ -31,7 +31,7 @@ from chaffinch.simulation.queries import CutKind, Supervisor
 from chaffinch.simulation.reading import CommittedReader, read_logs
 from chaffinch.simulation.transformers import Transformer
 from chaffinch.simulation.version_2_producer import Version2Process
-from chaffinch.simulation.workload import COMPACTED, COUNTED, NARROW, PLAIN, REMADE, TARGETS, TOPICS, TRANSFORMED, Workload
+from chaffinch.simulation.workload import COMPACTED, COUNTED, NARROW, PLAIN, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
 from chaffinch.simulation.world import Stuck, World
 
 ARMED_BY_CUT_MAX: Final = 4
@@ -115,7 +115,8 @@ class _Scene:
         )
         self.workload = Workload(world, bad_share=knobs.bad_share, value_bytes_max=knobs.value_bytes_max)
         self.broker.start()
-        self.administrator = Administrator(world, self.broker, remade)
+        shortened = [place for place in self.broker.partitions if place.topic in SHORTENED]
+        self.administrator = Administrator(world, self.broker, remade, shortened)
         self.follower = CommittedReader(world, self.network, self.broker, self._lasting, "follower")
         self.queries = [
             self.workload.query(f"query-{number}", knobs.query_rows, has_checkpoint=knobs.query_has_checkpoint)
@@ -268,7 +269,7 @@ class _Scene:
         """Read everything, kill the broker once more, read again, check."""
         world, broker = self.world, self.broker
         assert broker.core is not None
-        before = read_logs(broker.core)
+        before = self.administrator.whole(read_logs(broker.core))
         broker.die(Death.POWER_LOST if self.knobs.flush_policy == "always" else Death.KILLED)
         world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="the broker does not start again")
         reader = CommittedReader(world, self.network, broker, broker.partitions, "reader")
@@ -279,7 +280,7 @@ class _Scene:
             limit_ms=READ_WITHIN_MS,
             waiting_for="a read_committed reader does not come to the end",
         )
-        logs, committed = read_logs(broker.core), reader.found
+        logs, committed = self.administrator.whole(read_logs(broker.core)), reader.found
         found = [
             *checkers.logs_are_decided(logs),
             *checkers.logs_survive(before, logs),
@@ -288,6 +289,7 @@ class _Scene:
             *checkers.readers_agree("reader", committed, logs),
             *checkers.readers_agree("follower", self.follower.found, logs),
         ]
+        committed = checkers.whole(committed, logs)
         ledgers = [user.ledger for user in [*self.producers, *self.transformers]]
         away = checkers.compacted_away(ledgers, logs)
         world.count("records compacted away", len(away))

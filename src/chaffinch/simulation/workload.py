@@ -43,6 +43,8 @@ COUNTED: Final = TopicPlan(name="counted", partition_count=2)
 TRANSFORMED: Final = (PLAIN, NARROW)
 REMADE: Final = TopicPlan(name="remade", partition_count=2)
 """Deleted and made again while producers write to it, in some worlds."""
+SHORTENED: Final = (PLAIN, NARROW)
+"""They lose their oldest records, in some worlds."""
 TARGETS: Final = TOPICS[:3]
 """What everybody writes."""
 FUTURE_MS: Final = 10 * 3_600_000
