@@ -44,7 +44,7 @@ ROWS = b"".join(b"%d %s\n" % (number, b"x" * 200) for number in range(50_000))
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(topics={"orders": {}, "lines": {}, "refused": {}}) as running:
+    with EmbeddedBroker(topics={"orders": {}, "lines": {}, "refused": {}, "early": {}}) as running:
         run_bytes(["produce", "--topic", "lines", "--bootstrap-server", running.bootstrap_servers], ROWS)
         yield running
 
@@ -200,6 +200,57 @@ def test_an_interrupted_produce_says_how_far_it_came(shell: Shell, number: signa
         assert pipe(process.stderr).read().decode() == f"chaffinch: {says}\n"
     assert (pairs(shell, "interrupted") == []) == bool(options)
     shell.ok("topics", "delete", "--topic", "interrupted")
+
+
+CUT_BEFORE = """
+from chaffinch.admin import topics
+def cut(*_):
+    raise KeyboardInterrupt
+topics.find_topics = cut
+"""
+CUT_AT_THE_PRODUCER = """
+from chaffinch.cli import produce
+def cut(*_):
+    raise SystemExit(130)
+produce.Producer = cut
+"""
+CUT_AFTER_TWO = """
+from chaffinch.cli.old_format_run import OldFormatRun
+send = OldFormatRun._send
+def cut(run, piece):
+    if run._written >= 2:
+        raise KeyboardInterrupt
+    return send(run, piece)
+OldFormatRun._send = cut
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "says"),
+    [
+        (CUT_BEFORE, (), "interrupted: nothing written"),
+        (CUT_AT_THE_PRODUCER, (), "interrupted: nothing written"),
+        (CUT_BEFORE, ("--message-format", "1"), "interrupted: nothing written"),
+        (
+            CUT_AFTER_TWO,
+            ("--message-format", "1", "--format", "arrow"),
+            "interrupted: 2 rows written (input rows 1 to 2), some of rows 3 to 4 may be, nothing of what follows",
+        ),
+    ],
+    ids=["connecting", "producer", "connecting-old", "old"],
+)
+def test_one_that_is_interrupted_early_or_writes_an_old_format_says_so_too(
+    shell: Shell, code: str, options: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.arrow"
+    table = pa.table({"value": [b"v"] * 6})
+    with pa.OSFile(str(path), "wb") as out, pa.ipc.new_stream(out, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    arguments = ("produce", "--topic", "early", *options, *([str(path)] if "arrow" in options else []))
+    with started(shell, *arguments, code=code + COMMAND[2]) as process:
+        pipe(process.stdin).close()
+        assert process.wait(timeout=20) == 130
+        assert pipe(process.stderr).read().decode() == f"chaffinch: {says}\n"
 
 
 def test_an_interrupted_produce_names_the_lines_that_it_does_not_know() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from chaffinch.admin.topics import Topic
+from chaffinch.cli.produce_run import how_far, span
 from chaffinch.cli.rejected_rows import RejectedRows
 from chaffinch.cli.row_sources import Piece
 from chaffinch.client import answers
@@ -51,18 +52,28 @@ class OldFormatRun:
         self._acks = ACKS[settings["acks"]]
         self._clock = SystemClock()
         self._piece_count = 0
+        self._written = 0
+        self._last = 0
+        """The last line or row of the input whose outcome is known, and of all before it."""
+        self._sending: list[Piece] = []
+        """The piece under way, if one is."""
 
     def send(self, pieces: Iterator[Piece]) -> int:
         """Everything there is; how many rows were written."""
-        written = 0
         for piece in pieces:
             self._bad.add_broken(piece.broken)
             if len(piece.table):
+                self._sending = [piece]
                 rejected = self._send(piece)
                 self._bad.add(piece.table, piece.numbers, rejected, self._clock.wall_ms())
-                written += len(piece.table) - rejected.num_rows
+                self._written += len(piece.table) - rejected.num_rows
+                self._sending, self._last = [], span(piece)[1]
             self._show(piece.done)
-        return written
+        return self._written
+
+    def interrupted(self) -> str:
+        """How far it came, in words."""
+        return how_far(self._written, self._bad, self._last, self._sending)
 
     def _send(self, piece: Piece) -> pa.Table:
         """The rows that were rejected, as `SendTableResult.rejected` has them."""

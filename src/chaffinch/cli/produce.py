@@ -20,7 +20,7 @@ from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, pri
 from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
-from chaffinch.cli.produce_run import ProduceRun, said_when_interrupted
+from chaffinch.cli.produce_run import ProduceRun, Run, said_when_interrupted
 from chaffinch.cli.progress import progress
 from chaffinch.cli.rejected_rows import RejectedRows, rejected_rows
 from chaffinch.cli.row_sinks import FORMATS, format_of
@@ -88,7 +88,7 @@ def produce(
         _check_old_format(message_format, settings)
     path = None if file == "-" else file
     name = _format(file_format, path, key_separator=key_separator, null_marker=null_marker, key_field=key_field)
-    with ExitStack() as stack:
+    with said_when_interrupted() as begun, ExitStack() as stack:
         source = stack.enter_context(_opened(path))
         _check_rejected(source, rejected)
         shared = settings.given & {option.name for option in options.CLIENT_OPTIONS}
@@ -101,19 +101,21 @@ def produce(
         pieces = with_known_partitions(pieces, found, bad)
         try:
             if message_format is None:
-                written = _write(settings, topic, pieces, bad, show)
+                written = _write(settings, topic, pieces, bad, show, begun)
             else:
-                written = OldFormatRun(client, found, bad, show, message_format, settings).send(pieces)
+                begun(run := OldFormatRun(client, found, bad, show, message_format, settings))
+                written = run.send(pieces)
         except KafkaException as error:
             raise _placed(error, path) from None
     _report(topic, written, bad, rejected, is_transaction=bool(settings["transactional.id"]), as_json=as_json)
 
 
-def _write(settings: Settings, topic: str, pieces: Iterator[Piece], bad: RejectedRows, show: Callable[[int], None]) -> int:
-    """How many rows were written. How far an interrupted run came is known, and said, once its producer is closed."""
-    producer = Producer({option: settings[option] for option in settings.given})
-    run = ProduceRun(producer, topic, bad, show)
-    with said_when_interrupted(run), producer:
+def _write(
+    settings: Settings, topic: str, pieces: Iterator[Piece], bad: RejectedRows, show: Callable[[int], None], begun: Callable[[Run], None]
+) -> int:
+    """How many rows were written. How far an interrupted run came is known once its producer is closed."""
+    with Producer({option: settings[option] for option in settings.given}) as producer:
+        begun(run := ProduceRun(producer, topic, bad, show))
         return run.in_transaction(pieces) if settings["transactional.id"] else run.send(pieces)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow.compute as pc
 
@@ -108,7 +108,7 @@ class ProduceRun:
         result = future.result()
         self._waiting.popleft()
         self._written += result.written
-        self._last = _span(piece)[1]
+        self._last = span(piece)[1]
         rejected = result.rejected
         if rejected.num_rows:
             # Rows that only went down with a transaction are not at fault: the transaction's own end says what was.
@@ -124,29 +124,40 @@ class ProduceRun:
                 return "interrupted: the transaction has not ended; unless it was being committed, its broker aborts it"
         while self._waiting and self._waiting[0][1].done():
             self._settle()
-        count = f"{counted(self._written, 'row')} written" + (f", {self._bad.count} rejected" if self._bad.count else "")
-        unit = self._bad.unit
-        known = f" (input {unit}s 1 to {self._last})" if self._last else ""
         open_pieces = [piece for piece, _ in self._waiting] + ([self._handing] if self._handing is not None else [])
-        if not open_pieces and not self._last:
-            return "interrupted: nothing written"
-        if not open_pieces:
-            return f"interrupted: {count}{known}, nothing of what follows"
-        first, last = _span(open_pieces[0])[0], _span(open_pieces[-1])[1]
-        return f"interrupted: {count}{known}, some of {unit}s {first} to {last} may be, nothing of what follows"
+        return how_far(self._written, self._bad, self._last, open_pieces)
+
+
+def how_far(written: int, bad: RejectedRows, last: int, open_pieces: Sequence[Piece]) -> str:
+    """How far a run came that was interrupted: `last` is the last line or row whose outcome is known, that of `open_pieces` is not."""
+    count = f"{counted(written, 'row')} written" + (f", {bad.count} rejected" if bad.count else "")
+    known = f" (input {bad.unit}s 1 to {last})" if last else ""
+    if not open_pieces and not last:
+        return "interrupted: nothing written"
+    if not open_pieces:
+        return f"interrupted: {count}{known}, nothing of what follows"
+    first, last = span(open_pieces[0])[0], span(open_pieces[-1])[1]
+    return f"interrupted: {count}{known}, some of {bad.unit}s {first} to {last} may be, nothing of what follows"
+
+
+class Run(Protocol):
+    """A run that can say how far it came."""
+
+    def interrupted(self) -> str: ...
 
 
 @contextmanager
-def said_when_interrupted(run: ProduceRun) -> Iterator[None]:
-    """By Ctrl-C or SIGTERM: one line on stderr says how far the run came."""
+def said_when_interrupted() -> Iterator[Callable[[Run], None]]:
+    """By Ctrl-C or SIGTERM: one line on stderr says how far the run came. What is given tells of the run, once there is one."""
+    begun: list[Run] = []
     try:
-        yield
+        yield begun.append
     except (KeyboardInterrupt, SystemExit):
-        print(f"chaffinch: {run.interrupted()}", file=sys.stderr)
+        print(f"chaffinch: {begun[0].interrupted() if begun else 'interrupted: nothing written'}", file=sys.stderr)
         raise
 
 
-def _span(piece: Piece) -> tuple[int, int]:
+def span(piece: Piece) -> tuple[int, int]:
     """The first and the last line or row of a piece with rows, as the input counts them."""
     numbers = [int(piece.numbers[0]), int(piece.numbers[-1]), *(row.number for row in piece.broken)]
     return min(numbers), max(numbers)
