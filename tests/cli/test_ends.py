@@ -38,6 +38,11 @@ from chaffinch.cli.produce_run import ProduceRun
 send = ProduceRun._send
 ProduceRun._send = lambda run, piece: send(run, piece) or print("sent", len(piece.table), flush=True)
 """
+# The answer to what was sent is on its way, however slow this machine is.
+PATIENT = """
+from chaffinch.producer import producer
+producer.INTERRUPTED_SILENT_S = 60
+"""
 # More than any pipe holds.
 ROWS = b"".join(b"%d %s\n" % (number, b"x" * 200) for number in range(50_000))
 
@@ -167,9 +172,7 @@ def test_rejected_rows_never_overwrite_the_input(shell: Shell) -> None:
 def test_lines_that_are_typed_are_sent_at_once(shell: Shell) -> None:
     shell.ok("topics", "create", "--topic", "typed")
     reading = ("consume", "--topic", "typed", "--follow", "--from-beginning", "--max-messages", "1")
-    # The answer to a line that was read is on its way, however slow this machine is.
-    patient = "from chaffinch.producer import producer; producer.INTERRUPTED_SILENT_S = 60; "
-    with started(shell, "produce", "--topic", "typed", code=patient + COMMAND[2]) as process, started(shell, *reading) as reader:
+    with started(shell, "produce", "--topic", "typed", code=PATIENT + COMMAND[2]) as process, started(shell, *reading) as reader:
         pipe(process.stdin).write(b"typed\n")
         pipe(process.stdin).flush()
         assert pipe(reader.stdout).readline() == b"typed\n"
@@ -191,7 +194,7 @@ def test_lines_that_are_typed_are_sent_at_once(shell: Shell) -> None:
 )
 def test_an_interrupted_produce_says_how_far_it_came(shell: Shell, number: signal.Signals, options: tuple[str, ...], says: str) -> None:
     shell.ok("topics", "create", "--topic", "interrupted")
-    with started(shell, "produce", "--topic", "interrupted", *options, code=SAY_WHAT_IS_SENT + COMMAND[2]) as process:
+    with started(shell, "produce", "--topic", "interrupted", *options, code=PATIENT + SAY_WHAT_IS_SENT + COMMAND[2]) as process:
         pipe(process.stdin).write(b"1\n2\n")
         pipe(process.stdin).flush()
         assert pipe(process.stdout).readline() == b"sent 2\n"

@@ -35,15 +35,18 @@ def test_beside_a_group_s_members(broker, topic, consumer_of):
         stranger.commit({TopicPartition(topic, 0): 0}, timeout=LIMIT_S)
 
 
-def test_of_a_partition_that_is_not_there():
+@pytest.mark.parametrize("began_ms", [0, 1_000])
+def test_of_a_partition_that_is_not_there(began_ms):
     rig = Rig()
+    rig.now_ms = began_ms
     rig.assign(0)
     refused = [OffsetCommitResponsePartition(partition_index=7, error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)]
     told: list[errors.KafkaException | None] = []
     rig.core.commit({TopicPartition("t", 7): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
     rig.step()
-    began_ms = rig.now_ms
     while not told:
+        for commit in rig.core.group.commits._commits:
+            assert commit.unknown_since_ms == (None if rig.now_ms == began_ms else began_ms)
         for _ in rig.pending(OffsetCommitRequest):
             rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=refused)]))
         rig.advance(100)

@@ -308,7 +308,10 @@ class Commits:
 
     def _commit_failed(self, commit: Commit, error: KafkaException, now_ms: int) -> None:
         is_unknown = error.code is codes.UNKNOWN_TOPIC_OR_PARTITION
-        commit.unknown_since_ms = (commit.unknown_since_ms or now_ms) if is_unknown else None
+        if not is_unknown:
+            commit.unknown_since_ms = None
+        elif commit.unknown_since_ms is None:
+            commit.unknown_since_ms = now_ms
         has_waited = commit.unknown_since_ms is not None and now_ms - commit.unknown_since_ms >= ABSENT_MS
         is_gone = is_unknown and (commit.is_automatic or has_waited)
         if is_unknown:
