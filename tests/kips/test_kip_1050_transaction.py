@@ -253,3 +253,4 @@ def test_waiting_without_a_broker_names_its_address() -> None:
     ):
         producer.init_transactions()
     assert isinstance(raised.value.__cause__, NetworkException)
+    assert raised.value.__cause__.message == "127.0.0.1:1: refused"

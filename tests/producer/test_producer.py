@@ -216,9 +216,24 @@ class TestClearErrors:
         with Producer(bootstrap_servers=f"127.0.0.1:{port}", max_block_ms=100) as producer:
             error = producer.send("orders", b"v").exception(10)
         assert isinstance(error, TimeoutException)
-        assert f"127.0.0.1:{port} (refused)" in str(error)
-        assert "tried for" in str(error)
+        assert f"nothing is known of topic 'orders': no broker reachable at 127.0.0.1:{port} (refused); tried for" in str(error)
         assert isinstance(error.__cause__, NetworkException)
+        assert error.__cause__.message == f"127.0.0.1:{port}: refused"
+
+    def test_nobody_answers(self) -> None:
+        """There is no cause that would say the same again."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port = listener.getsockname()[1]
+            with Producer(bootstrap_servers=f"127.0.0.1:{port}", max_block_ms=100) as producer:
+                error = producer.send("orders", b"v").exception(10)
+        assert isinstance(error, TimeoutException)
+        assert f"no broker reachable at 127.0.0.1:{port} (no answer yet)" in str(error)
+        assert error.__cause__ is None
+
+    def test_a_topic_with_one_partition(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, max_block_ms=100) as producer:
+            error = producer.send("latest", b"v", key=b"k", partition=1).exception(10)
+        assert "topic 'latest' has 1 partition, there is no partition 1; waited for" in str(error)
 
     def test_unknown_topic(self, producer_of: Make, strict_broker: EmbeddedBroker) -> None:
         with producer_of(strict_broker, max_block_ms=100) as producer:

@@ -16,7 +16,6 @@ from chaffinch.client.backoff import Dice
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.errors import (
     KafkaException,
-    NetworkException,
     Stored,
     TimeoutException,
 )
@@ -392,13 +391,13 @@ class ProducerCore:
             self._request(address, transaction.request(step), StepAsked(step))
         self.out += transaction.finished(has_batches=has_batches, needs_epoch=needs_epoch)
 
-    def _unreachable(self) -> KafkaException | None:
-        """Why no broker can be reached, as a caller is told that waited for `max.block.ms`; None when one can."""
+    def _unreachable(self) -> str | None:
+        """That no broker can be reached, as a caller is told that waited for `max.block.ms`; None when one can."""
         wiring = self.wiring
         addresses = wiring.known_addresses
         if wiring.cluster.updated_ms is not None and not all(wiring.attempts.failures(address) for address in addresses):
             return None
-        return NetworkException(wiring.attempts.describe(addresses, wiring.block_ms), stored=Stored.NO)
+        return wiring.attempts.describe(addresses, wiring.block_ms)
 
     def _address_for(self, transaction: TransactionManager, step: Step, now_ms: int) -> Address | None:
         address = transaction.address_of(step)

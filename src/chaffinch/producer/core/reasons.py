@@ -5,14 +5,13 @@ from __future__ import annotations
 from chaffinch.errors import (
     BufferExhaustedException,
     KafkaException,
-    NetworkException,
     Stored,
     TimeoutException,
     UnknownTopicOrPartitionException,
     codes,
     exception_for,
 )
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer.core.accumulator import Accumulator
 from chaffinch.producer.core.errors_again import again
 from chaffinch.producer.core.wiring import Wiring
@@ -49,7 +48,7 @@ class Reasons:
         if state.code is codes.UNKNOWN_TOPIC_OR_PARTITION:
             what = f"no broker knows the topic {topic!r}"
         elif partition is not None and 0 < state.partition_count <= partition:
-            what = f"topic {topic!r} has {state.partition_count} partitions, there is no partition {partition}"
+            what = f"topic {topic!r} has {counted(state.partition_count, 'partition')}, there is no partition {partition}"
         else:
             return None
         place = TopicPartition(topic, -1 if partition is None else partition)
@@ -64,11 +63,12 @@ class Reasons:
     def waited_in_vain(self, topic: str, partition: int | None, waited_ms: int) -> KafkaException:
         """The error of a caller that waited for a topic or partition too long."""
         metadata, count = self._wiring.metadata, self._wiring.cluster.partition_count(topic)
+        cause: KafkaException | None
         if metadata.last_error is not None or self._wiring.cluster.updated_ms is None:
-            what = self._wiring.attempts.describe(self._wiring.known_addresses, waited_ms)
-            cause: KafkaException = metadata.last_error or NetworkException(what, stored=Stored.NO)
+            tried = self._wiring.attempts.describe(self._wiring.known_addresses, waited_ms)
+            what, cause = f"nothing is known of topic {topic!r}: {tried}", metadata.last_error
         elif count is not None and partition is not None:
-            what = f"topic {topic!r} has {count} partitions, there is no partition {partition}; waited for {waited_ms} ms"
+            what = f"topic {topic!r} has {counted(count, 'partition')}, there is no partition {partition}; waited for {waited_ms} ms"
             cause = UnknownTopicOrPartitionException(topic_partition=TopicPartition(topic, partition), stored=Stored.NO)
         else:
             what = f"no broker knows the topic {topic!r}; asked for {waited_ms} ms"

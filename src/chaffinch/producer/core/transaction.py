@@ -302,7 +302,7 @@ class TransactionManager:
             times.append(self._not_before_ms)
         return min(times, default=None)
 
-    def expire(self, now_ms: int, unreachable: Callable[[], KafkaException | None] = lambda: None) -> list[Effect]:
+    def expire(self, now_ms: int, unreachable: Callable[[], str | None] = lambda: None) -> list[Effect]:
         """Callers whose time is up. Init, commit and abort go on and may be called again; offsets make the transaction abortable.
 
         `unreachable` says whether brokers can be reached at all, and which were tried.
@@ -311,14 +311,16 @@ class TransactionManager:
         for calls, name in ((self._init_calls, "init_transactions"), (self._end_calls, "ending the transaction")):
             for waiting in [entry for entry in calls if entry.deadline_ms <= now_ms]:
                 calls.remove(waiting)
-                cause = unreachable() or self.last_error
-                why = "" if cause is None else f": {cause.message.rstrip('.')}"
-                error = TimeoutException(f"{name} is not done within max.block.ms{why}; it goes on, and may be called again")
-                error.__cause__ = cause
+                why = unreachable() or ("" if self.last_error is None else self.last_error.message.rstrip("."))
+                text = f"{name} is not done within max.block.ms{why and ': '}{why}; it goes on, and may be called again"
+                error = TimeoutException(text)
+                error.__cause__ = self.last_error
                 effects.append(FailCall(call=waiting.call, error=error))
         for entry in [entry for entry in self._offsets if entry.waiting.deadline_ms <= now_ms][:1]:
-            cause = unreachable() or self.last_error
-            effects += self._fail_abortably(transaction_errors.offsets_late(entry.group.group_id, entry.offsets, self._block_ms, cause))
+            late = transaction_errors.offsets_late(
+                entry.group.group_id, entry.offsets, self._block_ms, self.last_error, unreachable=unreachable()
+            )
+            effects += self._fail_abortably(late)
         return effects
 
     def give_up(self, error: KafkaException) -> list[Effect]:

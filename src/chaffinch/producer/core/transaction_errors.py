@@ -30,12 +30,15 @@ def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: 
     return with_message(error, f"{said}{why}; {FENCED_ADVICE}")
 
 
-def offsets_late(group_id: str, offsets: Iterable[TopicPartition], block_ms: int, cause: KafkaException | None) -> TimeoutException:
-    """Offsets that were not taken into the transaction in time; `cause` is the last answer."""
+def offsets_late(
+    group_id: str, offsets: Iterable[TopicPartition], block_ms: int, cause: KafkaException | None, *, unreachable: str | None
+) -> TimeoutException:
+    """Offsets that were not taken into the transaction in time; `cause` is the last answer. `unreachable`: which brokers were tried, where
+    none can be reached."""
     first, *others = sorted(offsets)
     more = f" and {len(others)} more" if others else ""
-    why = ""
-    if cause is not None:
+    why = "" if unreachable is None else f"; {unreachable}"
+    if cause is not None and unreachable is None:
         place = "" if cause.topic_partition is None else f" for {cause.topic_partition}"
         why = f"; the last answer{place} was {cause.name}: {cause.message.rstrip('.')}"
     late = TimeoutException(
