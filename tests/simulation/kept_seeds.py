@@ -59,5 +59,6 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("commits of an earlier generation are given up", 119, {"transformer_count": 2, "reader_count": 2}),
     ("a leader that lost the partition may have written the batch", 90, OVERTAKEN),
     ("late attempts are kept out by a new epoch", 121, OVERTAKEN),
+    ("what the producers were outlives their records", 315, {"reader_count": 2}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

@@ -13,8 +13,11 @@ from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.options import LATEST
 from chaffinch.producer.core import culprits
 from chaffinch.producer.core.exception_handler import HandlerSaid
+from chaffinch.simulation.nemesis import Deeds
 from chaffinch.storage import log_state
 from chaffinch.storage.partition_log import PartitionLog
+from chaffinch.storage.producer_sequences import ProducerSequences
+from chaffinch.storage.snapshot import SnapshotFiles
 from tests.simulation.mutation import REMADE, SHORTENED, Mutation, Patch, find
 
 
@@ -79,6 +82,20 @@ def forgets_producers(patch: Patch) -> None:
 
 
 ASKED: dict[str, Any] = {**REMADE, "has_handler": True}
+
+
+def loses_snapshots(patch: Patch) -> None:
+    """Once real: records went for good, and who had written them was not yet on the disk; what was open before is still open then."""
+    patch.setattr(SnapshotFiles, "sync_durable", lambda _self: None)
+    patch.setattr(ProducerSequences, "forget_ongoing", lambda _self: None)
+
+
+POWER_LOST: dict[str, Any] = {
+    **SHORTENED,
+    "transactional_count": 1,
+    "flush_policy": "always",
+    "deeds": Deeds(broker_death_ms=400, power_loss_share=0.9, shorten_ms=200),
+}
 READ: dict[str, Any] = {**SHORTENED, "reader_count": 2}
 MUTATIONS = [
     Mutation(name="ids of deleted topics are taken for those of new ones", breaks=takes_old_ids, knobs=ASKED, says=("was made",)),
@@ -86,6 +103,7 @@ MUTATIONS = [
     Mutation(name="a handler says RETRY and the record is dropped", breaks=drops_what_is_unknown, knobs=ASKED, says=("was dropped",)),
     Mutation(name="who is behind a log's start goes on at its end", breaks=goes_on_at_the_end, knobs=READ, says=("not given", "nobody")),
     Mutation(name="where a log begins is forgotten", breaks=forgets_where_logs_begin, knobs=SHORTENED, says=("the log spanned",)),
+    Mutation(name="once real: snapshots are lost after the records", breaks=loses_snapshots, knobs=POWER_LOST, seeds=60),
     Mutation(name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, first=14),
 ]
 

@@ -29,6 +29,19 @@ def bases(files: MemoryFileSystem) -> list[int]:
     return [int(name[:20]) for name in files.list(DIRECTORY) if name.endswith(".log")]
 
 
+def with_transaction(files: MemoryFileSystem, *, rolls_behind: bool) -> PartitionLog:
+    """Its data, and a snapshot of that; its marker and a batch of the next one behind it, in one segment or in two."""
+    log = opened(files, retention_ms=100)
+    log.append(batch(identity=ONE, base_sequence=0, is_transactional=True, timestamps=[0]), now_ms=0)
+    log.roll(0)
+    log.append_marker(True, ONE, 0, 0)
+    if rolls_behind:
+        log.roll(0)
+    log.append(batch(identity=ONE, base_sequence=1, timestamps=[300]), now_ms=0)
+    log.sync()
+    return log
+
+
 class TestRolling:
     def test_a_segment_ends_when_its_first_timestamp_is_too_far_back(self) -> None:
         files = MemoryFileSystem()
@@ -110,6 +123,31 @@ class TestByTime:
         assert log.append(batch(identity=ONE, base_sequence=3), now_ms=0).base_offset == 3
         log.close()
         assert bases(files) == [3]
+
+    def test_what_the_producers_were_outlives_their_records(self) -> None:
+        """A loss of power takes bytes that were not synced, and what would tell it again is gone by then."""
+        files = MemoryFileSystem()
+        log = with_transaction(files, rolls_behind=False)
+        assert (log.expire(500), bases(files)) == (2, [])
+        files.crash(lambda path, unsynced: unsynced if path == DIRECTORY else 0)
+        log = opened(files)
+        assert list(log.producers.ongoing()) == []
+        assert log.find_duplicate(read_header(batch(identity=ONE, base_sequence=1, timestamps=[300]))) is not None
+
+    @pytest.mark.parametrize(("goes_at_ms", "left"), [(150, [2]), (500, [])])
+    def test_a_transaction_whose_marker_is_gone_is_not_open(self, goes_at_ms: int, left: list[int]) -> None:
+        """As when the disk was too full to write down what the producers were in the end."""
+        files = MemoryFileSystem()
+        log = with_transaction(files, rolls_behind=bool(left))
+        log.expire(goes_at_ms)
+        assert bases(files) == left
+        files.kill()
+        for name in files.list(DIRECTORY):
+            if name.endswith(".snapshot") and int(name[:20]) > 1:
+                files.remove(f"{DIRECTORY}/{name}")
+        log = opened(files)
+        assert list(log.producers.ongoing()) == []
+        assert log.last_stable_offset == log.log_end_offset == 3
 
     def test_an_empty_last_segment_stays(self) -> None:
         files = MemoryFileSystem()
@@ -207,6 +245,26 @@ class TestOnDemand:
         log = opened(files, segment_bytes=2 * SIZE)
         assert log.log_start_offset == start
         assert log.append(batch(), now_ms=0).base_offset >= start
+
+    def test_what_a_killed_process_had_begun_is_durable_when_it_is_asked_for_again(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files)
+        append(log, 0, 0)
+        log.close()
+
+        def dies(operation: str, _path: str, _size: int) -> None:
+            if operation == "sync directory":
+                raise Interrupted(0)
+
+        log = opened(files)
+        files.hook = dies
+        with pytest.raises(Interrupted):
+            log.delete_records_before(1, 0)
+        files.hook = None
+        files.kill()
+        assert opened(files).delete_records_before(1, 0) == 1
+        files.crash(lambda _path, _unsynced: 0)
+        assert opened(files).log_start_offset == 1
 
     def test_a_full_disk_does_not_keep_old_records(self) -> None:
         """But for the last segment: what its producers were could not be written down."""

@@ -67,6 +67,11 @@ class Administrator:
         """The logs with all that they lost at their beginning."""
         return {place: _joined(self._seen[place], log) if place in self._seen else log for place, log in logs.items()}
 
+    def as_seen(self, logs: Mapping[TopicPartition, LogContents]) -> dict[TopicPartition, LogContents]:
+        """The logs as if they began where somebody has seen them begin: nobody has to be given what came back."""
+        began = self._broker.began
+        return {place: replace(log, log_start_offset=began[place]) if place in self._seen else log for place, log in logs.items()}
+
     def stop(self) -> None:
         """What is gone comes back, for good."""
         self._make()

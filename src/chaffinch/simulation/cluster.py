@@ -98,6 +98,8 @@ class BrokerProcess:
         """Planned topics that somebody has deleted: a start does not make them again."""
         self.made_ms: dict[UUID, int] = {}
         """From when on each topic was there, by its id: at the latest."""
+        self.began: dict[TopicPartition, int] = {}
+        """The latest start of each log that anybody can have seen. What a process was killed over may not be so after a loss of power."""
         self.nodes = [Node(id=number, host="broker", port=PORT_FIRST + number) for number in range(node_count)]
         self._world = world
         self._network = network
@@ -319,6 +321,9 @@ class BrokerProcess:
         if self.core is not None:
             for topic in self.core.topics:
                 self.made_ms.setdefault(topic.topic_id, self._world.now_ms)
+                for partition in topic.partitions:
+                    place = partition.topic_partition
+                    self.began[place] = max(self.began.get(place, 0), partition.log.log_start_offset)
 
     def handle(self, event: Event) -> None:
         """One event through the core, and its effects; or the process dies in the middle, and no answer leaves."""

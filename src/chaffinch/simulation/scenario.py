@@ -280,10 +280,11 @@ class _Scene:
             limit_ms=READ_WITHIN_MS,
             waiting_for="a read_committed reader does not come to the end",
         )
-        logs, committed = self.administrator.whole(read_logs(broker.core)), reader.found
+        after = self.administrator.whole(read_logs(broker.core))
+        logs, committed = self.administrator.as_seen(after), reader.found
         found = [
+            *checkers.logs_survive(before, after),
             *checkers.logs_are_decided(logs),
-            *checkers.logs_survive(before, logs),
             *checkers.offsets_are_dense(logs),
             *checkers.sequences_run_on(logs),
             *checkers.readers_agree("reader", committed, logs),

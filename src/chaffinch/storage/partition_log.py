@@ -116,7 +116,8 @@ class PartitionLog:
         # A last segment without records may have begun after the snapshot: nobody has synced its name.
         has_known_files = not recovered.segments or recovered.segments[-1].size > 0
         is_durable = recovered.durable_snapshot_offset == recovered.log_end_offset and not recovered.cuts and has_known_files
-        self._has_unsynced_names = not is_durable
+        # Nor where the log starts, if that was the last thing it did.
+        self._has_unsynced_names = not is_durable or recovered.state.log_start_offset > 0
         self._has_unsynced_bytes = bool(recovered.segments) and not is_durable
         self._high_watermark: int | None = None
         self._undecided: list[CompletedTransaction] = []  # Ended, but the marker is not yet below the high watermark.
@@ -353,6 +354,7 @@ class PartitionLog:
         if offset > self.high_watermark:
             raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.high_watermark)
         self._start_at(offset)
+        self._sync_names()  # Where it started there already, a process that was killed may have said so.
         if self.maintenance_wanted is not None:
             self.maintenance_wanted(self.topic_partition)
         return self.log_start_offset
@@ -368,6 +370,7 @@ class PartitionLog:
         if not count:
             return 0
         end_offset = self._segments[count - 1].end_offset
+        self._files.snapshots.sync_durable()  # What the producers were stands nowhere else from here on; its name goes with the start's.
         self._start_at(end_offset)
         LOGGER.info("%s: segments deleted up to offset %d: %d", self.topic_partition, end_offset, count)
         for segment in self._files.take_out(0, count):

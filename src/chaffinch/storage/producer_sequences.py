@@ -263,6 +263,12 @@ class ProducerSequences:
             return None
         return CompletedTransaction(identity.producer_id, first_offset, offset, is_commit)
 
+    def forget_ongoing(self) -> None:
+        """Records are gone, and markers with them: what was open before may have ended. What is still open begins with its next record."""
+        for producer_id in self._ongoing:
+            self._states[producer_id].first_offset = NO_OFFSET
+        self._ongoing.clear()
+
     def forget_idle(self, now_ms: int, idle_ms_max: int) -> int:
         """Drop producers without an open transaction that were last seen `idle_ms_max` ago or earlier; returns how many."""
         idle = [

@@ -154,6 +154,8 @@ class _Recovery:
         if taken is not None:
             self._verify_end(taken.segments)
             self._producers = ProducerSequences.from_rows(taken.producers, self._now_ms)
+            if self._bases and self._bases[0] > taken.log_end_offset:
+                self._producers.forget_ongoing()
         self._read_on()
         start = max(
             taken.log_start_offset if taken else self._segments[0].base_offset if self._segments else 0, self._state.log_start_offset
@@ -162,6 +164,8 @@ class _Recovery:
             for segment in self._segments:
                 segment.remove()
             self._segments = []
+        if not self._segments and (taken is None or taken.log_end_offset < start):
+            self._producers.forget_ongoing()
         end = self._segments[-1].end_offset if self._segments else start
         return RecoveredLog(
             segments=self._segments,

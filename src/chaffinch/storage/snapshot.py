@@ -112,6 +112,15 @@ class SnapshotFiles:
         for old in [old for old in self._names[:-SNAPSHOTS_KEPT] if old != durable_name]:
             self._remove(old)
 
+    def sync_durable(self) -> None:
+        """Have the newest durable one on disk, but for its name. Raises StorageError."""
+        if self.durable_offset >= 0:
+            file = self._file_system.open(f"{self._directory}/{name_of(self.durable_offset)}", create=False)
+            try:
+                file.sync()
+            finally:
+                file.close()
+
     def correct(self, state: LogState) -> None:
         """Make all of them say what is right once a swap is carried out; durable on return. Raises StorageError."""
         for name in list(self._names):
