@@ -64,3 +64,35 @@ def test_in_a_transaction() -> None:
     assert isinstance(error, TransactionAbortableException)
     assert isinstance(error.__cause__, TimeoutException)
     assert f"the last error was {REPLICAS}; not stored; abort the transaction and go on" in str(error)
+
+
+MOVED = Answer(codes.NOT_LEADER_OR_FOLLOWER, message="it moved")
+
+
+@pytest.mark.parametrize(
+    ("retries", "answers", "says", "options"),
+    [
+        (0, [MOVED], "it moved; sent once, and retries=0 allows no more", {"enable.idempotence": False}),
+        (2, [MOVED] * 3, "it moved; sent 3 times, and retries=2 allows no more", {}),
+        (1, [MOVED, LOST], "connection lost after the request was sent; sent 2 times, and retries=1 allows no more", {}),
+        (1, [MOVED, MOVED], "to be aborted: it moved; sent 2 times, and retries=1 allows no more", {"transactional.id": "t"}),
+        (1, [LOST, LOST], "after the request was sent; sent 2 times, and retries=1 allows no more", {"transactional.id": "t"}),
+    ],
+)
+def test_when_no_attempt_is_left(retries: int, answers: list[Answer | str], says: str, options: dict[str, Any]) -> None:
+    rig = Rig(options={"delivery.timeout.ms": 20_000, "request.timeout.ms": 1_000, "retries": retries} | options)
+    if "transactional.id" in options:
+        rig.call(events.InitTransactionsCalled, "init")
+        rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    for answer in answers:
+        rig.answer(answer)
+        rig.sleep(400)
+    assert says in str(rig.error("a"))
+
+
+def test_what_would_not_pass_has_no_attempts() -> None:
+    rig = Rig(options={"enable.idempotence": False, "retries": 0})
+    rig.send("a")
+    rig.answer(Answer(codes.TOPIC_AUTHORIZATION_FAILED))
+    assert "retries" not in str(rig.error("a"))

@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
 from chaffinch.errors import (
@@ -26,7 +28,7 @@ from chaffinch.producer.core.effects import AskHandler, Report
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.in_flight import PartitionQueue
-from chaffinch.producer.core.late_errors import given_up
+from chaffinch.producer.core.late_errors import exhausted, given_up
 from chaffinch.producer.core.outstanding import Outstanding
 from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.produce_requests import ProduceSent
@@ -98,15 +100,17 @@ class Delivery:
     def _lost(self, batch: ProducerBatch, error: KafkaException, now_ms: int, *, was_sent: bool) -> None:
         """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
         self._wiring.metadata.refresh()
+        may_retry = self._may_retry(batch, now_ms)
         batch.possibly_stored |= was_sent
         batch.attempts += was_sent
         batch.last_error = error
         if batch.is_done:
             self.queue(batch.topic_partition).failed(batch, is_unstored=not batch.possibly_stored)
-        elif self._may_retry(batch, now_ms):
+        elif may_retry:
             self._again(batch, now_ms)
         else:
-            self._endings.end(batch, self._endings.in_words(error), is_unstored=not batch.possibly_stored)
+            told = exhausted(error, batch.attempts, self._wiring.retries)
+            self._endings.end(batch, self._endings.in_words(told), is_unstored=not batch.possibly_stored)
 
     def facts_heard(self, topic: str, facts: TopicFacts, now_ms: int) -> None:
         """The topic's configuration has come, or will not: judge what waited for it."""
@@ -125,6 +129,9 @@ class Delivery:
         elif isinstance(verdict, culprits.AskForFacts):
             self._judging.append((batch, answer))
             self.facts_wanted[batch.topic_partition.topic] = None
+        elif isinstance(verdict, culprits.FailAll) and answer.code.is_retriable:
+            told = exhausted(verdict.error, batch.attempts + 1, self._wiring.retries)
+            self.carry_out(batch, replace(verdict, error=told), now_ms)
         else:
             self.carry_out(batch, verdict, now_ms)
 

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from chaffinch.errors import KafkaException, Stored, TimeoutException, TransactionAbortableException
+from chaffinch.identifiers import counted
 from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.errors_again import again, as_abortable
+from chaffinch.producer.core.errors_again import AnyError, again, as_abortable, with_message
 
 
 def expired(batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None, *, is_awaited: bool) -> KafkaException:
     """`delivery.timeout.ms` is over. `is_awaited`: an answer is still under way."""
     may_be_stored = is_awaited or batch.possibly_stored or (batch.last_error is not None and batch.last_error.stored is Stored.POSSIBLY)
-    attempts = batch.attempts + is_awaited
-    sends = "never sent" if not attempts else "sent once" if attempts == 1 else f"sent {attempts} times"
+    sends = _sends(batch.attempts + is_awaited)
     if cause is not None:
         sends += f"; the last error was {cause.name} ({cause.message.rstrip('.')})"
     error = TimeoutException(
-        f"{batch.count} record{'' if batch.count == 1 else 's'} expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
+        f"{counted(batch.count, 'record')} expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
         topic_partition=batch.topic_partition,
         stored=Stored.POSSIBLY if may_be_stored else Stored.NO,
         api="Produce",
     )
     error.__cause__ = cause
     return error
+
+
+def _sends(attempts: int) -> str:
+    return "never sent" if not attempts else "sent once" if attempts == 1 else f"sent {attempts} times"
+
+
+def exhausted(error: AnyError, attempts: int, retries: int) -> AnyError:
+    """An error that would have passed, of a batch that was sent `attempts` times: says so where no more attempts are allowed."""
+    if attempts <= retries:
+        return error
+    return with_message(error, f"{error.message.rstrip('.')}; {_sends(attempts)}, and retries={retries} allows no more")
 
 
 def dropped_with_transaction(batch: ProducerBatch, cause: KafkaException | None, *, is_final: bool) -> KafkaException:
