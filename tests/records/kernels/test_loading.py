@@ -95,3 +95,8 @@ def test_bounds_checks_compile_anew_and_leave_the_cache_alone(tmp_path):
     program = "from chaffinch.records.kernels import gather; print(gather.gather.stats.cache_path)"
     assert run(program, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_BOUNDSCHECK="1") == ["None"]
     assert not any(tmp_path.rglob("*.nbc"))
+
+
+def test_the_first_batch_after_loading_imports_nothing_more():
+    program = f"{ENCODE}\nkernels.load(); before = set(sys.modules); work(kernels.LOAD_AFTER_RECORDS); print(*set(sys.modules) - before)"
+    assert run(program) == []
