@@ -22,12 +22,13 @@ from chaffinch.records.batch import (
     decode_offsets,
     encode,
     encode_control_batch,
+    keys_at,
     patch_log_append_time,
     patch_offset,
     read_control,
     read_header,
     split_in_half,
-    take_out,
+    stripped,
     views,
     without,
 )
@@ -255,18 +256,46 @@ class TestWithout:
             without(batch_with_payload(payload, count, Compression.NONE), [])
 
 
-class TestTakeOut:
+class TestKeysAt:
     @given(
         drawn=columns_and_rows(min_size=1), data=st.data(), codec=st.sampled_from(Compression), bytes_max=st.sampled_from([0, 5, 63, 400])
     )
-    def test_the_keys_of_those_taken_out(self, drawn, data, codec, bytes_max):
+    def test_keys(self, drawn, data, codec, bytes_max):
+        columns, row_list = drawn
+        indices = data.draw(st.lists(st.integers(0, len(row_list) - 1), unique=True))
+        keys = keys_at(encode(columns, compression=codec), np.array(indices, np.int64), bytes_max)
+        expected = [row_list[index][0] for index in sorted(indices)]
+        assert [keys.value(at) for at in range(keys.length)] == [None if key is None else key[:bytes_max] for key in expected]
+
+    @pytest.mark.parametrize("index", [-1, 2])
+    def test_an_index_outside_the_batch(self, index):
+        with pytest.raises(IndexError, match=f"record {index} of 2"):
+            keys_at(encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 2])), np.array([index], np.int64), 5)
+
+
+class TestStripped:
+    @given(drawn=columns_and_rows(min_size=1), data=st.data(), codec=st.sampled_from(Compression))
+    def test_as_without(self, drawn, data, codec):
         columns, row_list = drawn
         indices = data.draw(st.lists(st.integers(0, len(row_list) - 1), unique=True))
         batch = encode(columns, compression=codec)
-        keys, rest = take_out(batch, np.array(indices, np.int64), bytes_max)
-        expected = [row_list[index][0] for index in sorted(indices)]
-        assert [keys.value(at) for at in range(keys.length)] == [None if key is None else key[:bytes_max] for key in expected]
-        assert rest == without(batch, indices)
+        expected = without(batch, indices)
+        assert stripped(batch, np.array(indices, np.int64)) == expected
+
+    @pytest.mark.parametrize(
+        ("timestamps", "codec", "is_same"),
+        [([7, 7, 9], Compression.NONE, True), ([6, 7, 9], Compression.NONE, False), ([7, 7, 9], Compression.GZIP, False)],
+        ids=["in place", "another first timestamp", "compressed"],
+    )
+    def test_when_the_bytes_stay_where_they_are(self, timestamps, codec, is_same):
+        batch = encode(RecordColumns.from_lists(None, [b"a", b"b", b"c"], timestamps), compression=codec)
+        assert (stripped(batch, np.array([0], np.int64)) is batch) is is_same
+
+    def test_bytes_that_somebody_looks_at_are_not_changed(self):
+        batch = encode(RecordColumns.from_lists(None, [b"a", b"b"], [1, 1]))
+        before, looking = bytes(batch), memoryview(batch)
+        rest = stripped(batch, np.array([0], np.int64))
+        assert (looking, rest) == (before, without(before, [0]))
 
 
 class TestSplitInHalf:

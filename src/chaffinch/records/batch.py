@@ -8,7 +8,6 @@ that reads lengths and deltas.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -44,7 +43,7 @@ from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s, gather
 from chaffinch.records.compression import Compression, compress
 from chaffinch.records.control_batch import encode_control_batch, read_control
 from chaffinch.records.faults import BatchTooLarge, CorruptBatch, Fault, RecordsError
-from chaffinch.records.kernels_reference.retain import BASE, LARGEST, RENUMBERED_GROWTH_BYTES_MAX, TIMES_LENGTH
+from chaffinch.records.kernels_reference.retain import BASE, LARGEST, NOT_IN_PLACE, RENUMBERED_GROWTH_BYTES_MAX, TIMES_LENGTH
 
 __all__ = [
     "HEADER_BYTES",
@@ -54,12 +53,12 @@ __all__ = [
     "Compression",
     "CorruptBatch",
     "RecordsError",
-    "TakenOut",
     "TimestampType",
     "decode",
     "decode_offsets",
     "encode",
     "encode_control_batch",
+    "keys_at",
     "patch_log_append_time",
     "patch_max_timestamp",
     "patch_offset",
@@ -67,37 +66,65 @@ __all__ = [
     "read_control",
     "read_header",
     "split_in_half",
-    "take_out",
+    "stripped",
     "views",
     "without",
 ]
 
 
-class TakenOut(NamedTuple):
-    """`keys`: of the records taken out, as much of each as was asked for. `rest`: a batch of the others, None when there are none."""
+def keys_at(batch: BatchView | Buffer, indices: Int64s, key_bytes_max: int) -> ByteColumn:
+    """The keys of the records at `indices` (0-based within the batch), in the order of the batch, of each the first `key_bytes_max` bytes.
 
-    keys: ByteColumn
-    rest: bytearray | None
-
-
-def take_out(batch: BatchView | Buffer, indices: Int64s, key_bytes_max: int = 0) -> TakenOut:
-    """Part the records at `indices` (0-based within the batch, in any order) from the others, in one pass that reads lengths and deltas.
-
-    Codec, producer identity, base sequence, base offset and transactional bit stay; the records that stay are numbered anew
-    from 0, so whoever sends the rest patches the sequence. `keys`: in the order of the batch, of each the first `key_bytes_max` bytes.
-    IndexError for an index outside the batch. Whoever calls has made the batch, or checked it; CorruptBatch where lengths lie.
+    IndexError for an index outside the batch; CorruptBatch where lengths lie.
     """
-    header, payload, keeps = _all_kept(batch)
-    outside = indices[(indices < 0) | (indices >= len(keeps))]
-    if len(outside):
-        raise IndexError(f"record {outside[0]} of {len(keeps)}")
-    keeps[indices] = 0
-    return _part(header, payload, keeps, 0, key_bytes_max)
+    _, payload, keeps = _kept(batch, indices)
+    key_starts, key_lengths = np.empty((2, len(indices)), np.int64)
+    count = kernels.choose(len(keeps)).find_keys(payload, keeps, key_starts, key_lengths)
+    if count < 0:
+        raise CorruptBatch(Fault.RECORD_LENGTH)
+    key_starts, key_lengths = key_starts[:count], key_lengths[:count]
+    key_offsets = np.zeros(count + 1, np.int64)
+    key_lengths.clip(0, key_bytes_max).cumsum(out=key_offsets[1:])
+    return ByteColumn(key_offsets, gather(payload, key_starts, key_offsets), (key_lengths >= 0).view(np.uint8))
 
 
 def without(batch: BatchView | Buffer, indices: Iterable[int]) -> bytearray | None:
-    """The batch without the records at `indices`; None when no record is left. As `take_out`."""
-    return take_out(batch, np.fromiter(indices, np.int64)).rest
+    """A batch without the records at `indices` (0-based within the batch, in any order); None when no record is left.
+
+    Codec, producer identity, base sequence, base offset and transactional bit stay; the records that stay are numbered anew
+    from 0, so whoever sends the rest patches the sequence. One pass that reads lengths and deltas. IndexError for an index outside the
+    batch. Whoever calls has made the batch, or checked it; CorruptBatch where lengths lie.
+    """
+    return _part(*_kept(batch, np.fromiter(indices, np.int64)), 0)
+
+
+def stripped(batch: bytearray, indices: Int64s) -> bytearray | None:
+    """As `without`, for whoever needs `batch` no more: most plain ones are changed where they are, and come back shorter."""
+    if _is_lent(batch):
+        return without(batch, indices)
+    header, payload, keeps = _kept(batch, indices)
+    if header.compression is not Compression.NONE:
+        return _part(header, payload, keeps, 0)
+    times, count = np.empty(TIMES_LENGTH, np.int64), int(np.count_nonzero(keeps))
+    size = kernels.choose(len(keeps)).close_up(payload, keeps, header.base_timestamp, times)
+    if size == NOT_IN_PLACE:
+        return _part(header, payload, keeps, 0)
+    if size < 0:
+        raise CorruptBatch(Fault.RECORD_LENGTH)
+    del payload  # While somebody looks into it, `batch` has its length.
+    if not count:
+        return None
+    del batch[HEADER_BYTES + size :]
+    return _headed(batch, header, times, count, 0)
+
+
+def _is_lent(data: bytearray) -> bool:
+    """Whether somebody looks into these bytes: they may be on their way still."""
+    try:
+        data.append(data.pop())
+    except BufferError:
+        return True
+    return False
 
 
 def split_in_half(batch: BatchView | Buffer) -> list[bytearray]:
@@ -105,7 +132,7 @@ def split_in_half(batch: BatchView | Buffer) -> list[bytearray]:
     header, payload, keeps = _all_kept(batch)
     half = (len(keeps) + 1) // 2
     keeps[half:] = 0
-    parts = (_part(header, payload, keeps, 0, 0).rest, _part(header, payload, 1 - keeps, half, 0).rest)
+    parts = (_part(header, payload, keeps, 0), _part(header, payload, 1 - keeps, half))
     return [part for part in parts if part is not None]
 
 
@@ -118,28 +145,39 @@ def _all_kept(batch: BatchView | Buffer) -> tuple[BatchHeader, Bytes, Bytes]:
     return view.header, payload, np.ones(count, np.uint8)
 
 
-def _part(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int, key_bytes_max: int) -> TakenOut:
-    """Of the batch that has `header`: the records whose `keeps` is 1 as one like it, `start` records after its first, and others' keys."""
+def _kept(batch: BatchView | Buffer, indices: Int64s) -> tuple[BatchHeader, Bytes, Bytes]:
+    """As `_all_kept`, with a nothing for each of the records at `indices`."""
+    header, payload, keeps = _all_kept(batch)
+    outside = indices[(indices < 0) | (indices >= len(keeps))]
+    if len(outside):
+        raise IndexError(f"record {outside[0]} of {len(keeps)}")
+    keeps[indices] = 0
+    return header, payload, keeps
+
+
+def _part(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int) -> bytearray | None:
+    """Of the batch that has `header`: the records whose `keeps` is 1 as one like it, `start` records after its first."""
     count = int(np.count_nonzero(keeps))
     times = np.empty(TIMES_LENGTH, np.int64)
-    key_starts, key_lengths = np.empty((2, len(keeps) - count), np.int64)
     out = bytearray(HEADER_BYTES + len(payload) + RENUMBERED_GROWTH_BYTES_MAX * count)
     records = np.frombuffer(out, np.uint8)[HEADER_BYTES:]
-    size = kernels.choose(len(keeps)).take_out(payload, keeps, header.base_timestamp, records, times, key_starts, key_lengths)
+    size = kernels.choose(len(keeps)).take_out(payload, keeps, header.base_timestamp, records, times)
     if size < 0:
         raise CorruptBatch(Fault.RECORD_LENGTH)
     del records  # While somebody looks into it, `out` has its length.
-    key_offsets = np.zeros(len(key_starts) + 1, np.int64)
-    key_lengths.clip(0, key_bytes_max).cumsum(out=key_offsets[1:])
-    keys = ByteColumn(key_offsets, gather(payload, key_starts, key_offsets), (key_lengths >= 0).view(np.uint8))
     if not count:
-        return TakenOut(keys, None)
+        return None
     if header.compression is Compression.NONE:
         del out[HEADER_BYTES + size :]
     else:
         out[HEADER_BYTES:] = compress(header.compression, memoryview(out)[HEADER_BYTES : HEADER_BYTES + size])
     if len(out) > BATCH_BYTES_MAX:
         raise BatchTooLarge(len(out), BATCH_BYTES_MAX)
+    return _headed(out, header, times, count, start)
+
+
+def _headed(out: bytearray, header: BatchHeader, times: Int64s, count: int, start: int) -> bytearray:
+    """`out` with the header of a part of the batch that has `header`: `count` records, `start` records after its first."""
     is_append_time = header.timestamp_type is TimestampType.LOG_APPEND_TIME
     changed = header._replace(
         base_offset=header.base_offset + start,
@@ -152,4 +190,4 @@ def _part(header: BatchHeader, payload: Bytes, keeps: Bytes, start: int, key_byt
     )
     HEADER.pack_into(out, 0, *changed)
     write_crc(out)
-    return TakenOut(keys, out)
+    return out

@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chaffinch.records import kernels
 from chaffinch.records.faults import Fault
+from chaffinch.records.kernels_reference.retain import NOT_IN_PLACE
 from chaffinch.records.kernels_reference.varints import varint_size, write_varint
 from tests.records.record_strategies import INT64_MAX, INT64_MIN, columns_and_rows
 
@@ -237,36 +238,97 @@ def test_retain_of_any_bytes(compiled, payload, keeps, shift):
     assert kept_by(compiled, payload, keeps, shift, 200) == kept_by(TWIN, payload, keeps, shift, 200)
 
 
-def taken_out_by(loops, payload, keeps, base_timestamp, size, room):
-    out, times, keys = np.full(size, 0xEE, np.uint8), np.full(2, -7, np.int64), np.full((2, room), -7, np.int64)
-    written = loops.take_out(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), base_timestamp, out, times, *keys)
-    return (written, out[:written].tobytes(), times.tolist(), keys.tolist()) if written >= 0 else written
+def keys_found_by(loops, payload, keeps, room):
+    starts, lengths = keys = np.full((2, room), -7, np.int64)
+    return loops.find_keys(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), starts, lengths), keys.tolist()
 
 
-@given(columns_and_rows(), st.data(), bases, st.integers(-20, 40), st.integers(-1, 1))
-def test_take_out(compiled, drawn, data, base_timestamp, spare, spare_keys):
+@given(columns_and_rows(), st.data(), st.integers(-1, 1))
+def test_find_keys(compiled, drawn, data, spare):
     columns, rows = drawn
+    payload = payload_of(columns)
+    keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
+    room = max(0, keeps.count(0) + spare)
+    count, (starts, lengths) = keys_found_by(TWIN, payload, keeps, room)
+    if room < keeps.count(0):
+        assert count == keys_found_by(compiled, payload, keeps, room)[0] == -1
+        return
+    assert keys_found_by(compiled, payload, keeps, room) == (count, [starts, lengths])
+    keys = [payload[start : start + length] if length >= 0 else None for start, length in zip(starts, lengths, strict=True)]
+    assert keys[:count] == [row[0] for row, keep in zip(rows, keeps, strict=True) if not keep]
+
+
+@given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), st.integers(0, 5))
+def test_find_keys_in_any_bytes(compiled, payload, keeps, room):
+    count, keys = keys_found_by(TWIN, payload, keeps, room)
+    found = keys_found_by(compiled, payload, keeps, room)
+    assert found == (count, keys) if count >= 0 else found[0] == count
+
+
+def taken_out_by(loops, payload, keeps, base_timestamp, size):
+    out, times = np.full(size, 0xEE, np.uint8), np.full(2, -7, np.int64)
+    written = loops.take_out(np.frombuffer(payload, np.uint8), np.array(keeps, np.uint8), base_timestamp, out, times)
+    return (written, out[:written].tobytes(), times.tolist()) if written >= 0 else written
+
+
+def closed_up_by(loops, payload, keeps, base_timestamp):
+    inside, times = np.array(bytearray(payload), np.uint8), np.full(2, -7, np.int64)
+    written = loops.close_up(inside, np.array(keeps, np.uint8), base_timestamp, times)
+    if written == NOT_IN_PLACE:
+        assert inside.tobytes() == payload
+    return (written, inside[:written].tobytes(), times.tolist()) if written >= 0 else written
+
+
+@given(columns_and_rows(), st.data(), bases, st.integers(-20, 40))
+def test_take_out(compiled, drawn, data, base_timestamp, spare):
+    columns, _ = drawn
     payload = payload_of(columns, base_timestamp)
     keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
-    size, room = max(0, len(payload) + spare), max(0, keeps.count(0) + spare_keys)
-    found = taken_out_by(compiled, payload, keeps, base_timestamp, size, room)
-    assert found == taken_out_by(TWIN, payload, keeps, base_timestamp, size, room)
+    size = max(0, len(payload) + spare)
+    found = taken_out_by(compiled, payload, keeps, base_timestamp, size)
+    assert found == taken_out_by(TWIN, payload, keeps, base_timestamp, size)
     if found == -1:
-        assert spare < 0 or spare_keys < 0 or not keeps[0]  # The timestamps of the others may take more room.
+        assert spare < 0 or not keeps[0]  # The timestamps of the others may take more room.
         return
-    _, written, times, (starts, lengths) = found
-    keys = [payload[start : start + length] if length >= 0 else None for start, length in zip(starts, lengths, strict=True)]
-    assert keys[: keeps.count(0)] == [row[0] for row, keep in zip(rows, keeps, strict=True) if not keep]
+    _, written, times = found
     if any(keeps):
         kept = columns.take(np.flatnonzero(keeps))
         assert written == payload_of(kept, int(kept.timestamps[0]))
         assert times == [kept.timestamps[0], kept.timestamps.max()]
 
 
-@given(st.binary(max_size=40), st.lists(st.integers(0, 1), max_size=5), bases, st.integers(0, 5))
-def test_take_out_of_any_bytes(compiled, payload, keeps, base_timestamp, room):
-    arguments = payload, keeps, base_timestamp, 200, room
-    assert taken_out_by(compiled, *arguments) == taken_out_by(TWIN, *arguments)
+@given(columns_and_rows(), st.data(), st.booleans())
+def test_close_up(compiled, drawn, data, begins_at_base):
+    """As `take_out`, in place; not where the first record that stays is not the one that the deltas count from."""
+    columns, _ = drawn
+    keeps = data.draw(st.lists(st.integers(0, 1), min_size=columns.count, max_size=columns.count))
+    base = int(columns.timestamps[keeps.index(1) if any(keeps) and begins_at_base else 0]) if columns.count else 0
+    payload = payload_of(columns, base)
+    found = closed_up_by(compiled, payload, keeps, base)
+    assert found == closed_up_by(TWIN, payload, keeps, base)
+    if any(keeps) and columns.timestamps[keeps.index(1)] != base:
+        assert found == NOT_IN_PLACE
+    else:
+        assert found == taken_out_by(TWIN, payload, keeps, base, len(payload))
+
+
+any_keeps = st.lists(st.integers(0, 1), max_size=5)
+
+
+@given(st.binary(max_size=40), any_keeps, bases)
+def test_take_out_of_any_bytes(compiled, payload, keeps, base_timestamp):
+    assert taken_out_by(compiled, payload, keeps, base_timestamp, 200) == taken_out_by(TWIN, payload, keeps, base_timestamp, 200)
+
+
+@given(st.binary(max_size=40), any_keeps, bases)
+@example(b"\x0e\0\0\0\1\2v\0" * 2, [0, 1], 5)
+@example(b"\x0e\0\0\0\1\2v\0" * 130, [1] * 130, 5)
+def test_close_up_of_any_bytes(compiled, payload, keeps, base_timestamp):
+    """Offset deltas that are wrong may take more room: it is refused, nothing behind them is written over and read."""
+    found = closed_up_by(compiled, payload, keeps, base_timestamp)
+    assert found == closed_up_by(TWIN, payload, keeps, base_timestamp)
+    if isinstance(found, tuple):
+        assert found == taken_out_by(TWIN, payload, keeps, base_timestamp, len(payload))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**40))

@@ -6,7 +6,6 @@ split keeps the rows right, so that whoever waits hears about each row exactly o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -76,7 +75,7 @@ class ProducerBatch:
     """The leader and the topic to which it went last: when there is another one now, it need not wait."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
-    _taken_out: tuple[Rows, record_batch.TakenOut] | None = None
+    _keys: tuple[Rows, ByteColumn] | None = None
 
     @property
     def count(self) -> int:
@@ -107,23 +106,22 @@ class ProducerBatch:
 
     def keys_of(self, indices: Rows) -> ByteColumn:
         """The keys of the records at `indices` (ascending), as much of each as an error shows."""
-        return self._take_out(indices).keys
+        # Kept, because they are asked for up to three times: what an answer means, and each culprit's error, depend on them.
+        if self._keys is None or not np.array_equal(self._keys[0], indices):
+            self._keys = indices, record_batch.keys_at(self.data, indices, KEY_BYTES_KEPT)
+        return self._keys[1]
 
-    def without(self, indices: Iterable[int]) -> ProducerBatch | None:
-        """A new batch of the records that are not at `indices`, not numbered yet; None when none is left."""
-        gone = np.array(sorted(set(indices)), np.int64)
-        data = self._take_out(gone).rest
+    def without(self, indices: Rows) -> ProducerBatch | None:
+        """A new batch of the records that are not at `indices` (each once), not numbered yet; None when none is left.
+
+        It may take over the bytes: this batch is over, and nobody reads its records any more.
+        """
+        data, self.data = record_batch.stripped(self.data, indices), bytearray()
         if data is None:
             return None
         stays = np.ones(self.count, bool)
-        stays[gone] = False
+        stays[indices] = False
         return self._child(self.rows[stays], self.timestamps[stays], data, self.position)
-
-    def _take_out(self, indices: Rows) -> record_batch.TakenOut:
-        """Kept, because whose keys were asked for, for their errors, are soon those without whom the others are sent."""
-        if self._taken_out is None or not np.array_equal(self._taken_out[0], indices):
-            self._taken_out = indices, record_batch.take_out(self.data, indices, KEY_BYTES_KEPT)
-        return self._taken_out[1]
 
     def halves(self) -> list[ProducerBatch]:
         """Two new batches with its first and second half, not numbered yet; one if it has one record."""
@@ -142,7 +140,7 @@ class ProducerBatch:
 
     def _child(self, rows: Rows, timestamps: npt.NDArray[np.int64], data: bytearray, position: int) -> ProducerBatch:
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
-        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _taken_out=None)
+        child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _keys=None)
         child.lose_number()
         child.retry_at_ms = 0
         return child

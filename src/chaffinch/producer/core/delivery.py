@@ -7,6 +7,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
+
+import numpy as np
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed, Written
@@ -220,7 +223,8 @@ class Delivery:
     def _separate(self, batch: ProducerBatch, verdict: culprits.Separate, now_ms: int) -> None:
         """The culprits fail, or are dropped; the innocents go again at once as a new batch, which counts as no attempt (decision 12)."""
         self._wiring.counts["batches_separated"] += 1
-        innocents = batch.without([*verdict.errors, *verdict.dropped])
+        count = len(verdict.errors) + len(verdict.dropped)
+        innocents = batch.without(np.fromiter(chain(verdict.errors, verdict.dropped), np.int64, count))
         children = [] if innocents is None else innocents.halves() if verdict.halves else [innocents]
         for child in children:
             child.rounds = batch.rounds + 1

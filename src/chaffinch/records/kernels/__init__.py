@@ -30,7 +30,9 @@ LOOPS: dict[str, str] = {
     "murmur2_of_key": "murmur2",
     "walk": "walk",
     "retain": "retain",
+    "find_keys": "retain",
     "take_out": "retain",
+    "close_up": "retain",
     "walk_messages": "messages",
     "convert_messages": "messages",
     "unframe_snappy": "snappy",
@@ -54,7 +56,9 @@ class Loops:
     murmur2_of_key: Callable[[bytes, int], int]
     walk: Callable[..., int]
     retain: Callable[..., int]
+    find_keys: Callable[..., int]
     take_out: Callable[..., int]
+    close_up: Callable[..., int]
     walk_messages: Callable[..., int]
     convert_messages: Callable[..., int]
     unframe_snappy: Callable[..., int]

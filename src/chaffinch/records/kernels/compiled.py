@@ -18,6 +18,7 @@ import numba
 import numba.core.cgutils
 import numba.extending
 import numpy.ma as _asked_for_by_numba_at_its_first_array  # noqa: F401  # Else the first batch waits for it.
+from llvmlite import ir
 from numba import types
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -81,23 +82,37 @@ def inlined(function: Function) -> Function:
 
 
 @_numba.extending.intrinsic  # type: ignore[untyped-decorator]
-def _memcpy(typing_context: Any, out: Any, out_start: Any, data: Any, start: Any, length: Any) -> Any:
+def _memmove(typing_context: Any, out: Any, out_start: Any, data: Any, start: Any, length: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         arrays = [context.make_array(signature.args[at])(context, builder, values[at]) for at in (0, 2)]
         target, source = (builder.gep(array.data, [values[at]]) for array, at in zip(arrays, (1, 3), strict=True))
-        _numba.core.cgutils.raw_memcpy(builder, target, source, values[4], 1)
+        _numba.core.cgutils.raw_memmove(builder, target, source, values[4], 1)
         return context.get_dummy_value()
 
     return types.void(out, types.int64, data, types.int64, types.int64), generate
+
+
+@_numba.extending.intrinsic  # type: ignore[untyped-decorator]
+def prefetch(typing_context: Any, data: Any, position: Any) -> Any:
+    """Have the processor fetch `data[position]` from memory, where it will be looked at soon. May lie outside: it is a hint."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        address = builder.gep(context.make_array(signature.args[0])(context, builder, values[0]).data, [values[1]])
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [address.type, word, word, word])
+        hint = _numba.core.cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+        builder.call(hint, [address, *(ir.Constant(word, value) for value in (0, 3, 1))])  # To be read, again and again, as data.
+        return context.get_dummy_value()
+
+    return types.void(data, types.int64), generate
 
 
 @inlined
 def copy_bytes(out: Any, out_start: int, data: Any, start: int, length: int) -> None:
     """Copy `data[start:start + length]` to `out[out_start:]`. Callers check; this does so only under NUMBA_BOUNDSCHECK.
 
-    One memcpy. A loop over bytes is ten times slower, because the compiler cannot know that the arrays do not overlap; an
-    assignment of slices is five times slower.
+    One memmove: the two may overlap. A loop over bytes is ten times slower, an assignment of slices five times.
     """
     if _IS_CHECKED and (length < 0 or start < 0 or start + length > data.size or out_start < 0 or out_start + length > out.size):
         raise IndexError("a copy leaves its buffer")
-    _memcpy(out, out_start, data, start, length)
+    _memmove(out, out_start, data, start, length)

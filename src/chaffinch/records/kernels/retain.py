@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from chaffinch.records.kernels.compiled import BYTES, BYTES_OUT, INT64, INT64S_OUT, compiled, copy_bytes, inlined
+from chaffinch.records.kernels.compiled import BYTES, BYTES_OUT, INT64, INT64S_OUT, compiled, copy_bytes, inlined, prefetch
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
-from chaffinch.records.kernels_reference.retain import BASE, LARGEST
+from chaffinch.records.kernels_reference.retain import BASE, LARGEST, NOT_IN_PLACE
 from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX
+
+FETCHED_AHEAD_BYTES = 2048
+"""How far ahead memory is asked for: where a record lies is known only when the one before it has been read."""
 
 
 @inlined
@@ -79,9 +82,34 @@ def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> in
     return written
 
 
-@compiled(BYTES, BYTES, INT64, BYTES_OUT, INT64S_OUT, INT64S_OUT, INT64S_OUT)
-def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s, key_starts: Int64s, key_lengths: Int64s) -> int:
-    position, written, number, keys = 0, 0, 0, 0
+@compiled(BYTES, BYTES, INT64S_OUT, INT64S_OUT)
+def find_keys(payload: Bytes, keeps: Bytes, starts: Int64s, lengths: Int64s) -> int:
+    position, keys = 0, 0
+    for index in range(keeps.size):
+        prefetch(payload, position + FETCHED_AHEAD_BYTES)
+        length, body = _read(payload, position, payload.size, INT32_BYTES_MAX)
+        if body < 0 or length < 1 or length > payload.size - body:
+            return -1
+        position = body + length
+        if keeps[index]:
+            continue
+        _, at = _read(payload, body + 1, position, INT64_BYTES_MAX)
+        if at < 0:
+            return -1
+        _, at = _read(payload, at, position, INT32_BYTES_MAX)
+        if at < 0:
+            return -1
+        length, at = _read(payload, at, position, INT32_BYTES_MAX)
+        if at < 0 or length > position - at or keys >= min(starts.size, lengths.size):
+            return -1
+        starts[keys], lengths[keys] = at, max(length, -1)
+        keys += 1
+    return keys if position == payload.size else -1
+
+
+@compiled(BYTES, BYTES, INT64, BYTES_OUT, INT64S_OUT)
+def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
+    position, written, number = 0, 0, 0
     base: Any = np.int64(base_timestamp)
     largest: Any = base
     for index in range(keeps.size):
@@ -89,19 +117,14 @@ def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, time
         if body < 0 or length < 1 or length > payload.size - body:
             return -1
         position = body + length
+        if not keeps[index]:
+            continue
         delta, rest = _read(payload, body + 1, position, INT64_BYTES_MAX)
         if rest < 0:
             return -1
         _, rest = _read(payload, rest, position, INT32_BYTES_MAX)
         if rest < 0:
             return -1
-        if not keeps[index]:
-            length, start = _read(payload, rest, position, INT32_BYTES_MAX)
-            if start < 0 or length > position - start or keys >= min(key_starts.size, key_lengths.size):
-                return -1
-            key_starts[keys], key_lengths[keys] = start, max(length, -1)
-            keys += 1
-            continue
         timestamp: Any = base_timestamp + delta
         if number == 0:
             base = largest = timestamp
@@ -122,4 +145,45 @@ def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, time
         return -1
     if number:
         times[BASE], times[LARGEST] = base, largest
+    return written
+
+
+@compiled(BYTES_OUT, BYTES, INT64, INT64S_OUT)
+def close_up(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -> int:
+    position, written, number = 0, 0, 0
+    largest: Any = np.int64(base_timestamp)
+    for index in range(keeps.size):
+        length, body = _read(payload, position, payload.size, INT32_BYTES_MAX)
+        if body < 0 or length < 1 or length > payload.size - body:
+            return -1
+        position = body + length
+        if not keeps[index]:
+            continue
+        delta, rest = _read(payload, body + 1, position, INT64_BYTES_MAX)
+        if rest < 0:
+            return -1
+        _, rest = _read(payload, rest, position, INT32_BYTES_MAX)
+        if rest < 0:
+            return -1
+        if number == 0 and delta != 0:
+            return NOT_IN_PLACE
+        timestamp: Any = base_timestamp + delta
+        largest = max(largest, timestamp)
+        delta_size, number_size = _varint_size(delta), _varint_size(number)
+        size = 1 + delta_size + number_size + position - rest
+        # What is before the key must end before the key: else it would be written over. All that is read of the record is read by then.
+        if written + _varint_size(size) + 1 + delta_size + number_size > rest:
+            return -1
+        attributes = payload[body]
+        written = _write_varint(payload, written, size)
+        payload[written] = attributes
+        written = _write_varint(payload, written + 1, delta)
+        written = _write_varint(payload, written, number)
+        copy_bytes(payload, written, payload, rest, position - rest)
+        written += position - rest
+        number += 1
+    if position != payload.size:
+        return -1
+    if number:
+        times[BASE], times[LARGEST] = base_timestamp, largest
     return written

@@ -14,6 +14,8 @@ RENUMBERED_GROWTH_BYTES_MAX = GROWTH_BYTES_MAX + 4
 BASE, LARGEST = 0, 1
 TIMES_LENGTH = 2
 """What `take_out` says of the timestamps: the first one, and the largest."""
+NOT_IN_PLACE = -2
+"""What `close_up` says where the records that stay may need more room."""
 
 
 def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> int:
@@ -47,16 +49,11 @@ def retain(payload: Bytes, keeps: Bytes, timestamp_shift: int, out: Bytes) -> in
     return len(written)
 
 
-def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s, key_starts: Int64s, key_lengths: Int64s) -> int:
-    """As `retain`, but as a batch of their own: offset deltas from 0 on, timestamp deltas against the first record copied. Returns -1 too
-    when `payload` holds more records, or there is no room for the keys.
-
-    `base_timestamp` (ms): that of `payload`. `times`: BASE and LARGEST of the records copied, modulo 2^64; unchanged without any.
-    `key_starts`, `key_lengths`: of each record that is not copied, where its key lies in `payload`; length -1 for null.
+def find_keys(payload: Bytes, keeps: Bytes, starts: Int64s, lengths: Int64s) -> int:
+    """Where the keys of the records lie whose `keeps` is 0, in order; length -1 for null. Returns how many these are, -1 when the payload
+    does not hold exactly so many records, or there is no room. Of the other records only lengths are looked at.
     """
     data = payload.tobytes()
-    written = bytearray()
-    stamps: list[int] = []
     keys: list[tuple[int, int]] = []
     position = 0
     for keep in keeps.tolist():
@@ -64,18 +61,45 @@ def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, time
         if body < 0 or length < 1 or length > len(data) - body:
             return -1
         position = body + length
+        if keep:
+            continue
+        at = body + 1
+        for bytes_max in (INT64_BYTES_MAX, INT32_BYTES_MAX, INT32_BYTES_MAX):
+            if at >= 0:
+                length, at = read_varint(data, at, position, bytes_max)
+        if at < 0 or length > position - at or len(keys) == min(len(starts), len(lengths)):
+            return -1
+        keys.append((at, max(length, -1)))
+    if position != len(data):
+        return -1
+    for number, (start, length) in enumerate(keys):
+        starts[number], lengths[number] = start, length
+    return len(keys)
+
+
+def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, times: Int64s) -> int:
+    """As `retain`, but as a batch of their own: offset deltas from 0 on, timestamp deltas against the first record copied. Returns -1 too
+    when `payload` holds more records.
+
+    `base_timestamp` (ms): that of `payload`. `times`: BASE and LARGEST of the records copied, modulo 2^64; unchanged without any.
+    """
+    data = payload.tobytes()
+    written = bytearray()
+    stamps: list[int] = []
+    position = 0
+    for keep in keeps.tolist():
+        length, body = read_varint(data, position, len(data), INT32_BYTES_MAX)
+        if body < 0 or length < 1 or length > len(data) - body:
+            return -1
+        position = body + length
+        if not keep:
+            continue
         delta, rest = read_varint(data, body + 1, position, INT64_BYTES_MAX)
         if rest < 0:
             return -1
         _, rest = read_varint(data, rest, position, INT32_BYTES_MAX)
         if rest < 0:
             return -1
-        if not keep:
-            length, start = read_varint(data, rest, position, INT32_BYTES_MAX)
-            if start < 0 or length > position - start or len(keys) == min(len(key_starts), len(key_lengths)):
-                return -1
-            keys.append((start, max(length, -1)))
-            continue
         stamps.append(wrap_int64(base_timestamp + delta))
         record = bytearray(data[body : body + 1])
         write_varint(record, wrap_int64(stamps[-1] - stamps[0]))
@@ -87,7 +111,43 @@ def take_out(payload: Bytes, keeps: Bytes, base_timestamp: int, out: Bytes, time
         return -1
     if stamps:
         times[BASE], times[LARGEST] = stamps[0], max(stamps)
-    for at, (start, length) in enumerate(keys):
-        key_starts[at], key_lengths[at] = start, length
     out[: len(written)] = np.frombuffer(bytes(written), np.uint8)
     return len(written)
+
+
+def close_up(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -> int:
+    """As `take_out`, but within `payload`: the records that stay move to its front, over the others.
+
+    Returns NOT_IN_PLACE, with nothing changed, where the first record that stays has another timestamp than `base_timestamp`: the
+    deltas of the others would change, and might take more room. And -1 besides where a record would take more room than it had, because
+    its offset delta was wrong; then, and where lengths lie, `payload` may be in ruins.
+    """
+    data = payload.tobytes()
+    position, written = 0, 0
+    number = 0
+    for keep in keeps.tolist():
+        length, body = read_varint(data, position, len(data), INT32_BYTES_MAX)
+        if body < 0 or length < 1 or length > len(data) - body:
+            return -1
+        position = body + length
+        if not keep:
+            continue
+        delta, rest = read_varint(data, body + 1, position, INT64_BYTES_MAX)
+        if rest < 0:
+            return -1
+        _, rest = read_varint(data, rest, position, INT32_BYTES_MAX)
+        if rest < 0:
+            return -1
+        if number == 0 and delta != 0:
+            return NOT_IN_PLACE
+        record = bytearray()
+        write_varint(record, delta)
+        write_varint(record, number)
+        head = bytearray()
+        write_varint(head, 1 + len(record) + position - rest)
+        written += len(head) + 1 + len(record)
+        if written > rest:
+            return -1
+        written += position - rest
+        number += 1
+    return take_out(payload, keeps, base_timestamp, payload, times)
