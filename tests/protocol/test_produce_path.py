@@ -23,6 +23,7 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from chaffinch.protocol.record_errors import RecordErrors
 from chaffinch.protocol.violations import ProtocolViolation, UnencodableMessage
 
 VERSIONS = st.integers(produce_path.FIRST_VERSION, produce_path.LAST_VERSION)
@@ -49,6 +50,17 @@ REQUESTS = st.builds(
         )
     ),
 )
+CULPRITS = st.lists(
+    st.builds(
+        BatchIndexAndErrorMessage,
+        batch_index=INT32,
+        batch_index_error_message=st.one_of(
+            st.text(max_size=5), st.sampled_from([None, "", "w" * 126, "w" * 127, "w" * 16382, "w" * 16383])
+        ),
+        chaffinch_error_code=st.one_of(st.none(), st.just(45), INT16),
+    ),
+    max_size=3,
+)
 ANSWERS = st.builds(
     PartitionProduceResponse,
     index=INT32,
@@ -56,7 +68,7 @@ ANSWERS = st.builds(
     base_offset=INT64,
     log_append_time_ms=INT64,
     log_start_offset=INT64,
-    record_errors=st.sampled_from([[], [], [], [BatchIndexAndErrorMessage(batch_index=3)]]),
+    record_errors=st.one_of(st.just([]), CULPRITS, CULPRITS.map(RecordErrors.of)),
     error_message=st.sampled_from([None, None, None, "", "wrong"]),
     current_leader=st.sampled_from([None, None, None, LeaderIdAndEpoch(leader_id=2)]),
 )
@@ -135,3 +147,59 @@ def test_what_does_not_fit_is_left_to_the_compiled_encoder(wrong: dict[str, obje
     assert produce_path.write_response(response, 5, 11) is None
     with pytest.raises(UnencodableMessage):
         response.encode(11)
+
+
+def whole(response: ProduceResponse, version: int) -> bytes:
+    return b"".join(response.encode(version))
+
+
+@settings(max_examples=300, deadline=None)
+@given(RESPONSES, VERSIONS)
+def test_answers_are_read_as_the_compiled_decoder_reads_them(response: ProduceResponse, version: int) -> None:
+    frame = whole(response, version)
+    plain = produce_path.read_response(memoryview(b"before" + frame), 6, version)
+    assert plain is None or plain == ProduceResponse.decode(frame, version)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data(), VERSIONS, st.integers(0, 6), CULPRITS)
+def test_damaged_answers_are_read_alike_or_left_to_the_compiled_decoder(
+    data: st.DataObject, version: int, damage_count: int, culprits: list[BatchIndexAndErrorMessage]
+) -> None:
+    answer = PartitionProduceResponse(index=1, error_code=87, record_errors=culprits, error_message="wrong")
+    frame = bytearray(whole(ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[answer])]), version))
+    for _ in range(damage_count):
+        position = data.draw(st.integers(0, len(frame) - 1))
+        frame[position] = data.draw(st.one_of(st.integers(0, 4), st.integers(124, 132), st.integers(0, 255)))
+    frame = frame[: data.draw(st.sampled_from([len(frame), len(frame) - 1, len(frame) // 2]))] + bytes(data.draw(st.integers(0, 2)))
+    plain = produce_path.read_response(memoryview(frame), 0, version)
+    try:
+        right = ProduceResponse.decode(frame, version)
+    except ProtocolViolation:
+        assert plain is None
+    else:
+        assert plain is None or plain == right
+
+
+@pytest.mark.parametrize("code", [None, 45])
+@pytest.mark.parametrize("size", [1, 126, 127, 16382])
+@pytest.mark.parametrize(("version", "named"), [(9, {"name": "orders"}), (13, {"topic_id": UUID(int=7)})])
+def test_usual_refusals_are_written_and_read_here(version: int, named: dict[str, Any], size: int, code: int | None) -> None:
+    culprits = [
+        BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message="é" * (size // 2), chaffinch_error_code=code) for at in (0, 300)
+    ]
+    answer = PartitionProduceResponse(index=1, error_code=87, record_errors=culprits, error_message="wrong")
+    response = ProduceResponse(responses=[TopicProduceResponse(partition_responses=[answer], **named)], throttle_time_ms=9)
+    frame = produce_path.write_response(response, 5, version)
+    assert frame is not None
+    assert frame == b"".join(finish_frame(response.encode_after(response_head(0, 5, True), version)))
+    assert produce_path.read_response(memoryview(frame), 9, version) == response
+
+
+@given(CULPRITS)
+def test_columns_of_culprits_are_the_list_of_them(culprits: list[BatchIndexAndErrorMessage]) -> None:
+    errors = RecordErrors.of(culprits)
+    assert RecordErrors.of(errors) is errors
+    assert (list(errors), errors, errors[1:]) == (culprits, culprits, culprits[1:])
+    assert repr(errors) == repr(culprits)
+    assert errors != [*culprits, BatchIndexAndErrorMessage()]

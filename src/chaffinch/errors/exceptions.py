@@ -22,8 +22,7 @@ Every exception carries facts and composes its text from them; every one compare
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
@@ -88,8 +87,7 @@ CULPRITS_NAMED_MAX: Final = 5
 _CODE_BY_CLASS_NAME: Final = {code.exception_name: code for code in reversed(codes.ALL)}
 
 
-@dataclass(frozen=True, slots=True)
-class Culprit:
+class Culprit(NamedTuple):
     """One record that a batch was refused for: its index within the batch, counted from 0, its own code, and why."""
 
     batch_index: int

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+from chaffinch.protocol import produce_path
 from chaffinch.protocol.apis import APIS, Api, api_of
 from chaffinch.protocol.frames import BufferPool, FrameAssembler, FrameBudget
 from chaffinch.protocol.headers import (
@@ -33,6 +34,7 @@ FEATURE_PREFIX: Final = "chaffinch."
 FEATURE_NUMBERING: Final = "chaffinch.error.numbering"
 """Announced by a broker whose error numbers are those printed in the KIPs."""
 
+_PRODUCE: Final = APIS[produce_path.KEY]
 _CORRELATION_ID_MAX: Final = 0x7FFF_FFFF
 
 
@@ -198,7 +200,11 @@ class ClientConnection:
         position = read_response_tags(frame, api.key, version >= api.flexible_since)
         if api.key == API_VERSIONS_KEY:
             return self._api_versions(frame, position, correlation_id, api, version)
-        message = api.response.decode_from(frame, position, version)[0]
+        message: Message | None = None
+        if api is _PRODUCE and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION:
+            message = produce_path.read_response(frame, position, version)
+        if message is None:
+            message = api.response.decode_from(frame, position, version)[0]
         return ReceivedResponse(correlation_id=correlation_id, api=api, version=version, message=message)
 
     def _api_versions(self, frame: memoryview, position: int, correlation_id: int, api: Api, version: int) -> ReceivedResponse:

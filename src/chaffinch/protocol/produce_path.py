@@ -2,7 +2,7 @@
 
 The same bytes as the compiled codec reads and writes, in a third of the time, for versions 9 to 13: 9 to 12 differ in tagged fields only,
 13 has the topic's id in place of its name.
-Whatever is unusual (a transactional id, several partitions, names or tags of unusual length, an error with its reasons, bytes that make no
+Whatever is unusual (a transactional id, several partitions, names or tags of unusual length, bytes that make no
 sense) gives None: the compiled codec decides then. A property test holds the two together.
 """
 
@@ -21,7 +21,8 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from chaffinch.protocol.primitives import ZERO_UUID
+from chaffinch.protocol.primitives import ZERO_UUID, read_uvarint, uvarint
+from chaffinch.protocol.record_errors import RecordErrors
 
 KEY: Final = 0
 FIRST_VERSION: Final = 9
@@ -41,6 +42,11 @@ _RESPONSE: Final = Struct(">iiBBB")
 """Size of the frame, correlation id, tags of the header, count of topics, length of the topic's name."""
 _ANSWER: Final = Struct(">BihqqqBBBBiB")
 """Count of partitions, index, error, base offset, append time, log start, no culprits, no text, tags, tags, throttle time, tags."""
+_FATE: Final = Struct(">Bihqqq")
+"""Count of partitions, index, error, base offset, append time, log start: what is before the culprits."""
+_TAIL: Final = Struct(">BBiB")
+"""Tags, tags, throttle time, tags: what is behind the text."""
+_SIZE: Final = Struct(">i")
 _RESPONSE_BYTES: Final = _RESPONSE.size - 4 + _ANSWER.size
 _RESPONSE_WITH_ID: Final = Struct(">iiBB16s")
 _RESPONSE_WITH_ID_BYTES: Final = _RESPONSE_WITH_ID.size - 4 + _ANSWER.size
@@ -98,8 +104,8 @@ def read_request(frame: memoryview, version: int) -> tuple[str, ProduceRequest] 
     return client_id, request
 
 
-def write_response(message: ProduceResponse, correlation_id: int, version: int) -> bytes | None:
-    """The whole frame of an answer for one partition without reasons, in a version of this module; None for anything unusual."""
+def write_response(message: ProduceResponse, correlation_id: int, version: int) -> bytes | bytearray | None:
+    """The whole frame of an answer for one partition, in a version of this module; None for anything unusual."""
     topics = message.responses
     if len(topics) != 1 or message.node_endpoints:
         return None
@@ -107,9 +113,11 @@ def write_response(message: ProduceResponse, correlation_id: int, version: int) 
     if len(topic.partition_responses) != 1:
         return None
     answer: PartitionProduceResponse = topic.partition_responses[0]
-    if answer.record_errors or answer.error_message is not None or answer.current_leader is not None:
+    if answer.current_leader is not None:
         return None
     try:
+        if answer.record_errors or answer.error_message is not None:
+            return _with_reasons(message, topic, answer, correlation_id, version)
         head = _response_head(topic, correlation_id, version)
         return (
             None
@@ -132,6 +140,69 @@ def write_response(message: ProduceResponse, correlation_id: int, version: int) 
         )
     except (LayoutError, ValueError, TypeError, AttributeError):
         return None  # The compiled encoder says which field does not fit.
+
+
+def _with_reasons(
+    message: ProduceResponse, topic: TopicProduceResponse, answer: PartitionProduceResponse, correlation_id: int, version: int
+) -> bytearray | None:
+    """The frame of a refusal: with culprits, a text, or both."""
+    head = _response_head(topic, correlation_id, version)
+    if head is None:
+        return None
+    out = bytearray(head)
+    out += _FATE.pack(_ONE, answer.index, answer.error_code, answer.base_offset, answer.log_append_time_ms, answer.log_start_offset)
+    if not RecordErrors.of(answer.record_errors).write(out):
+        return None
+    if answer.error_message is None:
+        out.append(0)
+    else:
+        text = answer.error_message.encode()
+        out += uvarint(len(text) + 1)
+        out += text
+    out += _TAIL.pack(0, 0, message.throttle_time_ms, 0)
+    _SIZE.pack_into(out, 0, len(out) - _SIZE.size)
+    return out
+
+
+def read_response(frame: memoryview, position: int, version: int) -> ProduceResponse | None:
+    """The answer for one partition whose body begins at `position`, in a version of this module; None for anything unusual."""
+    data, start = bytes(frame[position:]), 1
+    try:
+        if data[0] != _ONE:
+            return None
+        if version >= VERSION_WITH_TOPIC_IDS:
+            topic = TopicProduceResponse(topic_id=UUID(bytes=data[start : start + _ID_BYTES]))
+            start += _ID_BYTES
+        else:
+            size = data[start]
+            if not 0 < size <= _NAME_BYTES_MAX:
+                return None
+            topic = TopicProduceResponse(name=str(data[start + 1 : start + size], "utf-8"))
+            start += size
+        partition_count, index, error_code, base_offset, log_append_time_ms, log_start_offset = _FATE.unpack_from(data, start)
+        count, start = read_uvarint(data, start + _FATE.size)
+        found = RecordErrors.read(data, start, count - 1) if count else None
+        if found is None or partition_count != _ONE:
+            return None
+        errors, start = found
+        size, start = read_uvarint(data, start)
+        text = str(data[start : start + size - 1], "utf-8") if size else None
+        partition_tags, topic_tags, throttle_time_ms, tags = _TAIL.unpack_from(data, start + max(0, size - 1))
+    except (LayoutError, ValueError, IndexError):
+        return None  # The compiled decoder says what is wrong.
+    if partition_tags or topic_tags or tags:
+        return None
+    answer = PartitionProduceResponse(
+        index=index,
+        error_code=error_code,
+        base_offset=base_offset,
+        log_append_time_ms=log_append_time_ms,
+        log_start_offset=log_start_offset,
+        record_errors=errors,
+        error_message=text,
+    )
+    topic.partition_responses.append(answer)
+    return ProduceResponse(responses=[topic], throttle_time_ms=throttle_time_ms)
 
 
 def _response_head(topic: TopicProduceResponse, correlation_id: int, version: int) -> bytes | None:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from chaffinch.errors.exceptions import Culprit
 from chaffinch.records.validation_policy import ValidationPolicy
-from chaffinch.records.validation_rules import RecordRule, record_message
+from chaffinch.records.validation_rules import RecordRule, told_of_record
 from chaffinch.records.verdicts import Rejected, code_of
 
 CULPRITS_SPELLED_MAX = 1000
@@ -29,8 +29,9 @@ Finding: TypeAlias = tuple[int, RecordRule, int]
 
 def culprits_of(found: Sequence[Finding], count: int, policy: ValidationPolicy, now_ms: int) -> tuple[Culprit, ...]:
     """One culprit per finding, in the same order, out of `count` records."""
+    told = told_of_record(policy.topic_partition, count)
     spelled = [
-        Culprit(index, rule.code, record_message(policy.topic_partition, index, count, rule.text(seen, policy, now_ms)))
+        Culprit(index, rule.code, f"record {index}{told}{rule.text(seen, policy, now_ms)}")
         for index, rule, seen in found[:CULPRITS_SPELLED_MAX]
     ]
     return (*spelled, *(Culprit(index, rule.code, rule.short) for index, rule, _ in found[CULPRITS_SPELLED_MAX:]))

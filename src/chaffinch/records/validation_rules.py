@@ -343,6 +343,6 @@ def batch_message(topic_partition: TopicPartition, wrong: str) -> str:
     return f"batch for {topic_partition} rejected: {wrong}"
 
 
-def record_message(topic_partition: TopicPartition, index: int, count: int, wrong: str) -> str:
-    """`index` counts from 0, as everywhere on the wire."""
-    return f"record {index} of {count} for {topic_partition} rejected: {wrong}"
+def told_of_record(topic_partition: TopicPartition, count: int) -> str:
+    """What stands between a record, named by its index, and what is wrong with it: the same for all records of a batch."""
+    return f" of {count} for {topic_partition} rejected: "

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import lt
 from typing import Final
 
 from chaffinch.errors import ErrorCode, codes
 from chaffinch.errors.codes import Numbering
 from chaffinch.identifiers import NO_OFFSET
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
+from chaffinch.protocol.record_errors import RecordErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,14 +61,10 @@ def read_answer(response: PartitionProduceResponse, numbering: Numbering) -> Bat
 
 def _read_blamed(entries: Sequence[BatchIndexAndErrorMessage]) -> Blamed:
     """Of one that is named twice the last word counts."""
-    by_index = {entry.batch_index: entry for entry in entries}
-    indices = sorted(by_index)
-    ascending = [by_index[index] for index in indices]
+    errors = RecordErrors.of(entries)
+    if not all(map(lt, errors.indices, errors.indices[1:])):
+        by_index = {entry.batch_index: entry for entry in entries}
+        errors = RecordErrors.of([by_index[index] for index in sorted(by_index)])
     # A single record has no sequence of its own: 45 beside an index is always INVALID_COMPACTION_KEY.
-    numbers = [entry.chaffinch_error_code for entry in ascending]
-    known = {number: None if number is None else codes.by_number(number, "kip", has_culprits=True) for number in set(numbers)}
-    return Blamed(
-        indices=indices,
-        messages=[entry.batch_index_error_message for entry in ascending],
-        codes=[known[number] for number in numbers],
-    )
+    known = {number: None if number is None else codes.by_number(number, "kip", has_culprits=True) for number in set(errors.numbers)}
+    return Blamed(indices=errors.indices, messages=errors.messages, codes=[known[number] for number in errors.numbers])
