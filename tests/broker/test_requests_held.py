@@ -98,6 +98,12 @@ class Line:
         self.peer.skip(request)
 
 
+def produce_request(size: int) -> bytes:
+    """A whole frame that carries so many bytes and wants no answer."""
+    topic = TopicProduceData(name="t", partitions=[PartitionProduceData(index=0, records=bytes(size))])
+    return b"".join(ClientConnection("test", "test", "1").encode_request(ProduceRequest(acks=0, topics=[topic]), 7)[1])
+
+
 def test_who_waits_is_read_no_further_when_too_much_waits_in_all() -> None:
     held = RequestsHeld(LIMIT)
     first, second = Line(held), Line(held)
@@ -157,6 +163,17 @@ def test_who_sends_without_end_is_read_on_in_the_next_turn(has_answers: bool) ->
     assert not line.transport.is_paused
 
 
+@pytest.mark.parametrize(("request_bytes", "in_flight"), [(240_000, 5), (16_500, 63)])
+def test_a_producer_is_answered_while_half_of_its_requests_are_still_to_be_read(request_bytes: int, in_flight: int) -> None:
+    line = Line(RequestsHeld(1 << 30))
+    line.answers_never = True
+    taken = 0
+    while not line.transport.is_paused and taken < in_flight:
+        line.feed(produce_request(request_bytes))
+        taken += 1
+    assert in_flight / 3 < taken < in_flight * 2 / 3, "the turn ends, and with it the wait of the first answers"
+
+
 def test_small_requests_without_answers_behind_one_that_waits_count_for_what_they_take_in_memory() -> None:
     line = Line(RequestsHeld(1 << 30))
     line.send(1)
@@ -169,9 +186,7 @@ def test_small_requests_without_answers_behind_one_that_waits_count_for_what_the
 def test_who_sent_large_requests_and_is_idle_holds_no_large_buffer() -> None:
     line = Line(RequestsHeld(1 << 30))
     line.answers_never = True
-    topic = TopicProduceData(name="t", partitions=[PartitionProduceData(index=0, records=bytes(200_000))])
-    request = b"".join(ClientConnection("test", "test", "1").encode_request(ProduceRequest(acks=0, topics=[topic]), 7)[1])
-    line.feed(2 * request)
+    line.feed(2 * produce_request(200_000))
     line.peer.get_buffer(-1)  # The transport looks for more, and nothing comes.
     assert line.budget.bytes_eager >= 200_000
     line.peer.end_turn()

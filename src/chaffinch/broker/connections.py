@@ -29,8 +29,10 @@ BYTES_WAITING_MAX: Final = 1 << 20
 REQUEST_BYTES: Final = 400
 """What a request takes in memory beside its bytes, about: it counts among them, for there may be many small ones without an answer."""
 
-TURN_BYTES_MAX: Final = 1 << 20
-"""What is read of one connection in one turn of the loop: then it is the others' turn. uvloop would read on while buffers fill."""
+TURN_BYTES_MAX: Final = 1 << 19
+"""What is read of one connection in one turn of the loop: then its answers leave, and it is the others' turn. uvloop would read on while
+buffers fill. About half of what a busy producer has on its way: with all of it read in one turn, the broker would wait while the client
+hears of it and sends more, and the client while that is worked on."""
 
 _TRANSPORT: Final = "transport"
 _PACE: Final = "pace"
