@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 from pyspark.sql import types
 
+from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.spark.options import SINK, SOURCE, SinkOptions, SourceOptions, parse
@@ -108,6 +109,23 @@ def test_what_has_no_effect_is_said_once_in_the_log(caplog):
     with caplog.at_level(logging.WARNING):
         parse(SINK, {**LEAST, "kafka.linger.ms": "5", "checkpointLocation": "/c"})
     assert [record.message for record in caplog.records] == ["options without effect here: kafka.linger.ms"]
+
+
+def known_of_clients():
+    """Every option of clients in general: those that all parts have, and those that Kafka knows and nothing here needs."""
+    named = {option.name for option in (*connection_options("c"), *METADATA_OPTIONS)}
+    return sorted(f"kafka.{name}" for name in named | WITHOUT_EFFECT)
+
+
+@pytest.mark.parametrize("table", [SINK, SOURCE], ids=["sink", "source"])
+def test_every_option_of_clients_is_known_whatever_its_case(table):
+    accepted = {option.name for option in table.options} | table.without_effect
+    assert [name for name in known_of_clients() if name not in accepted] == []
+    idle = {"kafka.METADATA.recovery.strategy": "none", "kafka.metadata.recovery.rebootstrap.trigger.ms": "1"}
+    assert sorted(parse(table, {**LEAST, **idle} if table is SINK else {"kafka.bootstrap.servers": "a:1", **idle}).ignored) == [
+        "kafka.metadata.recovery.rebootstrap.trigger.ms",
+        "kafka.metadata.recovery.strategy",
+    ]
 
 
 def test_every_option_is_documented():

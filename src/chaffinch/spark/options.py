@@ -12,7 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from chaffinch.client.backoff import Backoff
-from chaffinch.client.options import ConnectionSettings, connection_options, reconnect_backoff, retry_backoff
+from chaffinch.client.options import (
+    METADATA_OPTIONS,
+    WITHOUT_EFFECT,
+    ConnectionSettings,
+    connection_options,
+    reconnect_backoff,
+    retry_backoff,
+)
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.settings import Option, OptionTable, Settings
@@ -27,6 +34,8 @@ BATCH_SIZE_DEFAULT: Final = 1_000_000
 
 _KAFKA: Final = "kafka."
 _CLIENT: Final = tuple(replace(option, name=_KAFKA + option.name) for option in connection_options("chaffinch-spark"))
+# A client that waits for each answer asks for metadata when it needs some, of every broker that it knows or was given.
+_CLIENT_WITHOUT_EFFECT: Final = tuple(_KAFKA + name for name in sorted({option.name for option in METADATA_OPTIONS} | WITHOUT_EFFECT))
 SINK: Final = OptionTable(
     (
         *_CLIENT,
@@ -53,9 +62,8 @@ SINK: Final = OptionTable(
         Option("kafka.enable.idempotence", "bool", True, "a transaction is idempotent"),
     ),
     without_effect=(
-        *_OF_SPARK, "includeHeaders", "kafka.linger.ms", "kafka.buffer.memory", "kafka.retries", "kafka.delivery.timeout.ms",
-        "kafka.max.in.flight.requests.per.connection", "kafka.metadata.max.age.ms", "kafka.client.dns.lookup", "kafka.max.request.size",
-        "kafka.partitioner.class",
+        *_OF_SPARK, *_CLIENT_WITHOUT_EFFECT, "includeHeaders", "kafka.linger.ms", "kafka.buffer.memory", "kafka.retries",
+        "kafka.delivery.timeout.ms", "kafka.max.in.flight.requests.per.connection", "kafka.max.request.size", "kafka.partitioner.class",
     ),
 )  # fmt: skip
 SOURCE: Final = OptionTable(
@@ -74,8 +82,8 @@ SOURCE: Final = OptionTable(
         Option("kafka.default.api.timeout.ms", "int", 60_000, "how long each partition is asked for offsets and records", minimum=1),
     ),
     without_effect=(
-        *_OF_SPARK, "groupIdPrefix", "kafka.group.id", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "kafka.max.poll.records",
-        "kafka.check.crcs", "kafka.metadata.max.age.ms",
+        *_OF_SPARK, *_CLIENT_WITHOUT_EFFECT, "groupIdPrefix", "kafka.group.id", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms",
+        "kafka.max.poll.records", "kafka.check.crcs",
     ),
 )  # fmt: skip
 
