@@ -10,13 +10,16 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.admin.options import connect
-from chaffinch.admin.topics import delete_topics
+from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.admin.transactions import describe_transaction
 from chaffinch.errors import (
     ApplicationRecoverableException,
+    KafkaException,
     TimeoutException,
     UnknownTopicOrPartitionException,
 )
+from chaffinch.producer.core import events
+from chaffinch.producer.core.partitioner import partition_of_key
 
 LATEST_S = 20
 Make = Callable[..., Producer]
@@ -57,6 +60,31 @@ class TestATopicThatIsDeleted:
             assert waiting.result(LATEST_S).offset == 0
             assert producer.send("again", b"follows").result(LATEST_S).offset == 1
         assert strict_broker.read("again").column("value").to_pylist() == [b"waits", b"follows"]
+
+
+def test_a_topic_that_grows_while_a_record_waits_for_memory(
+    producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record goes where every later one with its key will go."""
+    strict_broker.create_topic("growing", 1)
+    key = next(key for key in map(str.encode, "abcdefgh") if partition_of_key(key, 4) == 3)
+    with producer_of(strict_broker) as producer, connect(bootstrap_servers=strict_broker.bootstrap_servers) as client:
+        producer.partitions_for("growing")
+        core, waits = producer._core, producer._door.wait_for_memory
+
+        def wait_while_it_grows(size: int, call: str = "send") -> KafkaException | None:
+            add_partitions(client, "growing", 4)
+            producer._sender.submit(events.TopicWanted(topic="growing", is_stale=True))
+            assert producer._changed.wait_for(lambda: core.wiring.cluster.partition_count("growing") == 4, LATEST_S)
+            core.accumulator.memory_free += taken
+            return waits(size, call)
+
+        monkeypatch.setattr(producer._door, "wait_for_memory", wait_while_it_grows)
+        with producer._changed:
+            taken, core.accumulator.memory_free = core.accumulator.memory_free, 0
+        first = producer.send("growing", b"v", key=key)
+        assert producer.send("growing", b"v", key=key).result(LATEST_S).partition == 3
+        assert first.result(LATEST_S).partition == 3
 
 
 def test_a_transaction_that_takes_too_long(producer_of: Make, broker: EmbeddedBroker) -> None:

@@ -195,12 +195,11 @@ class Producer:
                 partition, to_ask = core.partitioner.ask(topic, key, value, count), False
             with self._changed:
                 stop = door.refusal()
-                count = core.wiring.cluster.partition_count(topic)
-                is_known = count is not None and not to_ask and (partition is None or partition < count)
-                if stop is None and is_known and not core.accumulator.has_room_for(size) and size <= self._size_max:
+                count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
+                if stop is None and count is not None and not core.accumulator.has_room_for(size):
                     stop = door.wait_for_memory(size)
-                if stop is None and is_known and size <= self._size_max:
-                    assert count is not None
+                    count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
+                if stop is None and count is not None:
                     chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
                     place = TopicPartition(topic, chosen)
                     wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())

@@ -141,6 +141,11 @@ class ProducerCore:
 
     # What callers ask, on their own thread, with the lock held.
 
+    def usable_count(self, topic: str, partition: int | None) -> int | None:
+        """How many partitions the topic has; None where that is not known, or `partition` is none of them."""
+        count = self.wiring.cluster.partition_count(topic)
+        return count if count is None or partition is None or partition < count else None
+
     def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:
         """The partition of a record that names none."""
         self._close_lane(topic)
