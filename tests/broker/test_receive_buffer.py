@@ -1,0 +1,28 @@
+"""How much the system keeps of a connection that is not read yet."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from chaffinch.broker import listeners
+from chaffinch.broker.listeners import Address, listening_socket
+
+
+def kept_of_a_connection() -> int:
+    with listening_socket(Address(host="127.0.0.1", port=0)) as listener:
+        listener.setblocking(True)
+        with socket.create_connection(listener.getsockname()), listener.accept()[0] as accepted:
+            return accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+
+
+@pytest.mark.parametrize(("asked", "is_granted"), [(100_000, True), (1 << 30, False)])
+def test_the_system_keeps_as_much_as_is_asked_or_what_it_chooses_itself(
+    monkeypatch: pytest.MonkeyPatch, asked: int, is_granted: bool
+) -> None:
+    with monkeypatch.context() as unasked:
+        unasked.setattr(listeners, "_may_have", lambda size: False)
+        chosen = kept_of_a_connection()
+    monkeypatch.setattr(listeners, "RECEIVE_BUFFER_BYTES", asked)
+    assert kept_of_a_connection() == (2 * asked if is_granted else chosen)
