@@ -151,6 +151,7 @@ def test_the_innocents_of_a_batch_are_done_at_once() -> None:
         futures[index].add_done_callback(lambda done: heard.append(done.exception() or done.result()))
     for index in (0, 3):
         futures[index].fail(ZeroDivisionError(index))
+    receipts.told = 2
     complete_batch(receipts, lambda index: 10 + index, np.array([1, 2, 4, 5]))
     assert [str(future.exception(0)) for future in futures] == ["0", "None", "None", "3", "None", "None"]
     assert [futures[index].result(0) for index in (1, 2, 4, 5)] == [11, 12, 14, 15]
@@ -192,6 +193,7 @@ def test_a_culprit_is_never_taken_for_an_innocent_of_its_batch(ask: Any) -> None
     culprit.batch, culprit.index = receipts, 0
 
     def tell() -> None:
+        receipts.told = 1
         culprit.fail(ZeroDivisionError())
         complete_batch(receipts, lambda index: index, np.array([1]))
 

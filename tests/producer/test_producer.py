@@ -127,6 +127,24 @@ class TestSend:
         assert [i for i, future in enumerate(futures) if future.exception(0)] == [3]
         assert len(values(broker, "latest")) == 49
 
+    def test_others_can_send_while_a_full_batch_is_encoded(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        with producer_of(broker, linger_ms=60_000, batch_size=1000) as producer:
+            producer.send("latest", b"known", key=b"k")
+            producer.flush()
+            encode_ahead, met = producer._core.accumulator.encode_ahead, []
+
+            def encode_while_others_send(full: Any) -> None:
+                other = threading.Thread(target=lambda: met.append(producer.send("latest", b"meanwhile", key=b"k")))
+                other.start()
+                other.join()
+                encode_ahead(full)
+
+            producer._core.accumulator.encode_ahead = encode_while_others_send
+            futures = [producer.send("latest", bytes(100), key=b"k") for _ in range(7)]
+            futures[0].result(10)
+            producer.flush()
+        assert sorted(future.result().offset for future in (*futures, *met)) == [*range(1, 9)]
+
     def test_acks_0(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, acks="0") as producer:
             assert producer.send("orders", b"v", partition=0).result(10).offset == -1

@@ -54,7 +54,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     """What it shares its outcome with, unless it has one of its own, or is watched; it is the one at `index`."""
     index: int
 
-    # What the standard constructor sets per instance, as defaults of the class; `_condition`, `_waiters` and `_done_callbacks` are
+    # What the standard constructor sets per instance, as defaults of the class; `_condition`, `_own_waiters` and `_done_callbacks` are
     # missing until __getattr__ makes them.
     _completer: ClassVar[weakref.ref[Completer] | None] = None
     """Who will complete it, None once that is gone. Of the class, see `futures_of`, because one attribute more would be felt in `send`."""
@@ -73,6 +73,13 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     # Deliberately not the standard constructor: see above. That of `object` is no call of Python's.
     __init__ = object.__init__
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        # `concurrent.futures.wait` and `as_completed` come here before they wait.
+        self._check_process()
+        waiters: list[Any] = self._own_waiters
+        return waiters
 
     @property
     def _state(self) -> str:
@@ -138,22 +145,33 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """The error, or None for success; waits up to `timeout` seconds."""
-        if (batch := self.batch) is not None and batch.outcome is not None and not self._is_watched:
-            return self._exception  # None, but for a culprit that was told, and left the batch, since that was looked at.
+        batch = self.batch
+        if batch is not None and batch.outcome is not None and not batch.told:
+            return None  # None of them failed before.
         # The result is written before the state, so whoever sees the state sees the result.
         if self._state == _base.FINISHED:
             return self._exception
         self._check_wait(timeout)
         return super().exception(timeout)
 
-    def _check_wait(self, timeout: float | None) -> None:
-        """IllegalStateException for who would wait for ever: the thread that completes the future, or a forked child without it."""
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
+        """Call `fn(future)` once the outcome is there, at once if it is."""
+        self._check_process()
+        super().add_done_callback(fn)
+
+    def _check_process(self) -> Completer | None:
+        """IllegalStateException in a forked child, where a future that is not done will never be. Else who will complete it, if anybody."""
         completer = None if self._completer is None else self._completer()
         if completer is None or self._state == _base.FINISHED:
-            return
+            return None
         if completer.is_in_other_process:
             raise IllegalStateException("the outcome of what was sent before the fork is known in the parent process alone")
-        if completer.is_own_thread and (timeout is None or timeout > 0):
+        return completer
+
+    def _check_wait(self, timeout: float | None) -> None:
+        """IllegalStateException for who would wait for ever: the thread that completes the future, or a forked child without it."""
+        completer = self._check_process()
+        if completer is not None and completer.is_own_thread and (timeout is None or timeout > 0):
             raise IllegalStateException(
                 "waiting for a future within a callback of the same producer would wait for itself: use on_delivery or add_done_callback"
             )
@@ -206,7 +224,7 @@ def futures_of(completer: Completer) -> type[RecordFuture[Any]]:
 
 
 _UNSET: Final[dict[str, Any]] = {"batch": None, "index": 0}
-_PARTS: Final[dict[str, Any]] = {"_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}
+_PARTS: Final[dict[str, Any]] = {"_own_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}
 
 
 def complete_all(futures: Sequence[RecordFuture[T]], result_of: Callable[[int], T]) -> None:

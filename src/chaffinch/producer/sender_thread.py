@@ -104,17 +104,25 @@ class SenderThread(ClientThread):
             if self._unclosed is not None:
                 self.warn_of_unclosed()
                 heard += self._last_calls()
-            with self.changed:
-                now_ms = self._clock.now_ms()
-                effects, self._outbox = self._outbox, []
-                effects += self.core.handle_all(heard, now_ms)
-                if any(isinstance(effect, WakeCallers) for effect in effects):
-                    self.changed.notify_all()
-            self._carry_out(effects)
+            self._carry_out(self._handle(heard))
             with self.lock:
                 deadline_ms = self.core.next_deadline_ms
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
             heard = list(self._network.poll(0 if self._outbox else wait_ms))
+
+    def _handle(self, heard: list[Any]) -> list[Effect]:
+        """Let the core have its turn. Full batches are encoded before it and without the lock, which callers need for `send`."""
+        accumulator = self.core.accumulator
+        while True:
+            with self.changed:
+                if not (full := accumulator.full_heads()):
+                    effects, self._outbox = self._outbox, []
+                    effects += self.core.handle_all(heard, self._clock.now_ms())
+                    if any(isinstance(effect, WakeCallers) for effect in effects):
+                        self.changed.notify_all()
+                    return effects
+            for batch in full:
+                accumulator.encode_ahead(batch)
 
     def _last_calls(self) -> list[events.Event]:
         """What close would ask for, of a producer that nobody can close any more."""

@@ -22,6 +22,7 @@ from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, Parti
 from chaffinch.records.batch import decode
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
+from chaffinch.records.compression import Compression
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -107,6 +108,29 @@ class TestAccumulator:
         assert made.take(ORDERS_0) is not None
         assert made.ready_at_ms(ORDERS_0) == 57
         assert made.ready_at_ms(ORDERS_1) is None
+
+    @pytest.mark.parametrize("compression", [Compression.NONE, Compression.GZIP])
+    def test_full_batches_that_go_next_can_be_encoded_before_they_are_taken(self, compression: Compression) -> None:
+        def filled() -> Accumulator:
+            made = accumulator(compression=compression, batch_bytes=319)
+            for place in (ORDERS_0, ORDERS_0, ORDERS_1):
+                for number in range(3):
+                    put(made, bytes([number]) * 50, place)
+            put(made, b"growing", ORDERS_1)
+            return made
+
+        made, other = filled(), filled()
+        full = made.full_heads()
+        assert [len(batch.receipts) for batch in full] == [3, 3]
+        for batch in full:
+            made.encode_ahead(batch)
+        assert made.full_heads() == []
+        for place in (ORDERS_0, ORDERS_0, ORDERS_1, ORDERS_1):
+            ahead, late = made.take(place), other.take(place)
+            assert ahead is not None
+            assert late is not None
+            assert (ahead.data, ahead.timestamps.tolist(), ahead.receipt) == (late.data, late.timestamps.tolist(), late.receipt)
+        assert made.is_empty
 
     def test_a_record_larger_than_a_batch_has_one_of_its_own(self) -> None:
         made = accumulator()

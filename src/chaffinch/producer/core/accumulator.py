@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,13 +47,20 @@ class Appended(Enum):
     FILLED = "filled"
 
 
+class Encoded(NamedTuple):
+    """A batch as it is sent, but for its numbers."""
+
+    timestamps: npt.NDArray[np.int64]
+    data: bytearray
+
+
 class OpenBatch:
     """A batch that grows at its end: lists that grow with each record, columns only when it is taken, because `send` has no time to lose.
 
     Five lists rather than one of tuples: each tuple would be one more object for Python's collector to go round.
     """
 
-    __slots__ = ("bytes_max", "counted", "created_ms", "headers", "keys", "position", "receipts", "size", "timestamps", "values")
+    __slots__ = ("bytes_max", "counted", "created_ms", "encoded", "headers", "keys", "position", "receipts", "size", "timestamps", "values")
 
     def __init__(self, created_ms: int, position: int, bytes_max: int) -> None:
         self.created_ms = created_ms
@@ -68,6 +75,8 @@ class OpenBatch:
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
         self.headers: dict[int, Headers] = {}
+        self.encoded: Encoded | None = None
+        """What it is taken as, once somebody has had the time."""
 
     def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int) -> None:
         """Add a record that takes at most `size` bytes."""
@@ -209,6 +218,15 @@ class Accumulator:
         self._busy[batch.topic_partition] = None
         self.memory_free -= batch.memory_bytes
 
+    def full_heads(self) -> list[OpenBatch]:
+        """Full batches that go next and are not encoded: nothing joins them any more, so `encode_ahead` takes them without the lock."""
+        heads = (queue.closed[0] for topic_partition in self._busy if (queue := self._queues[topic_partition]).closed)
+        return [head for head in heads if isinstance(head, OpenBatch) and head.encoded is None]
+
+    def encode_ahead(self, full: OpenBatch) -> None:
+        """Encode a batch before it is taken. Who takes it meanwhile does the same work, and gets the same bytes."""
+        full.encoded = self._encoded(full)
+
     def encode_rows(self, columns: RecordColumns) -> bytearray:
         """The bytes of a ready-made batch, not numbered. Needs no lock: it touches nothing of this object."""
         return encode(columns, compression=self._compression, level=self._level)
@@ -290,23 +308,25 @@ class Accumulator:
         return queue
 
     def _batch_of(self, topic_partition: TopicPartition, open_batch: OpenBatch, *, is_to_be_sent: bool) -> ProducerBatch:
-        timestamps: npt.NDArray[np.int64]
-        count = len(open_batch.receipts)
-        if not is_to_be_sent:
-            timestamps, data = np.array(open_batch.timestamps, np.int64), bytearray()
-        elif count <= FEW_RECORDS and self._compression is Compression.NONE and not open_batch.headers:
-            timestamps = np.array(open_batch.timestamps, np.int64)
-            data = encode_few(open_batch.keys, open_batch.values, open_batch.timestamps)
+        if is_to_be_sent:
+            timestamps, data = open_batch.encoded or self._encoded(open_batch)
         else:
-            columns = open_batch.columns()
-            timestamps, data = columns.timestamps, self.encode_rows(columns)
+            timestamps, data = np.array(open_batch.timestamps, np.int64), bytearray()
         return ProducerBatch(
             topic_partition=topic_partition,
             receipt=open_batch.receipts,
-            rows=np.arange(count, dtype=np.int64),
+            rows=np.arange(len(open_batch.receipts), dtype=np.int64),
             timestamps=timestamps,
             data=data,
             created_ms=open_batch.created_ms,
             position=open_batch.position,
             memory_bytes=open_batch.memory_bytes,
         )
+
+    def _encoded(self, open_batch: OpenBatch) -> Encoded:
+        is_small = len(open_batch.receipts) <= FEW_RECORDS
+        if is_small and self._compression is Compression.NONE and not open_batch.headers:
+            timestamps = np.array(open_batch.timestamps, np.int64)
+            return Encoded(timestamps, encode_few(open_batch.keys, open_batch.values, open_batch.timestamps))
+        columns = open_batch.columns()
+        return Encoded(columns.timestamps, self.encode_rows(columns))
