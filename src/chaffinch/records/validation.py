@@ -180,8 +180,7 @@ def _walk(
 
 def _room(culprit_count: int) -> Culprits:
     """Where a walk leaves the indices of so many culprits, the reasons, and the values seen."""
-    indices, seen = np.empty((2, culprit_count), _INT64)
-    return indices, np.empty(culprit_count, _UINT8), seen
+    return np.empty(culprit_count, _INT64), np.empty(culprit_count, _UINT8), np.empty(culprit_count, _INT64)
 
 
 def _find(
