@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -48,6 +49,10 @@ class Leave(BaseException):
 
 async def awaited(future: Any) -> Any:
     return await future
+
+
+async def wrapped(future: Any) -> Any:
+    return await asyncio.wrap_future(future)
 
 
 def leave(*_: object) -> None:
@@ -212,8 +217,16 @@ class TestFork:
             table = producer.send_table("orders", pa.table({"value": [b"v"]}))
             asks = waiting.result, waiting.exception, joined.result, watched.result, table.result, lambda: asyncio.run(awaited(waiting))
             assert {call_in_child(ask) for ask in asks} == {"IllegalStateException"}
+            by_others = (
+                lambda: concurrent.futures.wait([waiting]),
+                lambda: concurrent.futures.wait([watched], return_when=concurrent.futures.FIRST_COMPLETED),
+                lambda: list(concurrent.futures.as_completed([table, joined])),
+                lambda: asyncio.run(wrapped(waiting)),
+            )
+            assert {call_in_child(ask) for ask in by_others} == {"IllegalStateException"}
         assert [future.exception(LATEST_S) for future in (waiting, joined, watched, table)] == [None] * 4
         assert call_in_child(waiting.result) == "NoneType", "what was known before the fork"
+        assert call_in_child(lambda: concurrent.futures.wait([waiting, watched])) == "NoneType"
 
     def test_while_another_thread_holds_the_lock(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
         producer, call_in_child = forked
