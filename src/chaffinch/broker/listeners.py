@@ -116,7 +116,7 @@ def _bind(listener: socket.socket, target: Any) -> None:
 def _may_have(size: int) -> bool:
     """Whether a socket that asks for so large a receive buffer gets it: from a system with a lower limit it gets less than unasked.
     Linux says twice the size that it gave, see socket(7)."""
-    with socket.socket() as probe, contextlib.suppress(OSError):
+    with contextlib.suppress(OSError), socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * size
     return False
