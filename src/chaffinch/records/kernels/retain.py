@@ -13,6 +13,7 @@ from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_B
 
 FETCHED_AHEAD_BYTES = 2048
 """How far ahead memory is asked for: where a record lies is known only when the one before it has been read."""
+CACHE_LINE_BYTES = 64
 
 
 @inlined
@@ -153,6 +154,8 @@ def close_up(payload: Bytes, keeps: Bytes, base_timestamp: int, times: Int64s) -
     position, written, number = 0, 0, 0
     largest: Any = np.int64(base_timestamp)
     for index in range(keeps.size):
+        prefetch(payload, position + FETCHED_AHEAD_BYTES)
+        prefetch(payload, position + FETCHED_AHEAD_BYTES + CACHE_LINE_BYTES)
         length, body = _read(payload, position, payload.size, INT32_BYTES_MAX)
         if body < 0 or length < 1 or length > payload.size - body:
             return -1
