@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
-from tests.simulation.mutation import NOBODY
+from tests.simulation.mutation import NOBODY, REMADE
 
 ROUGH = Faults(cut_share=0.4, lost_answer_share=0.08, slow_share=0.01, silent_share=0.05)
 POWER = Deeds(broker_death_ms=400, power_loss_share=0.8)
@@ -34,6 +34,7 @@ OVERTAKEN: dict[str, Any] = {
     "faults": Faults(latency_max_ms=20, slow_share=0.06),
     "deeds": Deeds(client_death_ms=1_500, node_stop_ms=700),
 }
+REMADE_ROUGHLY: dict[str, Any] = {**REMADE, "in_flight_max": 5, "bad_share": 0.2}
 
 KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("answers to an attempt given up are told from those of the next", 0, {**QUERY, "faults": LOSSY, "deeds": Deeds()}),
@@ -59,6 +60,8 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("commits of an earlier generation are given up", 119, {"transformer_count": 2, "reader_count": 2}),
     ("a leader that lost the partition may have written the batch", 90, OVERTAKEN),
     ("late attempts are kept out by a new epoch", 121, OVERTAKEN),
+    ("nothing overtakes what came back in a new topic of the name", 6, REMADE_ROUGHLY),
+    ("nothing overtakes what came back in a new topic of the name", 67, REMADE_ROUGHLY),
     ("what the producers were outlives their records", 315, {"reader_count": 2}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

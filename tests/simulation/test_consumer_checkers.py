@@ -96,9 +96,19 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("the end", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: 4})),
     ("one member", lambda: consumer_checkers.one_member_each(shared("a", "a"))),
     ("made once", lambda: made(*ALL)),
+    ("the next topic from its beginning", lambda: renewed((1, 11), (2, 12), (0, 13), (1, 14))),
+    ("only the next topic", lambda: renewed((1, 14))),
     ("gone before it was given", lambda: given(diary(span(0, 2, 3), span(2, 3)), SHORTENED)),
     ("gone before it was read", lambda: made(*ALL[1:], logs=SHORTENED)),
 ]
+
+
+def renewed(*given: tuple[int, int]) -> Iterator[str]:
+    """(offset, number) as given: of a topic with 10, 11, 12, 13, or of the next of its name, with 13, 14."""
+    found = Span(member="m.1", place=PLACE, began=0, start=0, found=1, records=list(given))
+    new = replace(LOG, records=[LogRecord(0, 13, WRITER, 0, False), LogRecord(1, 14, WRITER, 1, False)])
+    return consumer_checkers.new_topics_are_read_anew(diary(found), [LOGS, {PLACE: new}])
+
 
 BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("out of order, from 0 on: [1, 0]", lambda: given(diary(span(1, 0)))),
@@ -132,6 +142,9 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("has 2 members in generation 3", lambda: consumer_checkers.one_member_each(shared("a", "b"))),
     ("of record 13 0 records", lambda: made(*ALL[:3])),
     ("of record 10 2 records", lambda: made(*ALL, (200, 10))),
+    ("given (1, 14), which neither", lambda: renewed((1, 11), (1, 14))),
+    ("given (3, 13), which neither", lambda: renewed((1, 11), (3, 13))),
+    ("given (0, 10), which neither", lambda: renewed((0, 13), (0, 10))),
     ("not given offsets [2]", lambda: given(diary(span(0, 1, 3)), SHORTENED)),
     ("of record 12 0 records", lambda: made(ALL[3], logs=SHORTENED)),
     ("of record 10 2 records", lambda: made(*ALL, (200, 10), logs=SHORTENED)),

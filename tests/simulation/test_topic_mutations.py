@@ -10,14 +10,17 @@ import pytest
 
 from chaffinch.broker.core.topics import Topic, TopicRegistry
 from chaffinch.consumer.core.fetcher import Fetcher
+from chaffinch.consumer.core.lookups import OffsetLookups
 from chaffinch.consumer.core.options import LATEST
 from chaffinch.producer.core import culprits
 from chaffinch.producer.core.exception_handler import HandlerSaid
+from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.storage import log_state
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from chaffinch.storage.snapshot import SnapshotFiles
+from tests.simulation.kept_seeds import REMADE_ROUGHLY
 from tests.simulation.mutation import REMADE, SHORTENED, Mutation, Patch, find
 
 
@@ -84,6 +87,17 @@ def forgets_producers(patch: Patch) -> None:
 ASKED: dict[str, Any] = {**REMADE, "has_handler": True}
 
 
+def keeps_numbers_of_gone_topics(patch: Patch) -> None:
+    """Once real: what may be in the topic that is gone went into the new one under its old number, before what had come back."""
+    is_new = PartitionQueue.broker_is_new
+    patch.setattr(PartitionQueue, "broker_is_new", lambda self, **_: is_new(self))
+
+
+def reads_on_in_new_topics(patch: Patch) -> None:
+    """A consumer goes on in the next topic of a name where it was in the one before."""
+    patch.setattr(OffsetLookups, "topic_renewed", lambda *_: None)
+
+
 def loses_snapshots(patch: Patch) -> None:
     """Once real: records went for good, and who had written them was not yet on the disk; what was open before is still open then."""
     patch.setattr(SnapshotFiles, "sync_durable", lambda _self: None)
@@ -103,6 +117,20 @@ MUTATIONS = [
     Mutation(name="a handler says RETRY and the record is dropped", breaks=drops_what_is_unknown, knobs=ASKED, says=("was dropped",)),
     Mutation(name="who is behind a log's start goes on at its end", breaks=goes_on_at_the_end, knobs=READ, says=("not given", "nobody")),
     Mutation(name="where a log begins is forgotten", breaks=forgets_where_logs_begin, knobs=SHORTENED, says=("the log spanned",)),
+    Mutation(
+        name="once real: numbers of a topic that is gone are used in the next",
+        breaks=keeps_numbers_of_gone_topics,
+        knobs=REMADE_ROUGHLY,
+        says=("which was sent later",),
+        first=6,
+    ),
+    Mutation(
+        name="positions of a topic that is gone are used in the next",
+        breaks=reads_on_in_new_topics,
+        knobs={**REMADE, "reader_count": 2},
+        says=("nor begins a new topic",),
+        first=6,
+    ),
     Mutation(name="once real: snapshots are lost after the records", breaks=loses_snapshots, knobs=POWER_LOST, seeds=60),
     Mutation(name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, first=14),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.simulation.checkers import Committed, Logs, visible
@@ -55,6 +56,31 @@ def _are_those(name: str, span: Span, log: LogContents) -> Iterator[str]:
     for offset, number in span.records:
         if numbers.get(offset, number) != number:
             yield f"{name}: given record {number} at offset {offset}, which has {numbers[offset]}"
+
+
+def about(diary: Diary, places: Sequence[TopicPartition]) -> Diary:
+    """What the diary says about these partitions."""
+    spans = [span for span in diary.spans if span.place in places]
+    return replace(diary, spans=spans, commits=[commit for commit in diary.commits if commit.place in places])
+
+
+def new_topics_are_read_anew(diary: Diary, topics: Sequence[Logs]) -> Iterator[str]:
+    """A member that has read from a topic, and goes on in the next of that name, is given that one from its beginning and without gaps.
+
+    `topics`: the logs of each, the oldest first. Who comes later may begin anywhere: offsets committed late are those of another topic."""
+    for span in diary.spans:
+        there = [[(record.offset, record.number) for record in seen(diary, logs[span.place])] for logs in topics]
+        ends: set[tuple[int, int]] | None = None
+        """After which record of which topic the member may be: the same record may stand in several."""
+        for given in span.records:
+            if ends is None:
+                ends = {(topic, index + 1) for topic, records in enumerate(there) for index, one in enumerate(records) if one == given}
+            else:
+                onward = ends | {(later, 0) for topic, _ in ends for later in range(topic + 1, len(there))}
+                ends = {(topic, index + 1) for topic, index in onward if there[topic][index : index + 1] == [given]}
+            if not ends:
+                yield f"{diary.group}: {span.member}: {span.place}: given {given}, which neither comes next nor begins a new topic"
+                break
 
 
 def nothing_aborted_is_given(diary: Diary, ledgers: Sequence[Ledger]) -> Iterator[str]:

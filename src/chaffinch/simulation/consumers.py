@@ -19,6 +19,7 @@ from chaffinch.simulation.network import Network
 from chaffinch.simulation.program_process import ProgramProcess
 from chaffinch.simulation.programs import Commit, Leave, Ledger, Poll, Program, Restart, Sleep
 from chaffinch.simulation.reading import read_log
+from chaffinch.simulation.workload import REMADE
 from chaffinch.simulation.world import World
 
 POLL_INTERVAL_MS: Final = 3_000
@@ -40,7 +41,7 @@ class Group:
         self.name = name
         self.topics = tuple(topics)
         self.diary = Diary(group=name, is_committed_only=committed_only)
-        self.places = [place for place in broker.partitions if place.topic in topics]
+        self.places = [place for place in broker.partitions if place.topic in topics and place.topic != REMADE.name]
         self.shells: list[ConsumerShell] = []
         self._is_finishing = False
         self._is_over = False

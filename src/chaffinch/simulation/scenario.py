@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from chaffinch.simulation.queries import CutKind, Supervisor
 from chaffinch.simulation.reading import CommittedReader, read_logs
 from chaffinch.simulation.transformers import Transformer
 from chaffinch.simulation.version_2_producer import Version2Process
-from chaffinch.simulation.workload import COMPACTED, COUNTED, NARROW, PLAIN, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
+from chaffinch.simulation.workload import COUNTED, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
 from chaffinch.simulation.world import Stuck, World
 
 ARMED_BY_CUT_MAX: Final = 4
@@ -130,7 +131,7 @@ class _Scene:
         self.producers += [self._transactional(number) for number in range(knobs.transactional_count)]
         self.producers += [self._version_2(number) for number in range(knobs.version_2_count)]
         self.actors: list[ProducerUser | Supervisor] = [*self.producers, *self.supervisors]
-        self.readers = self._group("readers", (PLAIN, COMPACTED, NARROW), committed_only=knobs.reads_committed)
+        self.readers = self._group("readers", tuple(topic.name for topic in self.targets), committed_only=knobs.reads_committed)
         self.members = [self._member(number) for number in range(knobs.reader_count)]
         self.transformers_group = self._group("transformers", TRANSFORMED, committed_only=True)
         self.transformers = [self._transformer(number) for number in range(knobs.transformer_count)]
@@ -305,6 +306,10 @@ class _Scene:
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
         if self.members:
             found += self._group_verdict(self.readers, logs, ledgers)
+            remade = consumer_checkers.about(self.readers.diary, [place for place in logs if place.topic == REMADE.name])
+            found += consumer_checkers.new_topics_are_read_anew(
+                remade, [each for _, each in sorted(self._since(logs, former), key=itemgetter(0))]
+            )
         if self.transformers:
             found += self._group_verdict(self.transformers_group, logs, ledgers)
             made_from = {made: read for user in self.transformers for made, read in user.made_from.items()}
@@ -354,7 +359,7 @@ class _Scene:
         return None if found is None else found.offset
 
     def _group_verdict(self, group: Group, logs: checkers.Logs, ledgers: Sequence[Ledger]) -> list[str]:
-        diary = group.diary
+        diary = consumer_checkers.about(group.diary, group.places)
         offsets = consumer_checkers.offsets_of(diary, logs)
         committed = {place: self._committed(group.name, place) for place in group.places}
         return [

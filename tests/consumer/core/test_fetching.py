@@ -358,10 +358,16 @@ class TestLeaderEpochs:
         rig.fail(OffsetForLeaderEpochRequest, is_unsupported=True)
         assert rig.core.subscriptions.of(P0).stage is Stage.READING
 
-    def test_a_topic_made_anew_is_begun_anew(self):
+    @pytest.mark.parametrize("is_missed", [False, True], ids=["at once", "after a while without"])
+    def test_a_topic_made_anew_is_begun_anew(self, is_missed):
         from uuid import UUID
 
         rig = Rig().assign(0)
+        if is_missed:
+            rig.topic_id = UUID(int=0)
+            rig.core.watch.refresh()
+            rig.advance(1_000)
+            rig.tell_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
         rig.topic_id = UUID(int=8)
         rig.core.watch.refresh()
         rig.advance(1_000)

@@ -152,3 +152,45 @@ def test_a_batch_that_is_not_there_is_our_own_mistake() -> None:
     queue, _ = queue_of()
     with pytest.raises(AssertionError, match="not under way"):
         queue.acknowledged(batch(0), 0)
+
+
+@pytest.mark.parametrize("is_answered_first", [True, False])
+def test_behind_what_failed_nothing_goes_first_to_a_new_topic_of_the_name(is_answered_first: bool) -> None:
+    """Under their old numbers a broker that knows nobody would take the later batches before the earlier one, which comes back."""
+    queue, waiting = queue_of(batch(0), batch(2), batch(4))
+    acknowledge_one(queue)
+    first, second, third = send(queue, waiting), send(queue, waiting), send(queue, waiting)
+    queue.renumber(first, is_expected=True)
+    if not is_answered_first:
+        queue.broker_is_new(is_topic_new=True)
+    for lost in (second, third):
+        lost.possibly_stored = True
+        queue.retry(lost, 0)
+    if is_answered_first:
+        queue.broker_is_new(is_topic_new=True)
+    assert queue.needs_epoch(FIRST)
+    sent = []
+    while (found := queue.next_batch(0, SECOND, lambda: None)) is not None:
+        sent.append(found)
+        queue.acknowledged(found, 0)
+    assert sent == [first, second, third]
+    assert [(one.identity, one.base_sequence, one.possibly_stored) for one in sent] == [
+        (SECOND, 0, False),
+        (SECOND, 2, True),
+        (SECOND, 4, True),
+    ]
+
+
+def test_what_was_sent_to_the_new_topic_keeps_its_number() -> None:
+    """It may be stored there."""
+    queue, waiting = queue_of(batch(0), batch(2))
+    acknowledge_one(queue)
+    first, second = send(queue, waiting), send(queue, waiting)
+    second.possibly_stored = True
+    queue.acknowledged(first, 0)
+    queue.broker_is_new(is_topic_new=True)
+    queue.retry(second, 0)
+    assert send(queue, []) is second
+    queue.retry(second, 0)
+    queue._hold(first, is_unstored=True)
+    assert (queue.retries, second.base_sequence) == ([second], 4)

@@ -12,6 +12,7 @@ from chaffinch.consumer.core.wiring import Wiring
 from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class TopicWatch:
@@ -34,6 +35,7 @@ class TopicWatch:
         self._repeats = 0
         self._not_before_ms = 0
         self._all_heard_ms: int | None = None
+        self._ids: dict[str, UUID] = {}
 
     def use(self, topics: Iterable[str], *, all_topics: bool = False) -> None:
         """These topics, and perhaps all there are, are of interest from now on."""
@@ -96,7 +98,6 @@ class TopicWatch:
         self._is_under_way = False
         self.last_error = None
         self._wiring.bootstrap.answered()
-        before = {topic.name: cluster.topic_id(topic.name) for topic in response.topics if topic.name is not None}
         cluster.update(response, now_ms)
         if self._asked[1]:
             self._all_heard_ms = now_ms
@@ -112,7 +113,15 @@ class TopicWatch:
         if code is codes.REBOOTSTRAP_REQUIRED:
             self._wiring.bootstrap.begin_again()
         self._is_wanted |= code.is_retriable or code is codes.REBOOTSTRAP_REQUIRED
-        return [name for name, was in before.items() if _is_another(was, cluster.topic_id(name))]
+        return [topic.name for topic in response.topics if topic.name is not None and self._is_another(topic.name)]
+
+    def _is_another(self, topic: str) -> bool:
+        """Whether it is another one than the last that was heard of, however long there was none in between."""
+        found = self._wiring.cluster.topic_id(topic) or ZERO_UUID
+        if found == ZERO_UUID:
+            return False
+        was, self._ids[topic] = self._ids.get(topic, found), found
+        return was != found
 
     def unanswered(self, error: KafkaException, now_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""
@@ -140,7 +149,3 @@ class TopicWatch:
         if (self._topics or self._wants_all) and updated_ms is not None:
             return max(updated_ms + self._age_ms_max, self._not_before_ms)
         return None
-
-
-def _is_another(was: UUID | None, found: UUID | None) -> bool:
-    return was is not None and found is not None and was.int != 0 and found.int != 0 and was != found

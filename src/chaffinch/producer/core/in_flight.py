@@ -54,6 +54,7 @@ class PartitionQueue:
 
     __slots__ = (
         "_acknowledged_ms",
+        "_elsewhere",
         "_failed_position",
         "_identity",
         "_is_idempotent",
@@ -100,6 +101,8 @@ class PartitionQueue:
         self._acknowledged_ms: int | None = None
         self._new_ordinal = 0
         """Batches numbered before it may have gone to another topic of the same name."""
+        self._elsewhere: list[ProducerBatch] = []
+        """Batches that were sent to a topic which is gone, and not yet to the one that has its name now."""
         # What follows is of the failures since numbering last began.
         self._restart_sequence: int | None = None
         self._is_used_up = False
@@ -155,6 +158,8 @@ class PartitionQueue:
                 batch.number(self._identity, self._sequence_next, self._numbered, is_transactional=self._is_transactional)
                 self._sequence_next = batch.sequence_after
                 self._numbered += 1
+        if self._elsewhere:
+            self._elsewhere = [other for other in self._elsewhere if other is not batch and not other.is_done]
         self.in_flight.append(batch)
         return batch
 
@@ -192,16 +197,24 @@ class PartitionQueue:
         if self.retries and self.retries[0].sent_to != destination:
             self.retries[0].retry_at_ms = min(self.retries[0].retry_at_ms, now_ms)
 
-    def broker_is_new(self) -> None:
-        """The topic was deleted and made anew: nobody there knows the producer, whatever is still heard of the old one."""
+    def broker_is_new(self, *, is_topic_new: bool = False) -> None:
+        """The topic was deleted and made anew: nobody there knows the producer, whatever is still heard of the old one.
+
+        `is_topic_new`: it is one to which nothing was ever sent."""
         self._acknowledged_ms = None
         self._new_ordinal = self._numbered
+        if is_topic_new and not self._is_transactional:  # Which could not change the epoch: what is under way by name may still come.
+            self._elsewhere = [*self.in_flight, *self.retries]
+            if self._failed_position is not None:
+                self._take_back(self._failed_position)
 
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""
         self._remove(batch)
         batch.retry_at_ms = retry_at_ms
         insort(self.retries, batch, key=_position)
+        if self._failed_position is not None and batch in self._elsewhere:
+            self._take_back(self._failed_position)
 
     def failed(self, batch: ProducerBatch, *, is_unstored: bool = False) -> None:
         """The batch is over, and its numbers with it; or, in a transaction and if it is surely not stored, they are taken back."""
@@ -236,10 +249,7 @@ class PartitionQueue:
         self._failed_position = _lower(self._failed_position, batch.position)
         if is_unstored:
             self._unstored_position = _lower(self._unstored_position, batch.position)
-        # Those behind it that wait under numbers of no use, and are surely not stored, need not be refused once more.
-        for other in [b for b in self.retries if b.position > batch.position and not b.possibly_stored]:
-            self._remove(other)
-            self._return(other)
+        self._take_back(batch.position)
         if not (is_unstored and (is_expected or self._is_transactional)):
             self._is_used_up = True
             return
@@ -247,6 +257,17 @@ class PartitionQueue:
         # The lowest of several: distance to the next sequence decides, because sequences wrap.
         if taken is None or _distance(batch.base_sequence, self._sequence_next) > _distance(taken, self._sequence_next):
             self._restart_sequence = batch.base_sequence
+
+    def _take_back(self, position: int) -> None:
+        """Batches behind one that failed, which wait under numbers of no use and are surely not stored, need not be refused once more; and
+        where nobody knows the producer they would not be, but taken before what came back. What may be in the topic that is gone is
+        numbered under a new epoch, and its user still told so."""
+        for other in [b for b in self.retries if b.position > position and (not b.possibly_stored or b in self._elsewhere)]:
+            possibly_stored = other.possibly_stored
+            self._is_used_up |= possibly_stored
+            self._remove(other)
+            self._return(other)
+            other.possibly_stored = possibly_stored
 
     def drop_waiting(self) -> list[ProducerBatch]:
         """Give up what came back and what waits to go again; what is in flight stays until its answer."""

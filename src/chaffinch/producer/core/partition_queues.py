@@ -8,6 +8,7 @@ from uuid import UUID
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.wiring import Wiring
+from chaffinch.protocol.primitives import ZERO_UUID
 
 
 class PartitionQueues:
@@ -19,6 +20,8 @@ class PartitionQueues:
         self._busy: dict[TopicPartition, PartitionQueue] = {}
         """Those asked for since they were last seen idle: a round must not look at every partition that was ever written."""
         self._topic_ids: dict[TopicPartition, UUID] = {}
+        self._known_ids: dict[TopicPartition, set[UUID]] = {}
+        """All that were heard: a broker that lags behind may tell of an older one again."""
 
     def of(self, topic_partition: TopicPartition) -> PartitionQueue:
         """The partition's queue."""
@@ -58,4 +61,6 @@ class PartitionQueues:
         topic_id = self._wiring.cluster.topic_id(queue.topic_partition.topic)
         if topic_id is not None and self._topic_ids.get(queue.topic_partition) != topic_id:
             self._topic_ids[queue.topic_partition] = topic_id
-            queue.broker_is_new()
+            known = self._known_ids.setdefault(queue.topic_partition, set())
+            queue.broker_is_new(is_topic_new=bool(known) and topic_id != ZERO_UUID and topic_id not in known)
+            known |= {topic_id} - {ZERO_UUID}
