@@ -196,6 +196,13 @@ def test_usual_refusals_are_written_and_read_here(version: int, named: dict[str,
     assert produce_path.read_response(memoryview(frame), 9, version) == response
 
 
+def test_culprits_without_words_are_left_to_the_compiled_codec() -> None:
+    answer = PartitionProduceResponse(index=1, error_code=87, record_errors=[BatchIndexAndErrorMessage(batch_index=3)])
+    response = ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[answer])])
+    assert produce_path.write_response(response, 5, 11) is None
+    assert produce_path.read_response(memoryview(whole(response, 11)), 0, 11) is None
+
+
 @given(CULPRITS)
 def test_columns_of_culprits_are_the_list_of_them(culprits: list[BatchIndexAndErrorMessage]) -> None:
     errors = RecordErrors.of(culprits)

@@ -322,7 +322,7 @@ def test_take_out_of_any_bytes(compiled, payload, keeps, base_timestamp):
 
 @given(st.binary(max_size=40), any_keeps, bases)
 @example(b"\x0e\0\0\0\1\2v\0" * 2, [0, 1], 5)
-@example(b"\x0e\0\0\0\1\2v\0" * 130, [1] * 130, 5)
+@example(b"\x0e\0\0\0\1\2v\0" * 65, [1] * 65, 5)
 def test_close_up_of_any_bytes(compiled, payload, keeps, base_timestamp):
     """Offset deltas that are wrong may take more room: it is refused, nothing behind them is written over and read."""
     found = closed_up_by(compiled, payload, keeps, base_timestamp)
