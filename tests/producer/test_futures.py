@@ -129,12 +129,10 @@ def test_a_batch_is_done_at_once_whoever_watches_it() -> None:
     heard: list[int] = []
     futures[3].add_done_callback(lambda done: heard.append(done.result()))
     futures[1].add_done_callback(lambda done: heard.append(done.result()))
-    futures[4].batch = None  # Told apart, as one with a callback of `send` is.
-    futures[4].on_delivery = lambda done: heard.append(done.result())
-    receipts.apart.append(4)
+    receipts.callbacks = {4: lambda result, error: heard.append(result), 3: lambda result, error: heard.append(-result)}
     assert not any(future.done() for future in futures)
     complete_batch(receipts, lambda index: 10 + index)
-    assert heard == [11, 13, 14], "in the order of the batch"
+    assert heard == [11, 13, -13, 14], "in the order of the batch"
     assert [future.result(0) for future in futures] == [10, 11, 12, 13, 14]
     assert [future.exception() for future in futures] == [None] * 5
     futures[0].add_done_callback(lambda done: heard.append(done.result()))

@@ -16,12 +16,12 @@ from chaffinch.errors import IllegalStateException, TimeoutException, UnknownTop
 from chaffinch.producer.door import Door
 
 Make = Callable[..., Producer]
-BLOCK_MS = 300
+BLOCK_MS = 800
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    monkeypatch.setattr("chaffinch.producer.door.SILENT_MS", 50)
+    monkeypatch.setattr("chaffinch.producer.door.SILENT_MS", 400)
     with caplog.at_level(logging.WARNING, "chaffinch.producer"):
         yield
 

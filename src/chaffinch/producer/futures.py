@@ -5,7 +5,7 @@ after they are done. So the parts of the standard class that need a lock are mad
 touched is a few assignments under one lock shared by all (held for a moment only). Mostly not even that: the futures of a batch share
 their outcome (`Receipts.outcome`), and are done when that is there; only those that somebody watches are completed one by one.
 
-The callback of `send` is an attribute rather than one of the standard class's callbacks, for the same reason.
+The callbacks of `send` are kept by the batch rather than by each future, for the same reason.
 
 `RecordFuture` follows the standard class's protocol (`_state`, `_condition`, `_waiters`, `_done_callbacks`), so `result(timeout)`,
 `add_done_callback`, `concurrent.futures.wait`, `as_completed` and `asyncio.wrap_future` work.
@@ -17,11 +17,9 @@ import concurrent.futures
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import _base
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
-
-import numpy as np
 
 from chaffinch.errors import IllegalStateException
 from chaffinch.producer.core.batches import Receipts, Rows
@@ -40,6 +38,9 @@ class Completer(Protocol):
 
 
 log = logging.getLogger("chaffinch.producer")
+
+Callback = Callable[[Any, BaseException | None], object]
+NO_CALLBACKS: Final[Mapping[int, Callback]] = {}
 
 # Guards the moment in which a future's parts come into being against the moment in which it is completed.
 SHARED_LOCK: Final = threading.Lock()
@@ -67,9 +68,6 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     """Somebody has asked for a part that needs a lock."""
     record: Any = None
     """The record that was handed over, kept for an exception handler if there is one."""
-
-    on_delivery: Callable[[RecordFuture[T]], None] | None = None
-    """Called before any other callback once the outcome is there; it must not raise."""
 
     # Deliberately not the standard constructor: see above. That of `object` is no call of Python's.
     __init__ = object.__init__
@@ -199,8 +197,6 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
                 self.set_result(result)
             else:
                 self.set_exception(error)
-        if self.on_delivery is not None:
-            self.on_delivery(self)
 
     def _invoke_callbacks(self) -> None:
         # The standard class lets SystemExit and its like through: they would end the sender thread, and others' outcomes with it.
@@ -227,8 +223,18 @@ _UNSET: Final[dict[str, Any]] = {"batch": None, "index": 0}
 _PARTS: Final[dict[str, Any]] = {"_own_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}
 
 
-def complete_all(futures: Sequence[RecordFuture[T]], result_of: Callable[[int], T]) -> None:
-    """Complete many futures in order, the shared lock taken once for those that nobody has touched.
+def call(callback: Callback, result: Any, error: BaseException | None) -> None:
+    """Call `on_delivery(result, error)`; whatever it raises is logged, because nobody else is there to hear of it."""
+    try:
+        callback(result, error)
+    except BaseException:  # SystemExit and its like would end the sender thread, and others' outcomes with it.
+        log.exception("a delivery callback raised")
+
+
+def complete_all(
+    futures: Sequence[RecordFuture[T]], result_of: Callable[[int], T], callbacks: Mapping[int, Callback] = NO_CALLBACKS
+) -> None:
+    """Complete many futures in order, the shared lock taken once for those that nobody has touched. `callbacks`: by index.
 
     `result_of` gives the result of the future at an index; it is made when somebody asks: of most nobody does, and each would be one
     more object for Python's collector to go round.
@@ -236,14 +242,12 @@ def complete_all(futures: Sequence[RecordFuture[T]], result_of: Callable[[int], 
     told: list[int] = []
     with SHARED_LOCK:
         for index, future in enumerate(futures):
-            if not future._is_watched:
+            if future._is_watched:
+                told.append(index)
+            else:
                 future._result_of, future.index, future.batch = result_of, index, None
                 future._state = _base.FINISHED
-                if future.on_delivery is None:
-                    continue
-            told.append(index)
-    for index in told:
-        futures[index]._settled(result_of(index), None)
+    _tell({index: futures[index] for index in told}, result_of, callbacks)
 
 
 def complete_batch(receipts: Receipts, result_of: Callable[[int], T], rows: Rows | None = None) -> None:
@@ -253,11 +257,21 @@ def complete_batch(receipts: Receipts, result_of: Callable[[int], T], rows: Rows
     """
     with SHARED_LOCK:
         receipts.outcome = result_of
-        apart = sorted(set(receipts.apart))
+        apart = set(receipts.apart)
     if rows is not None:
-        apart = np.intersect1d(np.array(apart, np.int64), rows).tolist()
-    told = [receipts[index] for index in apart]
+        apart.intersection_update(rows.tolist())
+    told = {index: receipts[index] for index in apart}
     # Who keeps one future does not keep the others.
     receipts.clear()
-    for index, future in zip(apart, told, strict=True):
-        future.complete(result_of(index))
+    callbacks, receipts.callbacks = receipts.callbacks, {}
+    _tell(told, result_of, callbacks)
+
+
+def _tell(futures: Mapping[int, RecordFuture[T]], result_of: Callable[[int], T], callbacks: Mapping[int, Callback]) -> None:
+    """Complete the futures that somebody watches, and call those who wanted it, in order."""
+    for index in sorted(futures.keys() | callbacks.keys()):
+        result = result_of(index)
+        if (future := futures.get(index)) is not None:
+            future.complete(result)
+        if (callback := callbacks.get(index)) is not None:
+            call(callback, result, None)

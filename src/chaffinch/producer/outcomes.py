@@ -2,62 +2,59 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 from chaffinch.producer.core.batches import ProducerBatch, Receipts
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
-from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
+from chaffinch.producer.futures import RecordFuture, call, complete_all, complete_batch
 from chaffinch.producer.records import ProducerRecord, RecordMetadata
-
-log = logging.getLogger("chaffinch.producer")
 
 Callback = Callable[[RecordMetadata | None, BaseException | None], object]
 
 
-def calling(callback: Callback) -> Callable[[RecordFuture[RecordMetadata]], None]:
-    """What calls `on_delivery(metadata, error)`; whatever it raises is logged, because nobody else is there to hear of it."""
-
-    def call(future: RecordFuture[RecordMetadata]) -> None:
-        error = future.exception()
-        try:
-            callback(None if error is not None else future.result(), error)
-        except BaseException:  # SystemExit and its like would end the sender thread, and others' outcomes with it.
-            log.exception("a delivery callback raised")
-
-    return call
+def settle(future: RecordFuture[RecordMetadata], callback: Callback | None, metadata: RecordMetadata | None, error: Any = None) -> None:
+    """Complete one future with its metadata or error, and call who wanted that."""
+    if metadata is not None:
+        future.complete(metadata)
+    else:
+        future.fail(error)
+    if callback is not None:
+        call(callback, metadata, error)
 
 
 def tell(effect: CompleteBatch | FailRecords) -> None:
     """A batch's outcome, to whoever waits for its records: futures of `send`, or the outcome of a table."""
     batch = effect.batch
     receipt, place = batch.receipt, batch.topic_partition
-    if not isinstance(receipt, list):
+    if not isinstance(receipt, Receipts):
         if isinstance(effect, CompleteBatch):
             receipt.written(batch.rows, place.partition, effect.base_offset)
         else:
             receipt.failed(batch.rows, place, effect.error, effect.errors, effect.dropped)
     elif isinstance(effect, CompleteBatch):
-        if isinstance(receipt, Receipts) and receipt.told and batch.count + receipt.told == len(receipt):
-            rows, metadata = batch.rows, _metadata_of(effect)
+        rows, metadata = batch.rows, _metadata_of(effect)
+        if batch.count == len(receipt):
+            complete_batch(receipt, metadata)
+        elif batch.count + receipt.told == len(receipt):
             complete_batch(receipt, lambda row: metadata(int(np.searchsorted(rows, row))), rows)
-        elif isinstance(receipt, Receipts) and batch.count == len(receipt):
-            complete_batch(receipt, _metadata_of(effect))
         else:
-            complete_all([receipt[row] for row in batch.rows.tolist()], _metadata_of(effect))
+            whose = rows.tolist()
+            callbacks = {index: receipt.callbacks.pop(row) for index, row in enumerate(whose) if row in receipt.callbacks}
+            complete_all([receipt[row] for row in whose], metadata, callbacks)
     else:
         # Without an error for the others there is nothing to say to them: nobody goes round a thousand records for one culprit.
         told = sorted((*effect.errors, *effect.dropped)) if effect.error is None else range(batch.count)
-        if isinstance(receipt, Receipts):
-            receipt.told += len(told)
+        receipt.told += len(told)
         for index in told:
-            future = receipt[batch.rows[index]]
+            row = int(batch.rows[index])
+            future, callback = receipt[row], receipt.callbacks.pop(row, None)
             if index in effect.dropped:
-                future.complete(RecordMetadata(*place, timestamp_ms=int(batch.timestamps[index]), dropped=True))
+                settle(future, callback, RecordMetadata(*place, timestamp_ms=int(batch.timestamps[index]), dropped=True))
             else:
-                future.fail(effect.errors.get(index, effect.error))
+                settle(future, callback, None, effect.errors.get(index, effect.error))
 
 
 def _metadata_of(effect: CompleteBatch) -> Callable[[int], RecordMetadata]:

@@ -30,7 +30,7 @@ from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.metrics import METRICS
-from chaffinch.producer.outcomes import Callback
+from chaffinch.producer.outcomes import Callback, settle
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
 from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
 from chaffinch.runtime.clock import SystemClock
@@ -116,7 +116,7 @@ class Producer:
         """
         future: RecordFuture[RecordMetadata] = self._new_future()
         if on_delivery is not None:
-            future.on_delivery = outcomes.calling(arguments.checked_callback(on_delivery))
+            arguments.checked_callback(on_delivery)
         if (
             self._is_plain
             and (type(value) is bytes or value is None)
@@ -129,13 +129,12 @@ class Producer:
             # What `_send` does, where nothing is to be asked or decided. In a method of its own, whose closures would cost something here.
             with self._lock:
                 if (receipts := self._core.join(topic, key, value, self._clock.wall_ms(), future)) is not None:
-                    if on_delivery is None:
-                        future.batch, future.index = receipts, len(receipts) - 1
-                    else:
-                        receipts.apart.append(len(receipts) - 1)
+                    future.batch, future.index = receipts, len(receipts) - 1
+                    if on_delivery is not None:
+                        receipts.callbacks[future.index] = on_delivery
                     return future
         future.batch = None
-        self._send(future, topic, value, key, partition, timestamp_ms, headers)
+        self._send(future, topic, value, key, partition, timestamp_ms, headers, on_delivery)
         return future
 
     def _send(
@@ -147,6 +146,7 @@ class Producer:
         partition: int | None,
         timestamp_ms: int | None,
         headers: Headers | None,
+        on_delivery: Callback | None,
     ) -> None:
         """Check a record step by step, and put it into its batch; or settle its future."""
         record = arguments.record_of(
@@ -168,11 +168,12 @@ class Producer:
 
         if self._handler.questions:
             future.record = record_itself()
-        stop = self._append(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future, record_itself)
+        stop = self._append(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future, on_delivery, record_itself)
         if isinstance(stop, Dropped):
-            future.complete(RecordMetadata(name, -1 if partition is None else partition, timestamp_ms=timestamp, dropped=True))
+            metadata = RecordMetadata(name, -1 if partition is None else partition, timestamp_ms=timestamp, dropped=True)
+            settle(future, on_delivery, metadata)
         elif stop is not None:
-            future.fail(stop)
+            settle(future, on_delivery, None, stop)
 
     def _append(
         self,
@@ -183,6 +184,7 @@ class Producer:
         timestamp_ms: int,
         headers: Headers,
         future: RecordFuture[RecordMetadata],
+        on_delivery: Callback | None,
         record_of: Callable[[], ProducerRecord],
     ) -> Stop | None:
         """Put a record into its batch; why not, if that is not possible."""
@@ -202,7 +204,10 @@ class Producer:
                 if stop is None and count is not None:
                     chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
                     place = TopicPartition(topic, chosen)
-                    wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
+                    receipts, wants_look = core.append(place, key, value, timestamp_ms, headers, future, size, self._clock.now_ms())
+                    future.batch, future.index = receipts, len(receipts) - 1
+                    if on_delivery is not None:
+                        receipts.callbacks[future.index] = on_delivery
                     if partition is None:
                         core.open_lane(place)
                     break

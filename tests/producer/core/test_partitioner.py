@@ -238,7 +238,7 @@ class TestCore:
         for _ in range(9):
             self.place(rig)
         chosen = core.choose_partition("orders", None, b"v", 2, 100)
-        assert core.append(TopicPartition("orders", chosen), None, b"v", 0, (), "v", 100, rig.now_ms), "the core has to look"
+        assert core.append(TopicPartition("orders", chosen), None, b"v", 0, (), "v", 100, rig.now_ms)[1], "the core has to look"
 
     @pytest.mark.parametrize(("timeout_ms", "expected"), [(0, {0, 1}), (50, {1})])
     def test_a_leader_that_hangs_is_left_out(self, timeout_ms: int, expected: set[int]) -> None:

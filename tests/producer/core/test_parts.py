@@ -84,7 +84,7 @@ def accumulator(**more: Any) -> Accumulator:
 def put(into: Accumulator, value: bytes, place: TopicPartition = ORDERS_0, now_ms: int = 0, **more: Any) -> Appended:
     headers = more.get("headers", ())
     key = more.get("key")
-    return into.append(place, key, value, 5, headers, value, record_size(key, value, headers), now_ms)
+    return into.append(place, key, value, 5, headers, value, record_size(key, value, headers), now_ms)[0]
 
 
 class TestAccumulator:

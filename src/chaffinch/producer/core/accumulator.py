@@ -85,7 +85,6 @@ class OpenBatch:
         self.keys.append(key)
         self.values.append(value)
         self.timestamps.append(timestamp_ms)
-        self.receipts.apart.append(len(self.receipts))
         self.receipts.append(receipt)
         self.size += size
 
@@ -172,8 +171,8 @@ class Accumulator:
         receipt: Any,
         size: int,
         now_ms: int,
-    ) -> Appended:
-        """Add one record of at most `size` bytes (`record_size`); there must be memory for it."""
+    ) -> tuple[Appended, Receipts]:
+        """Add one record of at most `size` bytes (`record_size`); there must be memory for it. Its receipt is the last of those given."""
         queue = self._queue(topic_partition)
         growing, appended = queue.growing, Appended.JOINED
         if growing is not None and growing.size + size > self._batch_bytes:
@@ -189,7 +188,7 @@ class Accumulator:
         if growing.size >= self._batch_bytes:
             queue.close()
             appended = Appended.FILLED
-        return appended
+        return appended, growing.receipts
 
     def growing(self, topic_partition: TopicPartition) -> OpenBatch | None:
         """The partition's batch that grows, if there is one."""

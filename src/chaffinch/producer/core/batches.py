@@ -29,15 +29,17 @@ KEY_BYTES_KEPT: Final = KEY_BYTES_SHOWN + 1
 
 
 class Receipts(list[Any]):
-    """Of the records of one batch, in their order. `outcome`, `apart` and `told` are the shell's: what it has said of all of them at once,
-    the indices of those that it tells one by one, and how many it has told before the others: the culprits."""
+    """Of the records of one batch, in their order. The rest is the shell's: `outcome`, what it has said of all of them at once; `apart`,
+    the indices of those that it tells one by one; `callbacks`, whom it calls, by index; `told`, how many it has told before the others:
+    the culprits."""
 
-    __slots__ = ("apart", "outcome", "told")
+    __slots__ = ("apart", "callbacks", "outcome", "told")
 
     def __init__(self) -> None:
         super().__init__()
         self.outcome: Any = None
         self.apart: list[int] = []
+        self.callbacks: dict[int, Any] = {}
         self.told = 0
 
 

@@ -166,14 +166,17 @@ class ProducerCore:
         receipt: Any,
         size: int,
         now_ms: int,
-    ) -> bool:
-        """Put a record into its batch; there must be memory for it. True when the core should be asked to look (TimePassed)."""
-        appended = self.accumulator.append(topic_partition, key, value, timestamp_ms, headers, receipt, size, now_ms)
+    ) -> tuple[Receipts, bool]:
+        """Put a record into its batch; there must be memory for it.
+
+        The batch's receipts, this one the last of them, and True when the core should be asked to look (TimePassed).
+        """
+        appended, receipts = self.accumulator.append(topic_partition, key, value, timestamp_ms, headers, receipt, size, now_ms)
         if appended is Appended.JOINED and not self._wants_look:
-            return False
+            return receipts, False
         self._wants_look = False
         self.wiring.metadata.use(topic_partition.topic, now_ms)
-        return True
+        return receipts, True
 
     def join(self, topic: str, key: bytes | None, value: bytes | None, timestamp_ms: int, receipt: Any) -> Receipts | None:
         """`append` for what is common: a record without partition and headers joins a batch that is growing already.
