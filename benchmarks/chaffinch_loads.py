@@ -7,17 +7,19 @@ loaded and the topic is known when the time begins, as with confluent-kafka, whi
 from __future__ import annotations
 
 import sys
+from collections import deque
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from benchmarks.stopwatch import Load, Stopwatch, one_at_a_time, run_load
-from chaffinch import Consumer, Producer
+from chaffinch import Consumer, Producer, RecordMetadata
 from chaffinch.consumer import tables as _loaded_when_first_polled  # noqa: F401
 from chaffinch.errors import InvalidRecordException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer import table_send as _loaded_when_first_sent  # noqa: F401
+from chaffinch.producer.futures import RecordFuture
 from chaffinch.records import kernels
 
 VALUE_BYTES = 100
@@ -26,6 +28,8 @@ PARTITIONS = 4
 CULPRIT_EVERY = 100
 """One record of so many has no key, which a compacted topic does not take."""
 
+FUTURES_MAX = 100_000
+"""So many futures a program has in hand that looks at them as their outcomes come."""
 SECONDS_WITHOUT_RECORDS_MAX = 30.0
 CONFLUENT_BATCH_BYTES = 1_000_000
 """What confluent-kafka takes for `batch.size` unless it is told otherwise; ours, as Java's, is 16 KB."""
@@ -87,7 +91,42 @@ def _counted(producer: Producer) -> dict[str, float]:
 
 
 def send(servers: str, topic: str, count: int) -> dict[str, float]:
-    """Record by record, with confluent-kafka's `batch.size`; every future is looked at in the end."""
+    """Record by record, with confluent-kafka's `batch.size`; every future is looked at, in order, and let go."""
+    with _producer(servers, topic, linger_ms=5, batch_size=CONFLUENT_BATCH_BYTES) as producer:
+        futures: deque[RecordFuture[RecordMetadata]] = deque()
+        failed = 0
+        watch = Stopwatch()
+        for _ in range(count):
+            futures.append(producer.send(topic, VALUE))
+            if len(futures) > FUTURES_MAX:
+                failed += futures.popleft().exception() is not None
+        producer.flush()
+        failed += sum(future.exception() is not None for future in futures)
+        told = watch.read()
+    assert not failed, f"{failed} records failed"
+    return told
+
+
+def send_with_callbacks(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same, each record's outcome heard by its delivery callback."""
+    written = 0
+
+    def delivered(_metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        nonlocal written
+        written += error is None
+
+    with _producer(servers, topic, linger_ms=5, batch_size=CONFLUENT_BATCH_BYTES) as producer:
+        watch = Stopwatch()
+        for _ in range(count):
+            producer.send(topic, VALUE, on_delivery=delivered)
+        producer.flush()
+        told = watch.read()
+    assert written == count, f"{written} of {count} records were acknowledged"
+    return told
+
+
+def send_and_keep(servers: str, topic: str, count: int) -> dict[str, float]:
+    """The same, all futures kept to the end: the longer the list, the more Python's collector goes round it."""
     with _producer(servers, topic, linger_ms=5, batch_size=CONFLUENT_BATCH_BYTES) as producer:
         watch = Stopwatch()
         futures = [producer.send(topic, VALUE) for _ in range(count)]
@@ -147,6 +186,8 @@ LOADS: dict[str, Load] = {
     "send-table-with-keys": send_keyed_table,
     "send-table-with-culprits": send_culprits,
     "send": send,
+    "send-with-callbacks": send_with_callbacks,
+    "send-and-keep": send_and_keep,
     "send-with-keys": send_keyed,
     "send-with-culprits": send_each_culprit,
     "poll-table": poll_table,

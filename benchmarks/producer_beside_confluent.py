@@ -4,7 +4,7 @@ Each client is a process of its own, and both take turns on the same broker, so 
 the median over rounds. 100-byte values, idempotent, acknowledged; every topic that was written is read back and counted. On each broker:
 
 - a table beside a loop of `produce`, and beside ready-made batches, which cost a client nothing;
-- `send` beside `produce` with delivery callbacks;
+- `send` beside `produce` with delivery callbacks: its futures looked at as their outcomes come, all of them kept to the end, or callbacks;
 - tables and `send` with one culprit in a hundred (no key, compacted topic) beside the same without: a batch with culprits is sent twice,
   and so are those that were in flight behind it in their partition; all others once;
 - `poll_table` beside `consume` with columns made of what it gives;
@@ -66,7 +66,7 @@ class Contest:
     ours: Run
     theirs: Run
     count: int
-    aims: Sequence[Aim]
+    aims: Sequence[Aim] = ()
     is_reading: bool = False
     is_compacted: bool = False
 
@@ -120,11 +120,23 @@ def contests(scale: float) -> Sequence[Contest]:
             aims=(Aim("rate", at_least=0.8, broker=APACHE),),
         ),
         Contest(
-            name="send beside produce with callbacks",
+            name="send, futures looked at, beside callbacks",
             ours=client(OURS, "send"),
             theirs=client(THEIRS, "produce-with-callbacks"),
             count=scaled(1_000_000),
             aims=(Aim("rate", at_least=0.7),),
+        ),
+        Contest(
+            name="send, all futures kept, beside callbacks",
+            ours=client(OURS, "send-and-keep"),
+            theirs=client(THEIRS, "produce-with-callbacks"),
+            count=scaled(1_000_000),
+        ),
+        Contest(
+            name="send with callbacks beside callbacks",
+            ours=client(OURS, "send-with-callbacks"),
+            theirs=client(THEIRS, "produce-with-callbacks"),
+            count=scaled(500_000),
         ),
         Contest(
             name="a table with culprits beside a clean one",
