@@ -230,6 +230,37 @@ def test_a_partition_that_no_topic_can_have_names_its_row(producer: Producer, pa
     assert str(raised.value) == f"column 'partition' is {seen}; allowed: whole numbers from 0 to 2147483647, or null"
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("timestamp", pa.array([0] * 99 + [2**62], pa.int64()).cast(pa.timestamp("s"))),
+        (
+            "headers",
+            pa.array([[]] * 99 + [[{"key": None, "value": b"h"}]], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ),
+        ("partition", pa.array([0] * 99 + [-1])),
+        ("topic", pa.array(["one"] * 99 + [None])),
+    ],
+    ids=["timestamp", "headers", "partition", "topic"],
+)
+def test_what_is_wrong_with_the_last_row_is_said_before_the_first_is_sent(broker: EmbeddedBroker, column: str, values: Any) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=200) as producer:
+        with pytest.raises(InvalidColumn, match=column) as raised:
+            producer.send_table("one" if column != "topic" else None, pa.table({"value": [b"v" * 100] * 100, column: values}))
+        assert raised.value.__notes__ == ["0 rows before this were handed over"]
+    assert broker.read("one").num_rows == 0
+
+
+def test_a_table_of_many_chunks_and_pieces(broker: EmbeddedBroker) -> None:
+    """Its rows become columns some at a time, wherever its chunks end."""
+    values = [None if index % 7 == 0 else b"%d" % index for index in range(3000)]
+    chunks = [pa.array(values[start : start + 130], pa.binary()) for start in range(0, 3000, 130)]
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=500) as small:
+        result = small.send_table("one", pa.table({"value": pa.chunked_array(chunks)})).result(30)
+    assert result.offsets.column("offset").to_pylist() == list(range(3000))
+    assert broker.read("one").column("value").to_pylist() == values
+
+
 def test_columns_without_any_value(broker: EmbeddedBroker, producer: Producer) -> None:
     rows = pa.table({"value": [b"v"], "partition": pa.nulls(1), "topic": pa.nulls(1)})
     assert producer.send_table("one", rows).result(30).written == 1

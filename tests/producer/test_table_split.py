@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.producer.table_split import PIECE_BYTES_MAX, piece_bounds, runs
+from chaffinch.producer.table_split import PIECE_BYTES_MAX, piece_bounds, record_bytes, runs
 from chaffinch.records.columns import RecordColumns
 
 PARTITIONS = 3
@@ -45,8 +45,8 @@ def test_rows_that_stand_together_are_not_copied(turn: int) -> None:
 
 @pytest.mark.parametrize(("partition_count", "batch_bytes", "pieces"), [(1, 1000, 6), (3, 1000, 2), (7, 1000, 1), (1, 10**9, 1)])
 def test_a_piece_holds_two_batches_for_each_partition(partition_count: int, batch_bytes: int, pieces: int) -> None:
-    columns = columns_of([78] * 100)
-    bounds = piece_bounds(columns, partition_count, batch_bytes)
+    columns = columns_of([88] * 100)
+    bounds = piece_bounds(columns.count, record_bytes(columns), partition_count, batch_bytes)
     assert (bounds[0], bounds[-1], len(bounds) - 1) == (0, 100, pieces)
     for start, stop in pairwise(bounds):
         assert 0 < columns.slice(start, stop).sizes().sum() <= 2 * partition_count * batch_bytes
@@ -54,9 +54,10 @@ def test_a_piece_holds_two_batches_for_each_partition(partition_count: int, batc
 
 def test_a_piece_is_no_copy_of_a_large_table() -> None:
     columns = columns_of([1 << 20] * 40)
-    assert len(piece_bounds(columns, 1000, 1 << 20)) - 1 == 2
-    assert columns.slice(0, piece_bounds(columns, 1000, 1 << 20)[1]).sizes().sum() <= PIECE_BYTES_MAX
+    bounds = piece_bounds(columns.count, record_bytes(columns), 1000, 1 << 20)
+    assert len(bounds) - 1 == 2
+    assert columns.slice(0, bounds[1]).sizes().sum() <= PIECE_BYTES_MAX
 
 
 def test_rows_larger_than_a_piece_have_one_each() -> None:
-    assert piece_bounds(columns_of([5000] * 3), 1, 100) == [0, 1, 2, 3]
+    assert piece_bounds(3, 5000.0, 1, 100) == [0, 1, 2, 3]

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from chaffinch.records.arrow_columns import SCHEMA
+from chaffinch.records.arrow_columns import SCHEMA, may_refuse_values
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
@@ -76,6 +76,12 @@ def test_fixed_size_binary_sliced_with_nulls():
     assert [row[1] for row in records(table(value=array.slice(1)))] == [None, b"ghi", b"jkl"]
 
 
+@pytest.mark.parametrize("start", [0, 1, 7, 8, 9, 16, 23])
+def test_nulls_are_found_wherever_an_array_begins(start):
+    values = [None if index % 3 == 0 else b"%d" % index for index in range(24)]
+    assert [row[1] for row in records(table(value=pa.array(values, pa.binary()).slice(start)))] == values[start:]
+
+
 def test_a_column_of_type_null():
     nulls = pa.nulls(2)
     assert records(table(key=nulls, value=nulls, timestamp=nulls, headers=nulls)) == [(None, None, DEFAULT_MS, [])] * 2
@@ -94,6 +100,23 @@ def test_bytes_are_shared_not_copied(data_type):
     array = pa.array(["abcde", "fghij"]).cast(pa.binary()).cast(data_type)
     columns = RecordColumns.from_arrow(table(value=array), timestamp_default_ms=0)
     assert columns.value_data.__array_interface__["data"][0] == array.buffers()[-1].address
+
+
+@pytest.mark.parametrize(
+    ("column", "data_type", "may_refuse"),
+    [
+        ("timestamp", pa.timestamp("s"), True),
+        ("timestamp", pa.timestamp("ms", "UTC"), False),
+        ("timestamp", pa.timestamp("ns"), False),
+        ("timestamp", pa.int64(), False),
+        ("timestamp", pa.null(), False),
+        ("headers", HEADER_LIST, True),
+        ("key", pa.dictionary(pa.int32(), pa.string_view()), False),
+    ],
+    ids=str,
+)
+def test_which_tables_may_be_refused_for_a_value(column, data_type, may_refuse):
+    assert may_refuse_values(pa.schema([("value", pa.binary()), (column, data_type)])) is may_refuse
 
 
 class TestTimestamps:

@@ -22,6 +22,7 @@ from chaffinch.records.batch import (
     decode_offsets,
     encode,
     encode_control_batch,
+    encode_measured,
     keys_at,
     patch_log_append_time,
     patch_offset,
@@ -51,6 +52,24 @@ plain_rows = st.lists(
     min_size=1,
     max_size=10,
 )
+
+
+@given(columns_and_rows(), st.integers(0, 9), st.sampled_from([Compression.NONE, Compression.GZIP]))
+def test_encode_measured_writes_what_encode_does(drawn, spare, codec):
+    columns, row_list = drawn
+    if not row_list:
+        with pytest.raises(ValueError, match="at least one record"):
+            encode_measured(columns, 0)
+        return
+    assert encode_measured(columns, int(columns.sizes().sum()) + spare, compression=codec) == encode(columns, compression=codec)
+
+
+def test_encode_measured_leaves_no_room():
+    columns = columns_of([(b"k", b"v", 0, [])])
+    size = len(encode(columns)) - HEADER_BYTES
+    assert len(encode_measured(columns, size)) == HEADER_BYTES + size
+    with pytest.raises(AssertionError, match=f"more than {size - 1} bytes"):
+        encode_measured(columns, size - 1)
 
 
 def view_of(data):

@@ -6,7 +6,7 @@ The names of columns are checked always, their types only where there are rows: 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from chaffinch.records.arrow_columns import (
     TIMESTAMPS_ALLOWED,
     VALUE,
     from_arrow,
+    may_refuse_values,
     without_dictionary,
 )
 from chaffinch.records.columns import RecordColumns
@@ -40,16 +41,56 @@ TYPES_ALLOWED: Final = {
     PARTITION: PARTITIONS_ALLOWED,
     TOPIC: TOPICS_ALLOWED,
 }
+BYTES_BESIDE_ARROW: Final = 4
+"""So much more than in Arrow, with its offsets, a record of usual lengths takes in a batch, about."""
 NO_TYPE: Final = (OverflowError, TypeError, ValueError, pa.ArrowException)
 """What a data frame raises that has a column which Arrow has no type for."""
 
 
-class TableParts(NamedTuple):
-    """A table's records, and for each row the partition asked for (-1: none) and the topic (None: that of the call for all)."""
+class TableParts:
+    """A piece of a table: its records, and for each row the partition asked for (-1: none) and the topic (None: that of the call for all).
 
-    columns: RecordColumns
-    partitions: npt.NDArray[np.int64] | None
-    topics: pa.Array | None
+    The records become columns when they are asked for, some rows at a time, unless a value in them may be refused: then all of them do
+    at once, before any is sent.
+    """
+
+    def __init__(
+        self,
+        records: pa.Table | pa.RecordBatch,
+        timestamp_default_ms: int,
+        first_row: int,
+        partitions: npt.NDArray[np.int64] | None,
+        topics: pa.Array | None,
+    ) -> None:
+        self.count: int = records.num_rows
+        self.partitions = partitions
+        self.topics = topics
+        self._records = records
+        self._timestamp_default_ms = timestamp_default_ms
+        self._first_row = first_row
+        self._whole = self._read(0, self.count) if may_refuse_values(records.schema) else None
+        if self._whole is None:
+            self._read(0, 1)  # A column of a wrong type is refused for the first row.
+
+    @property
+    def record_bytes(self) -> float:
+        """What a record takes, about."""
+        return int(self._records.nbytes) / max(1, self.count) + BYTES_BESIDE_ARROW
+
+    @property
+    def columns(self) -> RecordColumns:
+        """All records."""
+        if self._whole is None:
+            self._whole = self._read(0, self.count)
+        return self._whole
+
+    def rows(self, start: int, stop: int) -> RecordColumns:
+        """Records start to stop-1."""
+        return self._read(start, stop) if self._whole is None else self._whole.slice(start, stop)
+
+    def _read(self, start: int, stop: int) -> RecordColumns:
+        records = self._records.slice(start, stop - start)
+        return from_arrow(records, timestamp_default_ms=self._timestamp_default_ms, first_row=self._first_row + start)
 
 
 def pieces_of(table: Any, piece_bytes: int) -> tuple[pa.Schema, Iterator[pa.Table | pa.RecordBatch]]:
@@ -131,7 +172,7 @@ def read_table(table: pa.Table | pa.RecordBatch, timestamp_default_ms: int, firs
     partitions = _partitions(table.column(PARTITION), first_row) if PARTITION in names else None
     topics = _topics(table.column(TOPIC)) if TOPIC in names else None
     records = table.drop_columns([name for name in (PARTITION, TOPIC) if name in names])
-    return TableParts(from_arrow(records, timestamp_default_ms=timestamp_default_ms, first_row=first_row), partitions, topics)
+    return TableParts(records, timestamp_default_ms, first_row, partitions, topics)
 
 
 def _partitions(column: Any, first_row: int) -> npt.NDArray[np.int64]:

@@ -24,7 +24,7 @@ from chaffinch.producer.handler_calls import Stop
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.table_columns import TableParts, check_columns, pieces_of, read_table
 from chaffinch.producer.table_result import SendTableResult, TableOutcome
-from chaffinch.producer.table_split import Run, piece_bounds, rows_by_topic, runs
+from chaffinch.producer.table_split import Run, piece_bounds, record_bytes, rows_by_topic, runs
 from chaffinch.records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
@@ -32,11 +32,15 @@ NO_PARTITION = -1
 
 
 class _Share(NamedTuple):
-    """The rows of a piece for one topic, and the partitions they ask for, if any does (-1: none)."""
+    """The rows of a piece for one topic (None: all), and the partitions they ask for, if any does (-1: none)."""
 
     topic: str
-    rows: Rows
+    rows: Rows | None
     asked: Rows | None
+
+    def row(self, index: int) -> int:
+        """The row of the piece that is this one's number `index`."""
+        return index if self.rows is None else int(self.rows[index])
 
     @property
     def highest(self) -> int:
@@ -91,11 +95,10 @@ class _Sending:
     def send(self, topic: str | None, parts: TableParts) -> None:
         """All rows of one piece: first those that can go at once, then those whose topics or partitions are to be waited for."""
         shares = [
-            _Share(name, rows, None if parts.partitions is None else parts.partitions[rows])
-            for name, rows in rows_by_topic(parts.topics, topic, parts.columns.count, self.outcome.row_count)
-            if len(rows)
+            _Share(name, rows, parts.partitions if parts.partitions is None or rows is None else parts.partitions[rows])
+            for name, rows in rows_by_topic(parts.topics, topic, self.outcome.row_count)
         ]
-        first = self.outcome.add(parts.columns.count)
+        first = self.outcome.add(parts.count)
         lacking = {share.topic: share for share in shares if self._is_lacking(share)}
         for share in shares:
             if share.topic not in lacking:
@@ -119,14 +122,11 @@ class _Sending:
         for share in lacking:
             since_ms = self._lacking_since_ms.setdefault(share.topic, now_ms)
             # One answer for all of them: the first row stands for the topic, the first one for the highest partition for its like.
-            stop = door.wait_for_topic(
-                share.topic, None, _record_of(share.topic, parts.columns, parts.partitions, int(share.rows[0])), since_ms, "send_table"
-            )
+            stop = door.wait_for_topic(share.topic, None, _record_in(parts, share.topic, share.row(0)), since_ms, "send_table")
             beyond: Stop | None = None
             if stop is None and self._is_lacking(share):
                 assert share.asked is not None, "it asks for a partition"
-                row = int(share.rows[share.asked.argmax()])
-                record_of = _record_of(share.topic, parts.columns, parts.partitions, row)
+                record_of = _record_in(parts, share.topic, share.row(int(share.asked.argmax())))
                 beyond = door.wait_for_topic(share.topic, share.highest, record_of, since_ms, "send_table")
             if stop is None and beyond is None:
                 del self._lacking_since_ms[share.topic]
@@ -136,21 +136,24 @@ class _Sending:
     def _send_share(self, share: _Share, parts: TableParts, first: int, waited: _Waited) -> None:
         """The rows of one topic; `first` is the number of the piece's first row in the table."""
         door, cluster, topic, rows = self._door, self._door.core.wiring.cluster, share.topic, share.rows
+        count = parts.count if rows is None else len(rows)
         with door.lock:
             stop: Stop | None = door.refusal("send_table") or waited.stop
             partition_count = cluster.partition_count(topic)
         while stop is None and partition_count is None:  # Only for a topic that goes just when it has come.
-            stop = door.wait_for_topic(topic, None, _record_of(topic, parts.columns, parts.partitions, int(rows[0])), call="send_table")
+            stop = door.wait_for_topic(topic, None, _record_in(parts, topic, share.row(0)), call="send_table")
             partition_count = cluster.partition_count(topic)
         if stop is not None:
-            self._stop(rows + first, TopicPartition(topic, NO_PARTITION), stop)
+            self._stop((np.arange(count) if rows is None else rows) + first, TopicPartition(topic, NO_PARTITION), stop)
             return
         assert partition_count is not None, "it is known, or there is a reason to stop"
-        columns = parts.columns if len(rows) == parts.columns.count else parts.columns.take(rows)
-        for start, stop_row in pairwise(piece_bounds(columns, partition_count, self.batch_bytes)):
-            piece = slice(start, stop_row)
-            asked_here = None if share.asked is None else share.asked[piece]
-            self._send_piece(topic, columns.slice(start, stop_row), rows[piece] + first, asked_here, partition_count, waited)
+        taken = None if rows is None else parts.columns.take(rows)
+        mean_bytes = parts.record_bytes if taken is None else record_bytes(taken)
+        for start, end in pairwise(piece_bounds(count, mean_bytes, partition_count, self.batch_bytes)):
+            columns = parts.rows(start, end) if taken is None else taken.slice(start, end)
+            numbers = np.arange(first + start, first + end) if rows is None else rows[start:end] + first
+            asked_here = None if share.asked is None else share.asked[start:end]
+            self._send_piece(topic, columns, numbers, asked_here, partition_count, waited)
 
     def _send_piece(
         self, topic: str, columns: RecordColumns, numbers: Rows, asked: Rows | None, partition_count: int, waited: _Waited
@@ -170,8 +173,9 @@ class _Sending:
             partitions = choose(topic, columns, partition_count, with_leader, self.batch_bytes, sizes)
             if asked is not None:
                 partitions = np.where(asked >= 0, asked, partitions)
-        bad = (sizes > self._record_bytes_max) | (columns.timestamps < 0) | (partitions >= partition_count)
-        if bad.any():
+        limits = self._record_bytes_max, 0, partition_count
+        if sizes.max() > limits[0] or columns.timestamps.min() < limits[1] or partitions.max() >= limits[2]:
+            bad = (sizes > limits[0]) | (columns.timestamps < limits[1]) | (partitions >= limits[2])
             self._set_aside(topic, columns, numbers, partitions, sizes, partition_count, np.flatnonzero(bad), waited)
             good = np.flatnonzero(~bad)
             columns, numbers, partitions, sizes = columns.take(good), numbers[good], partitions[good], sizes[good]
@@ -221,7 +225,7 @@ class _Sending:
 
     def _send_run(self, topic: str, run: Run) -> None:
         place, door = TopicPartition(topic, run.partition), self._door
-        data = door.core.accumulator.encode_rows(run.columns)
+        data = door.core.accumulator.encode_rows(run.columns, run.size_max)
         batch = ProducerBatch(
             topic_partition=place,
             receipt=self.outcome,
@@ -250,6 +254,12 @@ class _Sending:
             self.outcome.rejected(rows, place, told)
         else:
             self.outcome.dropped(rows)
+
+
+def _record_in(parts: TableParts, topic: str, row: int) -> Callable[[], ProducerRecord]:
+    """A row of a piece, if it is asked for."""
+    asked = None if parts.partitions is None else parts.partitions[row : row + 1]
+    return lambda: _record_of(topic, parts.rows(row, row + 1), asked, 0)()
 
 
 def _record_of(topic: str, columns: RecordColumns, partitions: npt.NDArray[Any] | None, index: int) -> Callable[[], ProducerRecord]:

@@ -26,15 +26,15 @@ PIECE_BYTES_MAX: Final = 32 << 20
 # Keys share rows out unevenly: with room for that, a partition with a few rows too many has no small batch left over in each piece.
 PIECE_FILL: Final = 0.96
 # What a record of usual lengths takes at most beside its key, value and headers: its length, attributes, two deltas, three more lengths.
-OVERHEAD_BYTES: Final = 2 + 1 + 15 + 4
+OVERHEAD_BYTES: Final = 2 + 1 + 4 + 5
 
 
-def rows_by_topic(topics: pa.Array | None, topic: str | None, row_count: int, first_row: int = 0) -> Iterator[tuple[str, Rows]]:
-    """Each topic with its rows, ascending; null goes to `topic`. InvalidColumn when there is none for some row; `first_row` is the number
-    of the first one in the table."""
+def rows_by_topic(topics: pa.Array | None, topic: str | None, first_row: int = 0) -> Iterator[tuple[str, Rows | None]]:
+    """Each topic with its rows, ascending, None for all; null goes to `topic`. InvalidColumn when there is none for some row; `first_row`
+    is the number of the first one in the table."""
     if topics is None:
         assert topic is not None, "a table without the column comes with a topic"
-        yield topic, np.arange(row_count, dtype=np.int64)
+        yield topic, None
         return
     if topics.null_count:
         if topic is None:
@@ -43,8 +43,9 @@ def rows_by_topic(topics: pa.Array | None, topic: str | None, row_count: int, fi
         topics = pc.fill_null(topics, topic)
     encoded = topics.dictionary_encode()
     indices = encoded.indices.to_numpy(zero_copy_only=False)
-    for index, name in enumerate(encoded.dictionary.to_pylist()):
-        yield name, np.flatnonzero(indices == index)
+    names = encoded.dictionary.to_pylist()
+    for index, name in enumerate(names):
+        yield name, np.flatnonzero(indices == index) if len(names) > 1 else None
 
 
 class Run(NamedTuple):
@@ -53,16 +54,22 @@ class Run(NamedTuple):
     partition: int
     columns: RecordColumns
     rows: Rows
+    size_max: int
+    """Bytes that the records take at most."""
 
 
-def piece_bounds(columns: RecordColumns, partition_count: int, batch_bytes: int) -> list[int]:
-    """Where the pieces begin that are partitioned and encoded one after the other, and the end: each holds some batches for each
-    partition, if the sizes of records do not change along the table."""
+def record_bytes(columns: RecordColumns) -> float:
+    """What a record takes, on average."""
     sides = (columns.key_offsets, columns.value_offsets, columns.header_key_offsets, columns.header_value_offsets)
-    mean = sum(int(offsets[-1] - offsets[0]) for offsets in sides) / columns.count + OVERHEAD_BYTES
+    return sum(int(offsets[-1] - offsets[0]) for offsets in sides) / columns.count + OVERHEAD_BYTES
+
+
+def piece_bounds(count: int, mean_bytes: float, partition_count: int, batch_bytes: int) -> list[int]:
+    """Where the pieces begin that are partitioned and encoded one after the other, and the end: each holds some batches for each
+    partition, if the sizes of records, on average `mean_bytes`, do not change along the table."""
     piece_bytes = min(PIECE_BATCHES_PER_PARTITION * partition_count * batch_bytes, PIECE_BYTES_MAX)
-    step = max(1, int(PIECE_FILL * piece_bytes / mean))
-    return [*range(0, columns.count, step), columns.count]
+    step = max(1, int(PIECE_FILL * piece_bytes / mean_bytes))
+    return [*range(0, count, step), count]
 
 
 def runs(
@@ -92,4 +99,5 @@ def _ordered_runs(
     ends = np.cumsum(sizes)
     for first, end in pairwise(bounds):
         for start, stop in pairwise(cuts(ends, first, end, batch_bytes)):
-            yield Run(int(partitions[start]), columns.slice(start, stop), rows[start:stop])
+            size_max = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
+            yield Run(int(partitions[start]), columns.slice(start, stop), rows[start:stop], size_max)

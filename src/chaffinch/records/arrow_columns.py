@@ -69,6 +69,13 @@ def from_arrow(data: pa.Table | pa.RecordBatch, *, timestamp_default_ms: int, fi
     return RecordColumns.concat(parts)
 
 
+def may_refuse_values(schema: pa.Schema) -> bool:
+    """Whether `from_arrow` may refuse a table for what is in its rows, not for the types of its columns alone."""
+    timestamp = schema.field(TIMESTAMP).type if TIMESTAMP in schema.names else None
+    has_coarse_times = timestamp is not None and pa.types.is_timestamp(timestamp) and timestamp.unit not in (*_UNITS_PER_MS, "ms")
+    return HEADERS in schema.names or has_coarse_times
+
+
 def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int, first_row: int) -> RecordColumns:
     count, names = batch.num_rows, batch.schema.names
     keys = _bytes(KEY, batch.column(KEY)) if KEY in names else ByteColumn.nulls(count)
@@ -124,8 +131,9 @@ def _validity(array: pa.Array) -> Bytes | None:
     """One byte per row, or None when no row is null."""
     if not array.null_count:
         return None
-    bits = np.frombuffer(array.buffers()[0], np.uint8)
-    return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :]
+    first_byte, first_bit = divmod(array.offset, 8)
+    bits = np.frombuffer(array.buffers()[0], np.uint8, offset=first_byte)
+    return np.unpackbits(bits, count=first_bit + len(array), bitorder="little")[first_bit:]
 
 
 def _timestamps(array: pa.Array, default_ms: int) -> Int64s:

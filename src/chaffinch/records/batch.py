@@ -21,6 +21,7 @@ from chaffinch.records.batch_codec import (
     decode_offsets,
     decompressed_payload,
     encode,
+    encode_measured,
     first_view,
 )
 from chaffinch.records.batch_header import (
@@ -58,6 +59,7 @@ __all__ = [
     "decode_offsets",
     "encode",
     "encode_control_batch",
+    "encode_measured",
     "keys_at",
     "patch_log_append_time",
     "patch_max_timestamp",

@@ -72,14 +72,34 @@ def encode_with_attributes(
         raise BatchTooLarge(HEADER_BYTES + size, BATCH_BYTES_MAX)
     if compression is Compression.NONE:
         out = bytearray(HEADER_BYTES + size)
-        _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), HEADER_BYTES)
+        end = _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), HEADER_BYTES)
+        assert end == len(out), f"{end} bytes written, {len(out)} measured: the columns were changed meanwhile"
     else:
         payload = np.empty(size, np.uint8)
-        _write_records(columns, base_timestamp, payload, 0)
+        end = _write_records(columns, base_timestamp, payload, 0)
+        assert end == size, f"{end} bytes written, {size} measured: the columns were changed meanwhile"
         out = bytearray(HEADER_BYTES)
         out += compress(compression, payload.data, level)
     times = (base_timestamp, int(columns.timestamps.max()))
     write_header(out, attributes, columns.count, times, identity=identity, base_sequence=base_sequence, base_offset=base_offset)
+    return out
+
+
+def encode_measured(
+    columns: RecordColumns, size_max: int, *, compression: Compression = Compression.NONE, level: int | None = None
+) -> bytearray:
+    """`encode` for records that were measured already (`RecordColumns.sizes`): together they take at most `size_max` bytes.
+
+    Not compressed, it takes no second look at them.
+    """
+    if compression is not Compression.NONE or not columns.count:
+        return encode(columns, compression=compression, level=level)
+    out = bytearray(HEADER_BYTES + size_max)
+    base_timestamp = int(columns.timestamps[0])
+    end = _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), HEADER_BYTES)
+    assert end >= 0, f"more than {size_max} bytes: the columns were changed meanwhile"
+    del out[end:]
+    write_header(out, 0, columns.count, (base_timestamp, int(columns.timestamps.max())))
     return out
 
 
@@ -113,8 +133,9 @@ def write_header(
     write_crc(out)
 
 
-def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, position: int) -> None:
-    end = kernels.choose(columns.count).encode(
+def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, position: int) -> int:
+    """Where they end; -1 when there is not enough room."""
+    return kernels.choose(columns.count).encode(
         columns.key_offsets,
         columns.key_data,
         columns.keys.validity,
@@ -132,7 +153,6 @@ def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, posi
         out,
         position,
     )
-    assert end == len(out), f"{end} bytes written, {len(out)} measured: the columns were changed meanwhile"
 
 
 def decode(batch: BatchView | Buffer, *, decompressed_bytes_max: int = DECOMPRESSED_BYTES_MAX) -> RecordColumns:

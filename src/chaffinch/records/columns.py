@@ -20,6 +20,7 @@ import numpy.typing as npt
 from chaffinch.records import kernels
 from chaffinch.records.byte_columns import ByteColumn, Bytes, Int64s
 from chaffinch.records.byte_columns import concat as concat_bytes
+from chaffinch.records.kernels_reference.varints import INT64_BYTES_MAX, varint_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,7 +187,7 @@ class RecordColumns:
             self.keys.slice(start, stop),
             self.values.slice(start, stop),
             self.timestamps[start:stop],
-            header_offsets=self.header_offsets[start : stop + 1] - first,
+            header_offsets=self.header_offsets[start : stop + 1] - first if first else self.header_offsets[start : stop + 1],
             header_keys=self.header_keys.slice(first, last),
             header_values=self.header_values.slice(first, last),
             offsets=None if self.offsets is None else self.offsets[start:stop],
@@ -232,9 +233,12 @@ class RecordColumns:
         )
 
     def sizes(self) -> Int64s:
-        """Bytes that each record takes in a batch, uncompressed: an upper bound, wherever in a batch the record comes to lie."""
+        """Bytes that each record takes, uncompressed: an upper bound, wherever in a batch of some of these records it comes to lie."""
         sizes = np.empty(self.count, np.int64)
-        measure(self, None, sizes)
+        if self.count:
+            span = int(self.timestamps.max()) - int(self.timestamps.min())
+            delta_bytes = varint_size(span) if span < 2**63 else INT64_BYTES_MAX
+            measure(self, 0, sizes, delta_bytes + varint_size(self.count))
         return sizes
 
     def murmur2_partitions(self, partition_count: int) -> npt.NDArray[np.int32]:
@@ -253,11 +257,11 @@ _TYPES = {name: np.dtype(np.uint8 if name.endswith(("data", "valid")) else np.in
 _ARRAYS_OF = attrgetter(*_TYPES)
 
 
-def measure(columns: RecordColumns, base_timestamp: int | None, sizes: Int64s) -> int:
+def measure(columns: RecordColumns, base_timestamp: int, sizes: Int64s, delta_bytes: int = 0) -> int:
     """Bytes that the records take in a batch with this base timestamp: the sum, and one by one in `sizes` unless that is empty.
 
-    With None, upper bounds that hold for any base timestamp and any position. ValueError for offsets that do not ascend within
-    their data: after this, `kernels` may rely on the columns.
+    With `delta_bytes`, the deltas of timestamp and offset of each count as so many bytes together. ValueError for offsets that do not
+    ascend within their data: after this, `kernels` may rely on the columns.
     """
     total: int = kernels.choose(columns.count).measure(
         columns.key_offsets,
@@ -273,8 +277,8 @@ def measure(columns: RecordColumns, base_timestamp: int | None, sizes: Int64s) -
         columns.header_value_offsets,
         len(columns.header_value_data),
         columns.header_values.validity,
-        0 if base_timestamp is None else base_timestamp,
-        base_timestamp is None,
+        base_timestamp,
+        delta_bytes,
         sizes,
     )
     if total < 0:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches import ProducerBatch, Receipts
-from chaffinch.records.batch import encode
+from chaffinch.records.batch import encode, encode_measured
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
 from chaffinch.records.few_records import FEW_RECORDS, encode_few
@@ -226,9 +226,14 @@ class Accumulator:
         """Encode a batch before it is taken. Who takes it meanwhile does the same work, and gets the same bytes."""
         full.encoded = self._encoded(full)
 
-    def encode_rows(self, columns: RecordColumns) -> bytearray:
-        """The bytes of a ready-made batch, not numbered. Needs no lock: it touches nothing of this object."""
-        return encode(columns, compression=self._compression, level=self._level)
+    def encode_rows(self, columns: RecordColumns, size_max: int | None = None) -> bytearray:
+        """The bytes of a ready-made batch, not numbered. Needs no lock: it touches nothing of this object.
+
+        `size_max`: what the records take at most, uncompressed, if they are measured already.
+        """
+        if size_max is None:
+            return encode(columns, compression=self._compression, level=self._level)
+        return encode_measured(columns, size_max, compression=self._compression, level=self._level)
 
     def has_room_for(self, size: int) -> bool:
         return size <= self.memory_free

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from chaffinch.records.kernels.compiled import BOOL, BYTES, INT64, INT64S, INT64S_OUT, compiled, inlined
+from chaffinch.records.kernels.compiled import BYTES, INT64, INT64S, INT64S_OUT, compiled, inlined
 from chaffinch.records.kernels_reference.byte_lists import Bytes, Int64s
 
 _CORRUPT = -2
-_LONGEST_DELTAS = 10 + 5
 
 
 @inlined
@@ -37,7 +36,9 @@ def _field_size(length: int) -> int:
     return _varint_size(length) + max(length, 0)
 
 
-@compiled(*(INT64S, INT64, BYTES), *(INT64S, INT64, BYTES), INT64S, *(INT64S, INT64S, INT64, INT64S, INT64, BYTES), INT64, BOOL, INT64S_OUT)
+@compiled(
+    *(INT64S, INT64, BYTES), *(INT64S, INT64, BYTES), INT64S, *(INT64S, INT64S, INT64, INT64S, INT64, BYTES), INT64, INT64, INT64S_OUT
+)
 def measure(
     key_offsets: Int64s,
     key_bytes: int,
@@ -53,7 +54,7 @@ def measure(
     header_value_bytes: int,
     header_value_valid: Bytes,
     base_timestamp: int,
-    is_bound: bool,
+    delta_bytes: int,
     sizes: Int64s,
 ) -> int:
     total = 0
@@ -64,7 +65,7 @@ def measure(
         first, last = header_offsets[index], header_offsets[index + 1]
         if key == _CORRUPT or value == _CORRUPT or first < 0 or last < first or last > header_count:
             return -(index + 1)
-        deltas = _LONGEST_DELTAS if is_bound else _varint_size(timestamps[index] - base_timestamp) + _varint_size(index)
+        deltas = delta_bytes if delta_bytes else _varint_size(timestamps[index] - base_timestamp) + _varint_size(index)
         size = 1 + deltas + _field_size(key) + _field_size(value) + _varint_size(last - first)
         for entry in range(first, last):
             header_key = _length(header_key_offsets, header_key_bytes, header_value_valid[:0], entry)

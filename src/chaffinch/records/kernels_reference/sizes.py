@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chaffinch.records.kernels_reference.byte_lists import CORRUPT, Bytes, Int64s, lengths
-from chaffinch.records.kernels_reference.varints import INT32_BYTES_MAX, INT64_BYTES_MAX, varint_size, wrap_int64
+from chaffinch.records.kernels_reference.varints import varint_size, wrap_int64
 
 
 def measure(
@@ -21,25 +21,24 @@ def measure(
     header_value_bytes: int,
     header_value_valid: Bytes,
     base_timestamp: int,
-    is_bound: bool,
+    delta_bytes: int,
     sizes: Int64s,
 ) -> int:
     """The sum of the records' encoded sizes, and each in `sizes` unless that is empty; `*_bytes` are the lengths of the data.
 
-    With `is_bound`, the deltas of offset and timestamp count as the longest possible. Returns -(i+1) for the first record i
-    whose offsets, or whose headers' offsets, do not ascend within their data.
+    With `delta_bytes`, each record's deltas of offset and timestamp count as so many bytes together. Returns -(i+1) for the first
+    record i whose offsets, or whose headers' offsets, do not ascend within their data.
     """
     header_spans = lengths(header_offsets, len(header_key_offsets) - 1, header_value_valid[:0])
     header_starts = header_offsets.tolist()
     header_keys = lengths(header_key_offsets, header_key_bytes, header_value_valid[:0])
     header_values = lengths(header_value_offsets, header_value_bytes, header_value_valid)
     key_lengths, value_lengths = lengths(key_offsets, key_bytes, key_valid), lengths(value_offsets, value_bytes, value_valid)
-    longest_deltas = INT64_BYTES_MAX + INT32_BYTES_MAX
     total = 0
     for index, (timestamp, key, value, span) in enumerate(zip(timestamps.tolist(), key_lengths, value_lengths, header_spans, strict=True)):
         if CORRUPT in (key, value, span):
             return -(index + 1)
-        size = 1 + (longest_deltas if is_bound else varint_size(wrap_int64(timestamp - base_timestamp)) + varint_size(index))
+        size = 1 + (delta_bytes or varint_size(wrap_int64(timestamp - base_timestamp)) + varint_size(index))
         size += _field_size(key) + _field_size(value) + varint_size(span)
         for entry in range(header_starts[index], header_starts[index] + span):
             if CORRUPT in (header_keys[entry], header_values[entry]):
