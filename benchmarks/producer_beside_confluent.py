@@ -98,6 +98,12 @@ def ready_made(broker: BrokerProcess, topic: str, count: int) -> Told:
     return {**told, "count": (count // BATCH_RECORDS) * BATCH_RECORDS}
 
 
+def beside_callbacks(name: str, load: str, count: int, *aims: Aim) -> Contest:
+    """A way to use `send`, beside `produce` with a delivery callback for each record."""
+    theirs = client(THEIRS, "produce-with-callbacks")
+    return Contest(name=f"{name}, beside callbacks", ours=client(OURS, load), theirs=theirs, count=count, aims=aims)
+
+
 def contests(scale: float) -> Sequence[Contest]:
     def scaled(count: int) -> int:
         return max(20_000, int(count * scale))
@@ -119,25 +125,9 @@ def contests(scale: float) -> Sequence[Contest]:
             count=scaled(4_000_000),
             aims=(Aim("rate", at_least=0.8, broker=APACHE),),
         ),
-        Contest(
-            name="send, futures looked at, beside callbacks",
-            ours=client(OURS, "send"),
-            theirs=client(THEIRS, "produce-with-callbacks"),
-            count=scaled(1_000_000),
-            aims=(Aim("rate", at_least=0.7),),
-        ),
-        Contest(
-            name="send, all futures kept, beside callbacks",
-            ours=client(OURS, "send-and-keep"),
-            theirs=client(THEIRS, "produce-with-callbacks"),
-            count=scaled(1_000_000),
-        ),
-        Contest(
-            name="send with callbacks beside callbacks",
-            ours=client(OURS, "send-with-callbacks"),
-            theirs=client(THEIRS, "produce-with-callbacks"),
-            count=scaled(500_000),
-        ),
+        beside_callbacks("send, futures looked at", "send", scaled(1_000_000), Aim("rate", at_least=0.7)),
+        beside_callbacks("send, all futures kept", "send-and-keep", scaled(1_000_000)),
+        beside_callbacks("send with callbacks", "send-with-callbacks", scaled(500_000)),
         Contest(
             name="a table with culprits beside a clean one",
             ours=client(OURS, "send-table-with-culprits"),
