@@ -249,7 +249,7 @@ COMPACTING: dict[str, Any] = {**TRANSACTIONAL, "plain_count": 1, "producer_recor
 POWER_CUTS = {**COMPACTING, "flush_policy": "always", "deeds": Deeds(broker_death_ms=300, power_loss_share=0.9, in_operation_share=0.8)}
 DISK = [
     Mutation(name="compacted files take their place without a sync", breaks=forgets_to_sync(".log.cleaned"), knobs=POWER_CUTS, seeds=60),
-    Mutation(name="journals are written anew without a sync", breaks=forgets_to_sync(".journal.new"), knobs=POWER_CUTS, first=4, seeds=60),
+    Mutation(name="journals are written anew without a sync", breaks=forgets_to_sync(".journal.new"), knobs=POWER_CUTS, first=25, seeds=60),
     Mutation(name="the state of a log is not synced", breaks=forgets_to_sync("log.state.new"), knobs=POWER_CUTS, seeds=60),
     Mutation(name="segments are sealed without a sync", breaks=rolls_without_sync, knobs=POWER_CUTS, first=20, seeds=60),
     Mutation(name="names of segments are not synced", breaks=forgets_names_of_segments, knobs=POWER_CUTS, seeds=60),
