@@ -13,6 +13,9 @@ from benchmarks.stopwatch import Load, Stopwatch, one_at_a_time, run_load
 
 VALUE = b"x" * 100
 CONSUME_BATCH = 10_000
+FETCH_AHEAD = {"fetch.queue.backoff.ms": 0, "queued.min.messages": 1_000_000, "queued.max.messages.kbytes": 1_000_000}
+"""Unless told otherwise this client fetches nothing for a second once it has enough: a reader as fast as these waits for it, at 0.2 M/s
+instead of 1.0."""
 SECONDS_WITHOUT_RECORDS_MAX = 30.0
 POLL_EVERY = 1000
 """Calls of `produce` between two of `poll`, which runs the callbacks: one `poll` for each would cost this client a third of its speed."""
@@ -67,7 +70,7 @@ def produce_with_callbacks(servers: str, topic: str, count: int) -> dict[str, fl
 
 
 def _assigned(servers: str, topic: str) -> confluent_kafka.Consumer:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False})
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False, **FETCH_AHEAD})
     partitions = consumer.list_topics(topic, 10).topics[topic].partitions
     consumer.assign([confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in partitions])
     return consumer
@@ -79,7 +82,7 @@ def consume(servers: str, topic: str, count: int) -> dict[str, float]:
     seen = len(consumer.consume(1, SECONDS_WITHOUT_RECORDS_MAX))
     watch = Stopwatch()
     while seen < count:
-        records = consumer.consume(CONSUME_BATCH, SECONDS_WITHOUT_RECORDS_MAX)
+        records = consumer.consume(min(CONSUME_BATCH, count - seen), SECONDS_WITHOUT_RECORDS_MAX)
         assert records, f"{seen} of {count} records came, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
         seen += len(records)
     result = watch.read()
@@ -96,7 +99,7 @@ def consume_columns(servers: str, topic: str, count: int) -> dict[str, float]:
     columns: list[pa.RecordBatch] = []
     watch = Stopwatch()
     while seen < count:
-        records = consumer.consume(CONSUME_BATCH, SECONDS_WITHOUT_RECORDS_MAX)
+        records = consumer.consume(min(CONSUME_BATCH, count - seen), SECONDS_WITHOUT_RECORDS_MAX)
         assert records, f"{seen} of {count} records came, then none for {SECONDS_WITHOUT_RECORDS_MAX} s"
         keys = pa.array([record.key() for record in records], pa.binary())
         values = pa.array([record.value() for record in records], pa.binary())
