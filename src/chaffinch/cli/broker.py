@@ -37,6 +37,7 @@ from chaffinch.broker.topic_arguments import TopicArgument, parse_text
 from chaffinch.cli import properties
 from chaffinch.errors import ConfigException, codes
 from chaffinch.runtime import loop
+from chaffinch.runtime.allocator import keep_freed_memory
 from chaffinch.storage.file_system import CorruptLog, DiskFileSystem, MemoryFileSystem, StorageError
 
 EXIT_REFUSED: Final = 1
@@ -97,6 +98,7 @@ def broker(
     passwords = {} if users is None else properties.load(users)
     check_users(f"--users {users}", passwords)
     _allow_many_connections()
+    keep_freed_memory()
     topics = parse_topics(topic or [])
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
