@@ -1,3 +1,5 @@
+"""What the broker asks of the C library, in a process of its own."""
+
 import subprocess
 import sys
 
