@@ -15,6 +15,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import KafkaException, TimeoutException
+from chaffinch.producer.core import events
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
 
 Make = Callable[..., Producer]
@@ -289,7 +290,9 @@ def test_a_batch_that_cannot_be_encoded_takes_nobody_along_unheard(
     producer.partitions_for("orders")
     monkeypatch.setattr(producer._sender.core.accumulator, "encode_rows", no_memory)
     with producer._sender.lock:
+        flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))  # Done, and to be told in the same round.
         futures = [producer.send("orders", b"v", partition=partition) for partition in (0, 1)]
+    flushed.result(LATEST_S)
     for future in futures:
         with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
             future.result(LATEST_S)

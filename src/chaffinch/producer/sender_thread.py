@@ -111,18 +111,22 @@ class SenderThread(ClientThread):
             heard = list(self._network.poll(0 if self._outbox else wait_ms))
 
     def _handle(self, heard: list[Any]) -> list[Effect]:
-        """Let the core have its turn. Full batches are encoded before it and without the lock, which callers need for `send`."""
-        accumulator = self.core.accumulator
-        while True:
-            with self.changed:
-                if not (full := accumulator.full_heads()):
-                    effects, self._outbox = self._outbox, []
-                    effects += self.core.handle_all(heard, self._clock.now_ms())
-                    if any(isinstance(effect, WakeCallers) for effect in effects):
-                        self.changed.notify_all()
-                    return effects
-            for batch in full:
-                accumulator.encode_ahead(batch)
+        """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
+        with self.changed:
+            full = self.core.sending.full_head(self._clock.now_ms())
+            if full is None:
+                return self._advance(heard)
+        self.core.accumulator.encode_ahead(full)
+        with self.changed:
+            return self._advance(heard)
+
+    def _advance(self, heard: list[Any]) -> list[Effect]:
+        # The core may raise. What is in the outbox then stays there, to be told.
+        effects = self.core.handle_all(heard, self._clock.now_ms())
+        effects, self._outbox = [*self._outbox, *effects], []
+        if any(isinstance(effect, WakeCallers) for effect in effects):
+            self.changed.notify_all()
+        return effects
 
     def _last_calls(self) -> list[events.Event]:
         """What close would ask for, of a producer that nobody can close any more."""

@@ -120,11 +120,12 @@ class TestAccumulator:
             return made
 
         made, other = filled(), filled()
-        full = made.full_heads()
-        assert [len(batch.receipts) for batch in full] == [3, 3]
-        for batch in full:
-            made.encode_ahead(batch)
-        assert made.full_heads() == []
+        for place in (ORDERS_0, ORDERS_1):
+            full = made.full_head(place)
+            assert full is not None
+            assert len(full.receipts) == 3
+            made.encode_ahead(full)
+            assert made.full_head(place) is None
         for place in (ORDERS_0, ORDERS_0, ORDERS_1, ORDERS_1):
             ahead, late = made.take(place), other.take(place)
             assert ahead is not None

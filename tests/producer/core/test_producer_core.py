@@ -342,3 +342,30 @@ def test_a_connection_that_is_refused_after_time_was_up(transactional_id: str | 
     rig.step(refused)
     assert (rig.fate("ab"), rig.core.wiring.counts["records_failed"]) == before
     assert rig.core.is_idle
+
+
+def test_a_full_batch_is_encoded_ahead_when_it_can_go() -> None:
+    rig = Rig(options={"max.in.flight.requests.per.connection": 1}, nodes=2)
+
+    def full(values: str, place: TopicPartition = ORDERS_0) -> list[str] | None:
+        if values:
+            rig.append(values, place)
+            rig.core.accumulator._queue(place).close()
+        head = rig.core.sending.full_head(rig.now_ms)
+        return None if head is None else list(head.receipts)
+
+    assert full("ab") is None, "without a producer id nothing goes"
+    rig.step(events.TimePassed())
+    rig.answer(OK)
+    assert full("cd") == ["c", "d"]
+    rig.step(events.TimePassed())
+    assert full("ef") is None, "one request is under way, and no other may be"
+    assert full("gh", ORDERS_1) == ["g", "h"], "to another broker one may go"
+    assert rig.trace == ["ab@0/0", "cd@2/0"]
+    head = rig.core.sending.full_head(rig.now_ms)
+    assert head is not None
+    rig.core.accumulator.encode_ahead(head)
+    assert full("") is None, "it is encoded"
+    rig.step(events.TimePassed())
+    assert rig.trace == ["ab@0/0", "cd@2/0", "gh@0/0"]
+    assert full("ij", TopicPartition("orders", 9)) is None, "nobody leads it"

@@ -217,10 +217,11 @@ class Accumulator:
         self._busy[batch.topic_partition] = None
         self.memory_free -= batch.memory_bytes
 
-    def full_heads(self) -> list[OpenBatch]:
-        """Full batches that go next and are not encoded: nothing joins them any more, so `encode_ahead` takes them without the lock."""
-        heads = (queue.closed[0] for topic_partition in self._busy if (queue := self._queues[topic_partition]).closed)
-        return [head for head in heads if isinstance(head, OpenBatch) and head.encoded is None]
+    def full_head(self, topic_partition: TopicPartition) -> OpenBatch | None:
+        """The partition's next batch if it is full and not encoded: nothing joins it, so `encode_ahead` takes it without the lock."""
+        queue = self._queues.get(topic_partition)
+        head = queue.closed[0] if queue is not None and queue.closed else None
+        return head if isinstance(head, OpenBatch) and head.encoded is None else None
 
     def encode_ahead(self, full: OpenBatch) -> None:
         """Encode a batch before it is taken. Who takes it meanwhile does the same work, and gets the same bytes."""

@@ -8,7 +8,7 @@ from uuid import UUID
 from chaffinch.client.addresses import Address
 from chaffinch.errors import TransactionAbortableException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.accumulator import Accumulator, OpenBatch
 from chaffinch.producer.core.effects import Effect, SendRequest
 from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.identity import IdentityKeeper
@@ -65,6 +65,25 @@ class Sending:
             candidates = [tp for tp in candidates if self._send_one(tp, now_ms, open_requests, hurries=hurries)]
         for sent in open_requests.values():
             self._emit(sent)
+
+    def full_head(self, now_ms: int) -> OpenBatch | None:
+        """A full batch that can go now and is not encoded yet; of several the first."""
+        if self._identity.is_missing:
+            return None
+        for topic_partition in self._accumulator.partitions():
+            full = self._accumulator.full_head(topic_partition)
+            if full is not None and self._has_room(topic_partition, now_ms):
+                return full
+        return None
+
+    def _has_room(self, topic_partition: TopicPartition, now_ms: int) -> bool:
+        """Whether a new batch of the partition may go now."""
+        address = self._wiring.cluster.leader_address(topic_partition)
+        if address is None or self._requests[address] >= self._wiring.requests_per_node_max:
+            return False
+        queue = self._queues.get(topic_partition)
+        is_next = queue is None or (not queue.retries and not queue.returned and queue.wants_batch(now_ms, self._identity.current))
+        return is_next and self._wiring.attempts.may_try(address, now_ms)
 
     def _send_one(self, topic_partition: TopicPartition, now_ms: int, open_requests: dict[Address, ProduceSent], *, hurries: bool) -> bool:
         queue = self._queues.of(topic_partition)
