@@ -287,7 +287,7 @@ def test_a_batch_that_cannot_be_encoded_takes_nobody_along_unheard(
         raise MemoryError("no memory")
 
     producer = producer_of(broker, compression_type="zstd", linger_ms=0)
-    producer.partitions_for("orders")
+    producer.send("orders", b"first").result(LATEST_S)
     monkeypatch.setattr(producer._sender.core.accumulator, "encode_rows", no_memory)
     with producer._sender.lock:
         flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))  # Done, and to be told in the same round.
