@@ -10,7 +10,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, BrokerConnection, Connected, Disconnected, Failed, Written
 from chaffinch.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse
-from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from chaffinch.protocol.server_connection import ServerConnection
 from tests.client.scripted_server import ScriptedServer
 
@@ -163,7 +163,7 @@ def test_before_the_negotiation_nothing_was_sent() -> None:
     wire.to_server()
     failed, _ = wire.connection.lost("refused", now_ms=2000)
     assert isinstance(failed, Failed)
-    assert (failed.was_sent, failed.is_timeout) == (False, True)
+    assert (failed.was_sent, failed.is_timeout, failed.version) == (False, True, None)
 
 
 def test_a_request_that_cannot_be_said_fails_alone() -> None:
@@ -192,3 +192,17 @@ def test_versions_can_be_limited() -> None:
     wire.connection.send(produce(-1), "a", 0, version_max=11)
     wire.to_server()
     assert wire.requests[0].version == 11
+
+
+@pytest.mark.parametrize(("version_max", "version"), [(11, 11), (13, 13), (None, 11)])
+def test_the_outcome_says_in_which_version_a_request_went_out(version_max: int | None, version: int) -> None:
+    wire = Wire()
+    wire.open()
+    for token in ("answered", "lost"):
+        wire.connection.send(produce(-1), token, 0, version_max=version_max)
+    wire.to_server()
+    wire.answer(ProduceResponse())
+    answered, lost = wire.events[-1], wire.connection.lost("gone")[0]
+    assert isinstance(answered, Answered)
+    assert isinstance(lost, Failed)
+    assert [(event.token, event.version) for event in (answered, lost)] == [("answered", version), ("lost", version)]

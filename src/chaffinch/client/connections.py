@@ -47,6 +47,8 @@ class Answered:
     token: Any  # Whatever the caller handed over with the request.
     message: Any  # One of the response classes of protocol/messages; which one follows from the request.
     numbering: Numbering = "apache"
+    version: int | None = None
+    """In which the request went out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,8 @@ class Failed:
     token: Any
     reason: str
     was_sent: bool
+    version: int | None = None
+    """In which the request went out; None: it never got so far."""
     is_timeout: bool = False
     is_unsupported: bool = False
     """The broker lives, but knows no version of this API that we speak: trying again is no use."""
@@ -100,6 +104,8 @@ class _Request:
     deadline_ms: int
     expects_answer: bool
     version_max: int | None
+    version: int | None = None
+    """In which it is written; None while it waits."""
     starts_at: int = -1
     """Where its first byte lies in the stream of bytes written; -1 while it waits."""
     ends_at: int = -1
@@ -184,7 +190,8 @@ class BrokerConnection:
 
     def _encode(self, request: _Request) -> list[ConnectionEvent]:
         try:
-            correlation_id, buffers = self._protocol.encode_request(request.message, self._version(request))
+            request.version = self._version(request)
+            correlation_id, buffers = self._protocol.encode_request(request.message, request.version)
         except (UnencodableMessage, UnsupportedVersionException) as error:
             return [Failed(address=self.address, token=request.token, reason=str(error), was_sent=False, is_unsupported=True)]
         request.starts_at = self._queued_bytes
@@ -199,11 +206,11 @@ class BrokerConnection:
             self._unanswered.append(request)
         return []
 
-    def _version(self, request: _Request) -> int | None:
-        versions = self._protocol.versions
+    def _version(self, request: _Request) -> int:
+        versions, api = self._protocol.versions, api_of(request.message)
         if request.version_max is None or versions is None:
-            return None
-        return versions.choose(api_of(request.message), request.version_max)
+            return self._protocol.version_of(api)
+        return versions.choose(api, request.version_max)
 
     def buffers(self) -> list[memoryview]:
         """The next bytes to write, in order; tell `written` how many of them were."""
@@ -246,7 +253,15 @@ class BrokerConnection:
                 self._go_on_with_login(response.message, now_ms, events)
             else:
                 self._was_answered = True
-                events.append(Answered(address=self.address, token=request.token, message=response.message, numbering=self.numbering))
+                events.append(
+                    Answered(
+                        address=self.address,
+                        token=request.token,
+                        message=response.message,
+                        numbering=self.numbering,
+                        version=response.version,
+                    )
+                )
         return events
 
     def _negotiate(self, answer: Message, now_ms: int, events: list[ConnectionEvent]) -> None:
@@ -315,6 +330,7 @@ class BrokerConnection:
                 token=request.token,
                 reason=reason,
                 was_sent=0 <= request.starts_at < self._sent_bytes,
+                version=request.version,
                 is_timeout=now_ms is not None and request.deadline_ms <= now_ms,
                 error=error,
             )

@@ -64,6 +64,8 @@ ORDERS_1 = TopicPartition("orders", 1)
 PORT = 9092
 BROKER = Address("127.0.0.1", PORT)
 PRODUCER_ID = 4711
+VERSION_BY_NAME = 11
+"""Of Produce, while nothing else is asked for."""
 KEYLESS = "_"
 """A record of this value is sent without a key."""
 
@@ -118,6 +120,8 @@ class Rig:
     throttle_time_ms: int = 0
     topic_id: UUID = ZERO_UUID
     """Of the topic as metadata tells it; ZERO_UUID: brokers know no ids."""
+    produce_version: int = VERSION_WITH_TOPIC_IDS
+    """The highest of Produce that brokers know."""
     scripted: dict[type, list[Any]] = field(default_factory=dict)
     """Answers to the next requests of a class, before the rig's own."""
 
@@ -179,24 +183,27 @@ class Rig:
         """The outcome of an open request: one answer per batch, in the order in which they were added, or one for all."""
         sent = self.open.pop(request)
         token: ProduceSent = sent.token
+        version = min(self.produce_version, VERSION_BY_NAME if sent.version_max is None else sent.version_max)
         if answers[0] in (LOST, NOT_SENT, TIMED_OUT):
             was_sent = answers[0] != NOT_SENT
-            failed = Failed(address=sent.address, token=token, reason=answers[0], was_sent=was_sent, is_timeout=answers[0] == TIMED_OUT)
-            self.step(failed)
+            is_timeout = answers[0] == TIMED_OUT
+            self.step(
+                Failed(address=sent.address, token=token, reason=answers[0], was_sent=was_sent, version=version, is_timeout=is_timeout)
+            )
             return
         listed = [a for a in answers if isinstance(a, Answer)]
         if len(listed) == 1:
             listed *= len(token.batches)
         parts: dict[str, TopicProduceResponse] = {}
         for place, answer in zip(token.batches, listed, strict=True):
-            known = {"name": place.topic} if sent.version_max != VERSION_WITH_TOPIC_IDS else {"topic_id": token.topic_ids[place.topic]}
+            known = {"name": place.topic} if version < VERSION_WITH_TOPIC_IDS else {"topic_id": token.topic_ids[place.topic]}
             topic = parts.setdefault(place.topic, TopicProduceResponse(**known))
             topic.partition_responses.append(_part(place, answer))
         response = ProduceResponse(responses=list(parts.values()))
         for node in self.told_nodes:
             response.node_endpoints.append(NodeEndpoint(node_id=node, host=BROKER.host, port=PORT + node - 1))
         response.throttle_time_ms = self.throttle_time_ms
-        self.step(Answered(address=sent.address, token=token, message=response, numbering=listed[0].numbering))
+        self.step(Answered(address=sent.address, token=token, message=response, numbering=listed[0].numbering, version=version))
 
     def lead(self, partition: int, node: int) -> None:
         """From now on another node leads the partition; nobody has been told yet."""

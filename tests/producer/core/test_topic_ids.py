@@ -90,6 +90,30 @@ def test_a_lost_answer_of_the_old_one_goes_again_to_the_new_one() -> None:
     assert rig.fate("ab") == ["0", "1"]
 
 
+@pytest.mark.parametrize(
+    ("produce_version", "again"),
+    [(12, ["cd@3/0", "b@0/1"]), (13, ["b@0/1", "cd@1/1"])],
+    ids=["by name", "by id"],
+)
+@pytest.mark.parametrize("outcome", [LOST, Answer(codes.REQUEST_TIMED_OUT)], ids=["no answer", "written perhaps"])
+def test_what_may_be_in_the_new_one_keeps_its_number(outcome: Answer | str, produce_version: int, again: list[str]) -> None:
+    """A request by name may have reached the topic made anew before we heard of it; under another number it would be stored twice."""
+    rig = Rig(topic_id=OLD, produce_version=produce_version)
+    rig.sleep(15_000)  # Since metadata was last asked for.
+    rig.send("z")
+    rig.answer(OK)
+    rig.send("ab")
+    rig.send("cd")
+    rig.answer(Answer(codes.INVALID_RECORD, culprits=[0]))
+    rig.topic_id = NEW
+    rig.step(events.TopicWanted(topic="orders", is_stale=True))
+    rig.answer(outcome)
+    rig.sleep(1_000)
+    for _ in again:
+        rig.answer(OK)
+    assert rig.trace == ["z@0/0", "ab@1/0", "cd@3/0", *again]
+
+
 def test_a_partition_that_the_new_one_has_not_expires_and_the_others_go_on() -> None:
     rig = Rig(options={"delivery.timeout.ms": 30_000, "request.timeout.ms": 10_000}, topic_id=OLD)
     rig.send("a", ORDERS_0)

@@ -75,6 +75,10 @@ class ProducerBatch:
     retry_at_ms: int = 0
     sent_to: tuple[Address, UUID] | None = None
     """The leader and the topic to which it went last: when there is another one now, it need not wait."""
+    went_by_name: bool = False
+    """A broker may have had it in a request that named its topic and told no id: it may be in any topic of that name."""
+    is_elsewhere: bool = False
+    """Since it was last sent its topic was deleted and made anew."""
     is_done: bool = False
     """Its records have their outcome; it only occupies its sequence numbers until the answer is in."""
     _keys: tuple[Rows, ByteColumn] | None = None
@@ -138,7 +142,8 @@ class ProducerBatch:
 
     def lose_number(self) -> None:
         """It is surely not stored, and will be numbered anew."""
-        self.identity, self.base_sequence, self.possibly_stored = NO_PRODUCER, NO_SEQUENCE, False
+        self.identity, self.base_sequence = NO_PRODUCER, NO_SEQUENCE
+        self.possibly_stored = self.went_by_name = self.is_elsewhere = False
 
     def _child(self, rows: Rows, timestamps: npt.NDArray[np.int64], data: bytearray, position: int) -> ProducerBatch:
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)

@@ -66,6 +66,7 @@ class Delivery:
     def answered(self, event: Answered, now_ms: int) -> None:
         """A broker answered a Produce request."""
         sent: ProduceSent = event.token
+        sent.arrived(event.version)
         cluster = self._wiring.cluster
         for node in event.message.node_endpoints:
             cluster.learn_node(node.node_id, Address(node.host, node.port))
@@ -89,6 +90,8 @@ class Delivery:
     def failed(self, event: Failed, now_ms: int) -> None:
         """A Produce request got no answer."""
         sent: ProduceSent = event.token
+        if event.was_sent:
+            sent.arrived(event.version)
         for batch in sent.batches.values():
             if event.is_unsupported or event.error is not None:  # No use to try again.
                 cause = event.error or UnsupportedVersionException(event.reason)

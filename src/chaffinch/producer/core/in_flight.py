@@ -54,7 +54,6 @@ class PartitionQueue:
 
     __slots__ = (
         "_acknowledged_ms",
-        "_elsewhere",
         "_failed_position",
         "_identity",
         "_is_idempotent",
@@ -101,8 +100,6 @@ class PartitionQueue:
         self._acknowledged_ms: int | None = None
         self._new_ordinal = 0
         """Batches numbered before it may have gone to another topic of the same name."""
-        self._elsewhere: list[ProducerBatch] = []
-        """Batches that were sent to a topic which is gone, and not yet to the one that has its name now."""
         # What follows is of the failures since numbering last began.
         self._restart_sequence: int | None = None
         self._is_used_up = False
@@ -158,8 +155,7 @@ class PartitionQueue:
                 batch.number(self._identity, self._sequence_next, self._numbered, is_transactional=self._is_transactional)
                 self._sequence_next = batch.sequence_after
                 self._numbered += 1
-        if self._elsewhere:
-            self._elsewhere = [other for other in self._elsewhere if other is not batch and not other.is_done]
+        batch.is_elsewhere = False
         self.in_flight.append(batch)
         return batch
 
@@ -204,7 +200,8 @@ class PartitionQueue:
         self._acknowledged_ms = None
         self._new_ordinal = self._numbered
         if is_topic_new and not self._is_transactional:  # Which could not change the epoch: what is under way by name may still come.
-            self._elsewhere = [*self.in_flight, *self.retries]
+            for batch in (*self.in_flight, *self.retries):
+                batch.is_elsewhere = True
             if self._failed_position is not None:
                 self._take_back(self._failed_position)
 
@@ -213,7 +210,7 @@ class PartitionQueue:
         self._remove(batch)
         batch.retry_at_ms = retry_at_ms
         insort(self.retries, batch, key=_position)
-        if self._failed_position is not None and batch in self._elsewhere:
+        if self._failed_position is not None and batch.is_elsewhere:
             self._take_back(self._failed_position)
 
     def failed(self, batch: ProducerBatch, *, is_unstored: bool = False) -> None:
@@ -261,8 +258,9 @@ class PartitionQueue:
     def _take_back(self, position: int) -> None:
         """Batches behind one that failed, which wait under numbers of no use and are surely not stored, need not be refused once more; and
         where nobody knows the producer they would not be, but taken before what came back. What may be in the topic that is gone is
-        numbered under a new epoch, and its user still told so."""
-        for other in [b for b in self.retries if b.position > position and (not b.possibly_stored or b in self._elsewhere)]:
+        numbered under a new epoch, and its user still told so. What went by name may be in the new one, and keeps its number: there it
+        is recognised, wherever it lies."""
+        for other in [b for b in self.retries if b.position > position and not (b.possibly_stored and _may_be_here(b))]:
             possibly_stored = other.possibly_stored
             self._is_used_up |= possibly_stored
             self._remove(other)
@@ -284,6 +282,11 @@ class PartitionQueue:
                     del batches[index]
                     return
         raise AssertionError(f"{batch.topic_partition}: a batch that is not under way")
+
+
+def _may_be_here(batch: ProducerBatch) -> bool:
+    """Whether the topic that has the name now may be the one to which the batch went."""
+    return batch.went_by_name or not batch.is_elsewhere
 
 
 def _lower(position: int | None, other: int) -> int:

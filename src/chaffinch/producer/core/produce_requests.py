@@ -51,6 +51,12 @@ class ProduceSent:
         self.batches[batch.topic_partition] = batch
         self.size += batch.size
 
+    def arrived(self, version: int | None) -> None:
+        """A broker may have had it, in this version; None: nobody knows in which."""
+        if version is None or version < VERSION_WITH_TOPIC_IDS:
+            for batch in self.batches.values():
+                batch.went_by_name = True
+
     def version_max(self, *, is_transactional: bool) -> int | None:
         """The highest version for this request; None: the highest that is usual."""
         if is_transactional:
