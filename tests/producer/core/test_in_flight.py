@@ -156,8 +156,8 @@ def test_a_batch_that_is_not_there_is_our_own_mistake() -> None:
 
 @pytest.mark.parametrize("is_answered_first", [True, False])
 def test_behind_what_failed_nothing_goes_first_to_a_new_topic_of_the_name(is_answered_first: bool) -> None:
-    """Under their old numbers a broker that knows nobody would take the later batches before the earlier one, which comes back. They went by
-    topic id: what went by name is another matter."""
+    """Under their old numbers a broker that knows nobody would take the later batches before the earlier one, which comes back. They went
+    by topic id: what went by name is another matter."""
     queue, waiting = queue_of(batch(0), batch(2), batch(4))
     acknowledge_one(queue)
     first, second, third = send(queue, waiting), send(queue, waiting), send(queue, waiting)
