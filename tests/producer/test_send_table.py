@@ -261,6 +261,27 @@ def test_a_table_of_many_chunks_and_pieces(broker: EmbeddedBroker) -> None:
     assert broker.read("one").column("value").to_pylist() == values
 
 
+LAYOUTS = {
+    "plain": lambda values: values,
+    "view": lambda values: values.cast(pa.string_view()),
+    "dictionary": lambda values: values.dictionary_encode(),
+    "dictionary of views": lambda values: pa.DictionaryArray.from_arrays(pa.array(range(len(values))), values.cast(pa.string_view())),
+}
+
+
+@pytest.mark.parametrize("is_reader", [False, True], ids=["sliced", "reader"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batches_are_as_few_whatever_arrow_s_layout(broker: EmbeddedBroker, layout: str, is_reader: bool) -> None:
+    """A slice of views or of a dictionary refers to the bytes of all rows; those are not taken for its own."""
+    values = LAYOUTS[layout](pa.array([f"a value of some length, number {row:020}" for row in range(50_000)]))
+    rows = pa.table({"value": values}).slice(20_000, 5_000)
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=50_000) as producer:
+        source = rows.to_reader(max_chunksize=100) if is_reader else rows
+        assert producer.send_table("one", source).result(30).written == 5_000
+        # 300 kB: six full batches, and what is left over in each piece.
+        assert 6 <= producer.metrics()["batch-send-total"] <= 14
+
+
 def test_columns_without_any_value(broker: EmbeddedBroker, producer: Producer) -> None:
     rows = pa.table({"value": [b"v"], "partition": pa.nulls(1), "topic": pa.nulls(1)})
     assert producer.send_table("one", rows).result(30).written == 1

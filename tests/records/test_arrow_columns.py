@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from chaffinch.records.arrow_columns import SCHEMA, may_refuse_values
+from chaffinch.records.arrow_columns import SCHEMA, may_refuse_values, plain_bytes
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
@@ -69,6 +69,70 @@ class TestBytes:
 
     def test_all_null(self, data_type, column):
         assert self.found(column, pa.nulls(2, data_type)) == [None, None]
+
+
+LENGTHS = (40, 0, 13, 5_000, 1, 12)
+
+
+def of_type(data_type, lengths):
+    """An array whose values are so long, None for null; a dictionary has each once."""
+    if not pa.types.is_dictionary(data_type):
+        values = [None if length is None else b"v" * length for length in lengths]
+        return pa.array([value if value is None or "binary" in str(data_type) else value.decode() for value in values], data_type)
+    distinct = sorted({length for length in lengths if length is not None}, reverse=True)
+    places = [None if length is None else distinct.index(length) for length in lengths]
+    return pa.DictionaryArray.from_arrays(pa.array(places, data_type.index_type), of_type(data_type.value_type, distinct))
+
+
+@pytest.mark.parametrize("data_type", BYTES_TYPES, ids=str)
+class TestPlainBytes:
+    """As many as the rows have themselves, wherever their bytes are and whatever other rows have."""
+
+    def check(self, data, bytes_count):
+        # Offsets, a bit per row that may be null, and what lists and structs have beside.
+        assert bytes_count <= plain_bytes(data) <= bytes_count + 24 * data.num_rows + 24
+
+    def test_a_slice(self, data_type):
+        data = table(value=of_type(data_type, LENGTHS * 100).slice(7, 3))
+        self.check(data, sum((LENGTHS * 2)[7:10]))
+        self.check(data.to_batches()[0], sum((LENGTHS * 2)[7:10]))
+
+    def test_chunks(self, data_type):
+        array = of_type(data_type, LENGTHS)
+        self.check(table(value=pa.chunked_array([array.slice(0, 2), array.slice(5), array])), 40 + 12 + sum(LENGTHS))
+
+    def test_the_same_long_value_in_many_rows(self, data_type):
+        self.check(table(value=of_type(data_type, [100_000] * 30)), 3_000_000)
+
+    @pytest.mark.parametrize("count", [0, 1, 100])
+    def test_nulls_have_none(self, data_type, count):
+        self.check(table(value=of_type(data_type, [None] * count)), 0)
+        self.check(table(value=of_type(data_type, [None, *LENGTHS, None]).slice(0, 3)), 40)
+
+    def test_headers(self, data_type):
+        values = of_type(data_type, LENGTHS)
+        entries = pa.StructArray.from_arrays([pa.array(["k"] * 6), values], ["key", "value"])
+        data = table(value=pa.nulls(3), headers=pa.ListArray.from_arrays(pa.array([0, 2, 3, 6], pa.int32()), entries))
+        self.check(data, 6 + sum(LENGTHS))
+        self.check(data.slice(0, 2), 3 + sum(LENGTHS[:3]))
+
+
+def test_what_stands_under_a_null_has_no_bytes():
+    """Lengths there may be anything."""
+    views = pa.array(["x" * 20, "y" * 30], pa.string_view())
+    _, places, data = views.buffers()
+    lengths = np.frombuffer(places, np.int32).copy()
+    lengths[4] = 2**31 - 1
+    array = pa.Array.from_buffers(pa.string_view(), 2, [pa.py_buffer(b"\x01"), pa.py_buffer(lengths), data])
+    assert array.to_pylist() == ["x" * 20, None]
+    assert 20 <= plain_bytes(table(value=array)) <= 20 + 24 * 2
+    array = pa.DictionaryArray.from_arrays(pa.array([0, 1, 1, None]), array)
+    assert 20 <= plain_bytes(table(value=array)) <= 20 + 24 * 4
+
+
+def test_fixed_size_binary_in_a_dictionary_is_counted_for_each_row():
+    array = pa.DictionaryArray.from_arrays(pa.array([0] * 50), pa.array([b"x" * 1000], pa.binary(1000)))
+    assert 50_000 <= plain_bytes(table(value=array)) <= 50_000 + 24 * 50
 
 
 def test_fixed_size_binary_sliced_with_nulls():

@@ -24,6 +24,7 @@ from chaffinch.records.arrow_columns import (
     VALUE,
     from_arrow,
     may_refuse_values,
+    plain_bytes,
     without_dictionary,
 )
 from chaffinch.records.columns import RecordColumns
@@ -75,7 +76,7 @@ class TableParts:
     @property
     def record_bytes(self) -> float:
         """What a record takes, about."""
-        return int(self._records.nbytes) / max(1, self.count) + BYTES_BESIDE_ARROW
+        return plain_bytes(self._records) / max(1, self.count) + BYTES_BESIDE_ARROW
 
     @property
     def columns(self) -> RecordColumns:
@@ -146,7 +147,7 @@ def _gathered(reader: pa.RecordBatchReader, piece_bytes: int) -> Iterator[pa.Tab
     piece, size = [], 0
     for batch in reader:
         piece.append(batch)
-        size += batch.nbytes
+        size += plain_bytes(batch)
         if size >= piece_bytes:
             yield pa.Table.from_batches(piece, reader.schema)
             piece, size = [], 0

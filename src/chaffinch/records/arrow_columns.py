@@ -44,6 +44,10 @@ _OFFSET_TYPES: dict[int, np.dtype[Any]] = {
 }
 _VIEW_KINDS = {lib.Type_BINARY_VIEW: pa.large_binary(), lib.Type_STRING_VIEW: pa.large_string()}
 _BYTES_KINDS = {*_OFFSET_TYPES, *_VIEW_KINDS, lib.Type_FIXED_SIZE_BINARY}
+_LIST_KINDS = {lib.Type_LIST, lib.Type_LARGE_LIST, lib.Type_MAP}
+_SHARING_KINDS = {*_VIEW_KINDS, *_LIST_KINDS, lib.Type_DICTIONARY, lib.Type_STRUCT}
+_OFFSET_BYTES = 4
+_VIEW_INT32S = 4
 _MS_PER_UNIT = {"s": 1000, "ms": 1}
 _UNITS_PER_MS = {"us": 1000, "ns": 1_000_000}
 _INT64_MAX = 2**63 - 1
@@ -74,6 +78,43 @@ def may_refuse_values(schema: pa.Schema) -> bool:
     timestamp = schema.field(TIMESTAMP).type if TIMESTAMP in schema.names else None
     has_coarse_times = timestamp is not None and pa.types.is_timestamp(timestamp) and timestamp.unit not in (*_UNITS_PER_MS, "ms")
     return HEADERS in schema.names or has_coarse_times
+
+
+def plain_bytes(data: pa.Table | pa.RecordBatch) -> int:
+    """Bytes that a table takes, about, if its columns have no views and no dictionaries: those stand for all rows of the table that a
+    slice was cut from, and Arrow counts them whole in `nbytes`."""
+    return sum(column.nbytes if column.type.id not in _SHARING_KINDS else _plain_bytes(column) for column in data.columns)
+
+
+def _plain_bytes(column: pa.Array | pa.ChunkedArray) -> int:
+    if isinstance(column, pa.ChunkedArray):
+        return sum(map(_plain_bytes, column.chunks))
+    count, kind = len(column), column.type.id
+    if kind in _LIST_KINDS:
+        return _plain_bytes(column.flatten()) + count * _OFFSET_BYTES
+    if kind == lib.Type_STRUCT:
+        return sum(map(_plain_bytes, column.flatten()))
+    if kind in _VIEW_KINDS:
+        return _bytes_at(column, np.arange(count)) + count * _OFFSET_BYTES
+    if kind == lib.Type_DICTIONARY and column.type.value_type.id in _BYTES_KINDS:
+        rows = column.indices.drop_null().to_numpy().astype(np.int64, copy=False)
+        return _bytes_at(column.dictionary, rows) + count * _OFFSET_BYTES
+    return int(column.nbytes)
+
+
+def _bytes_at(array: pa.Array, rows: Int64s) -> int:
+    """How long the values in these rows are together; of a large dictionary no more is looked at than that."""
+    valid, kind = _validity(array), array.type.id
+    rows = rows if valid is None else rows[valid[rows] == 1]
+    if not len(rows):
+        return 0
+    if kind == lib.Type_FIXED_SIZE_BINARY:
+        return len(rows) * int(array.type.byte_width)
+    rows = rows + array.offset
+    if kind in _VIEW_KINDS:  # A view begins with its length.
+        return int(np.frombuffer(array.buffers()[1], np.int32)[::_VIEW_INT32S][rows].sum(dtype=np.int64))
+    offsets = np.frombuffer(array.buffers()[1], _OFFSET_TYPES[kind])
+    return int((offsets[rows + 1] - offsets[rows]).sum(dtype=np.int64))
 
 
 def _from_batch(batch: pa.RecordBatch, timestamp_default_ms: int, first_row: int) -> RecordColumns:
