@@ -186,7 +186,28 @@ class TestBound:
     def test_a_first_guess_that_was_too_small_is_made_good(self, codec):
         """The whole ratio is far above the guess of 16 times the input, and above the least guess of 64 KiB."""
         data = bytes(3 * MIB)
-        assert bytes(decompress(codec, compress(codec, data), 4 * MIB)) == data
+        # A frame of zstd in one go says how much it holds: nothing is guessed then.
+        payload = streamed(data) if codec is Compression.ZSTD else compress(codec, data)
+        assert max(16 * len(payload), 64 * 1024) < len(data)
+        assert zstd_frames.content_size(payload) is None
+        assert bytes(decompress(codec, payload, 4 * MIB)) == data
+
+    @pytest.mark.parametrize("holds_more", ["one byte more than it claims", "a frame that follows"])
+    def test_a_claim_that_was_too_small_is_made_good(self, holds_more):
+        data = bytes(3 * MIB)
+        if holds_more == "a frame that follows":
+            payload = bytes(compress(Compression.ZSTD, data[:10])) + bytes(compress(Compression.ZSTD, data[10:]))
+        else:
+            payload = claiming(len(data) - 1, bytes(compress(Compression.ZSTD, data)))
+        claimed = zstd_frames.content_size(payload)
+        assert claimed is not None
+        assert claimed < len(data)
+        assert bytes(decompress(Compression.ZSTD, payload, 4 * MIB)) == data
+
+    def test_a_claim_far_below_the_content_is_refused(self):
+        payload = claiming(100, bytes(compress(Compression.ZSTD, bytes(3 * MIB))))
+        with pytest.raises(PayloadUnreadable):
+            decompress(Compression.ZSTD, payload, 4 * MIB)
 
     @pytest.mark.parametrize("codec", REAL_CODECS)
     def test_a_bomb_costs_one_buffer_of_the_limit(self, codec):
@@ -265,6 +286,13 @@ def streamed(data: bytes) -> bytes:
     compressor = cramjam.zstd.Compressor()
     compressor.compress(data)
     return bytes(compressor.finish())
+
+
+def claiming(size: int, frame: bytes) -> bytes:
+    """A frame with a field of four bytes for its size, after magic number, descriptor and window, which says this one instead."""
+    patched = frame[:6] + struct.pack("<I", size) + frame[10:]
+    assert zstd_frames.content_size(patched) == size
+    return patched
 
 
 class TestZstdContentSize:
