@@ -20,8 +20,8 @@ HANDLER_EVERY: Final = 3
 REMAKE_EVERY: Final = 4
 SHORTEN_EVERY: Final = 3
 """One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set, producers
-with exception handlers, a topic that is deleted and made again, logs that
-lose their oldest records. By the seed and not by the dice: the others stay what they are."""
+with exception handlers, a topic that is deleted and made again, logs that lose their oldest records. By the seed and not by the dice: the
+others stay what they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
