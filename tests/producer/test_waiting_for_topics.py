@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +31,22 @@ def impatient(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture)
 def said(caplog: pytest.LogCaptureFixture) -> str:
     (line,) = [record.getMessage() for record in caplog.records if record.name == "chaffinch.producer"]
     return line
+
+
+@contextmanager
+def once_it_is_said(act: Callable[[], object]) -> Iterator[None]:
+    """Act in the thread that says what it waits for, while it says so."""
+    logger = logging.getLogger("chaffinch.producer")
+
+    def hear(record: logging.LogRecord) -> bool:
+        act()
+        return True
+
+    logger.addFilter(hear)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hear)
 
 
 def sent(producer: Producer, topic: str, partition: int | None, *, is_table: bool) -> Any:
@@ -71,10 +89,11 @@ def test_the_option_that_ends_it_first_is_named(producer_of: Make, strict_broker
 
 
 def test_a_broker_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
-    with EmbeddedBroker() as gone:
-        address = gone.bootstrap_servers
-    with Producer(bootstrap_servers=address, max_block_ms=BLOCK_MS, retry_unknown_topic_partition_ms=0) as producer:
-        assert isinstance(sent(producer, "orders", None, is_table=False), TimeoutException)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # Nobody listens there, and nobody else gets the port.
+        address = "{}:{}".format(*taken.getsockname())
+        with Producer(bootstrap_servers=address, max_block_ms=BLOCK_MS, retry_unknown_topic_partition_ms=0) as producer:
+            assert isinstance(sent(producer, "orders", None, is_table=False), TimeoutException)
     assert f"no broker reachable at {address}" in said(caplog)
     assert said(caplog).endswith(f"still asking, for up to {BLOCK_MS} ms (max.block.ms)")
 
@@ -126,18 +145,41 @@ def test_topics_of_a_table_are_waited_for_together(
     assert None not in dict(since).values()
 
 
-@pytest.mark.parametrize(
+CALLS = pytest.mark.parametrize(
     ("call", "arguments"),
     [("send", ("ordres", b"v")), ("send_table", ("ordres", pa.table({"value": [b"v"]}))), ("partitions_for", ("ordres",))],
 )
+
+
+@CALLS
 def test_a_close_meanwhile_names_the_call_that_waits(
-    producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, call: str, arguments: tuple[Any, ...]
+    producer_of: Make, strict_broker: EmbeddedBroker, call: str, arguments: tuple[Any, ...]
 ) -> None:
     is_waiting = threading.Event()
-    caplog.handler.addFilter(lambda record: is_waiting.set() or True)
-    with producer_of(strict_broker, max_block_ms=60_000) as producer, ThreadPoolExecutor(1) as other:
+    with (
+        producer_of(strict_broker, max_block_ms=60_000) as producer,
+        once_it_is_said(is_waiting.set),
+        ThreadPoolExecutor(1) as other,
+    ):
         waiting = other.submit(getattr(producer, call), *arguments)
         assert is_waiting.wait(10), "no line says that it waits"
         producer.close()
         with pytest.raises(IllegalStateException, match=rf"^{call}\(\) after close\(\)"):
             waiting.result(10)
+
+
+@CALLS
+def test_a_close_while_it_is_said_is_not_missed(
+    producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, call: str, arguments: tuple[Any, ...]
+) -> None:
+    """Who is woken up then does not wait yet, and nobody will wake it up again."""
+    producer = producer_of(strict_broker, max_block_ms=60_000)
+    door, wait = producer._door, producer._door.lock.wait
+
+    def wait_for_somebody(timeout: float | None = None) -> bool:
+        assert not door.is_closed, "waits although nobody is left to wake it up"
+        return wait(timeout)
+
+    monkeypatch.setattr(door.lock, "wait", wait_for_somebody)
+    with once_it_is_said(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\) after close\(\)"):
+        getattr(producer, call)(*arguments)

@@ -170,8 +170,14 @@ class Door:
     def _look_for(self, search: _Search) -> KafkaException | _StillLooking | None:
         """Wait for a topic until it is there, or it is no use, or a new answer says that nobody knows it, or that is to be said."""
         topic, partition, started_ms, answered = search.topic, search.partition, search.started_ms, search.answered
-        cluster = self.core.wiring.cluster
+        cluster, has_waited = self.core.wiring.cluster, False
         while True:
+            # Before the first wait, too: nobody will be woken up for what happened since the lock was held last.
+            refusal = self.refusal(search.call)
+            if refusal is not None:
+                return refusal
+            if has_waited:
+                self._sender.submit(events.TopicWanted(topic=topic, is_stale=partition is not None))
             count = cluster.partition_count(topic)
             if count is not None and (partition is None or partition < count):
                 return None
@@ -190,15 +196,12 @@ class Door:
                 return _STILL_LOOKING
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
             self.lock.wait(((limit_ms if search.is_said else min(limit_ms, SILENT_MS)) - waited_ms) / 1000)
-            refusal = self.refusal(search.call)
-            if refusal is not None:
-                return refusal
-            self._sender.submit(events.TopicWanted(topic=topic, is_stale=partition is not None))
+            has_waited = True
 
     def wait_for_memory(self, size: int, call: str = "send") -> KafkaException | None:
         """Wait until `size` bytes are free, on behalf of `call`.
 
-        The one method that is called with the lock held, once: it lets it go while it waits."""
+        The one method that is called with the lock held, once, since nothing refused the record: it lets it go while it waits."""
         started_ms = self.clock.now_ms()
         self.core.callers.for_memory += 1
         self._sender.wakeup()
