@@ -133,6 +133,29 @@ class TestDropped:
         thread.join(LATEST_S)
         assert [(args.exc_type, args.thread) for args in told] == [(ResourceWarning, thread)]
 
+    @pytest.mark.parametrize(("whose", "name"), [(threading, "excepthook"), (Producer, "__repr__")])
+    def test_a_warning_that_cannot_be_given_ends_nothing(
+        self,
+        producer_of: Make,
+        broker: EmbeddedBroker,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        whose: object,
+        name: str,
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise RuntimeError(f"{name} cannot")
+
+        producer = producer_of(broker, linger_ms=60_000, client_id="dropped")
+        thread, future = thread_of(producer), producer.send("orders", b"v", partition=0)
+        monkeypatch.setattr(whose, name, fail)
+        del producer
+        assert future.result(LATEST_S).offset == 0
+        thread.join(LATEST_S)
+        assert not thread.is_alive()
+        assert "nobody could be warned that the producer was not closed" in caplog.text
+        assert f"{name} cannot" in caplog.text
+
     def test_one_that_was_closed_says_nothing(self, producer_of: Make, broker: EmbeddedBroker, recwarn: pytest.WarningsRecorder) -> None:
         producer = producer_of(broker)
         producer.close()

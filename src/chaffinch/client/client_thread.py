@@ -61,13 +61,16 @@ class ClientThread:
         self._network.wakeup()
 
     def warn_of_unclosed(self) -> None:
-        """Give the ResourceWarning, with no lock held, and let the client go."""
+        """Give the ResourceWarning, with no lock held, and let the client go. Whatever goes wrong is logged, and the thread goes on."""
         client, self._unclosed = self._unclosed, None
-        text = f"{client!r} was not closed: close it, or use it in a with statement"
         try:
-            warnings.warn(text, ResourceWarning, stacklevel=1, source=client)
-        except Exception:  # A filter made an error of it: it is told like any that nobody can catch, and the thread goes on.
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._thread)))
+            text = f"{client!r} was not closed: close it, or use it in a with statement"
+            try:
+                warnings.warn(text, ResourceWarning, stacklevel=1, source=client)
+            except Exception:  # A filter made an error of it: it is told like any that nobody can catch.
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._thread)))
+        except BaseException:  # Of a hook of the application, say: what was accepted must not be lost for it.
+            self._log.exception("nobody could be warned that the %s was not closed", self._kind)
 
     def _run(self) -> None:
         try:
