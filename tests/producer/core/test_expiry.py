@@ -76,6 +76,8 @@ MOVED = Answer(codes.NOT_LEADER_OR_FOLLOWER, message="it moved")
         (2, [MOVED] * 3, "it moved; sent 3 times, and retries=2 allows no more", {}),
         (1, [MOVED, LOST], "connection lost after the request was sent; sent 2 times, and retries=1 allows no more", {}),
         (1, [MOVED, MOVED], "to be aborted: it moved; sent 2 times, and retries=1 allows no more", {"transactional.id": "t"}),
+        (1, [LOST, NOT_SENT, LOST], "after the request was sent; sent 2 times, and retries=1 allows no more", {}),
+        (0, [NOT_SENT, MOVED], "it moved; sent once, and retries=0 allows no more", {"enable.idempotence": False}),
         (1, [LOST, LOST], "after the request was sent; sent 2 times, and retries=1 allows no more", {"transactional.id": "t"}),
     ],
 )

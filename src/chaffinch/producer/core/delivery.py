@@ -106,7 +106,7 @@ class Delivery:
     def _lost(self, batch: ProducerBatch, error: KafkaException, now_ms: int, *, was_sent: bool) -> None:
         """The outcome of an attempt is unknown, or it never left: go again under the old number, while there is time."""
         self._wiring.metadata.refresh()
-        may_retry = self._may_retry(batch, now_ms)
+        may_retry = self._may_retry(batch, now_ms, was_sent=was_sent)
         batch.possibly_stored |= was_sent
         batch.attempts += was_sent
         batch.last_error = error
@@ -173,9 +173,11 @@ class Delivery:
             is_unknown_too_long=unknown_ms >= self._wiring.retry_unknown_ms,
         )
 
-    def _may_retry(self, batch: ProducerBatch, now_ms: int) -> bool:
+    def _may_retry(self, batch: ProducerBatch, now_ms: int, *, was_sent: bool = True) -> bool:
+        """After one more attempt; one that never left is none of `retries`."""
         is_open = self._transaction is None or self._transaction.state not in (State.ABORTING, State.FATAL_ERROR)
-        return is_open and batch.attempts < self._wiring.retries and now_ms < batch.created_ms + self._wiring.delivery_timeout_ms
+        is_in_time = now_ms < batch.created_ms + self._wiring.delivery_timeout_ms
+        return is_open and is_in_time and batch.attempts + was_sent <= self._wiring.retries
 
     # What becomes of a batch.
 
