@@ -2,6 +2,7 @@
 
 import threading
 from itertools import islice
+from uuid import UUID
 
 import pytest
 
@@ -28,7 +29,7 @@ from chaffinch.records.batch import encode
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.fetched import FetchedRecords
-from tests.consumer.core.rig import WALL_MS, Rig, records
+from tests.consumer.core.rig import TOPIC_ID, WALL_MS, Rig, records
 
 P0 = TopicPartition("t", 0)
 
@@ -360,8 +361,6 @@ class TestLeaderEpochs:
 
     @pytest.mark.parametrize("is_missed", [False, True], ids=["at once", "after a while without"])
     def test_a_topic_made_anew_is_begun_anew(self, is_missed):
-        from uuid import UUID
-
         rig = Rig().assign(0)
         if is_missed:
             rig.topic_id = UUID(int=0)
@@ -374,6 +373,15 @@ class TestLeaderEpochs:
         rig.tell_metadata()
         assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
         assert "deleted and created anew" in rig.reports[-1]
+
+    def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew(self):
+        rig = Rig().assign(0)
+        for topic_id in (UUID(int=8), TOPIC_ID, UUID(int=8)):
+            rig.topic_id = topic_id
+            rig.core.watch.refresh()
+            rig.advance(1_000)
+            rig.tell_metadata()
+        assert sum("deleted and created anew" in report for report in rig.reports) == 1
 
 
 class TestCommittedPositions:

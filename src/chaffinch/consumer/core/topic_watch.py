@@ -35,7 +35,8 @@ class TopicWatch:
         self._repeats = 0
         self._not_before_ms = 0
         self._all_heard_ms: int | None = None
-        self._ids: dict[str, UUID] = {}
+        self._known_ids: dict[str, set[UUID]] = {}
+        """All that were heard: a broker that lags behind may tell of an older one again."""
 
     def use(self, topics: Iterable[str], *, all_topics: bool = False) -> None:
         """These topics, and perhaps all there are, are of interest from now on."""
@@ -116,12 +117,14 @@ class TopicWatch:
         return [topic.name for topic in response.topics if topic.name is not None and self._is_another(topic.name)]
 
     def _is_another(self, topic: str) -> bool:
-        """Whether it is another one than the last that was heard of, however long there was none in between."""
+        """Whether it is another one than all that were heard of, however long there was none in between."""
         found = self._wiring.cluster.topic_id(topic) or ZERO_UUID
         if found == ZERO_UUID:
             return False
-        was, self._ids[topic] = self._ids.get(topic, found), found
-        return was != found
+        known = self._known_ids.setdefault(topic, set())
+        is_another = bool(known) and found not in known
+        known.add(found)
+        return is_another
 
     def unanswered(self, error: KafkaException, now_ms: int) -> None:
         """No answer: another broker is asked as soon as one may be tried."""
