@@ -23,6 +23,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from chaffinch.errors import IllegalStateException
 from chaffinch.producer.core.batches import Receipts, Rows
+from chaffinch.producer.records import RecordMetadata
 
 T = TypeVar("T")
 
@@ -39,7 +40,7 @@ class Completer(Protocol):
 
 log = logging.getLogger("chaffinch.producer")
 
-Callback = Callable[[Any, BaseException | None], object]
+Callback = Callable[[RecordMetadata | None, BaseException | None], object]
 NO_CALLBACKS: Final[Mapping[int, Callback]] = {}
 
 # Guards the moment in which a future's parts come into being against the moment in which it is completed.

@@ -9,10 +9,8 @@ import numpy as np
 
 from chaffinch.producer.core.batches import ProducerBatch, Receipts
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
-from chaffinch.producer.futures import RecordFuture, call, complete_all, complete_batch
+from chaffinch.producer.futures import Callback, RecordFuture, call, complete_all, complete_batch
 from chaffinch.producer.records import ProducerRecord, RecordMetadata
-
-Callback = Callable[[RecordMetadata | None, BaseException | None], object]
 
 
 def settle(future: RecordFuture[RecordMetadata], callback: Callback | None, metadata: RecordMetadata | None, error: Any = None) -> None:

@@ -27,10 +27,10 @@ from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, record_siz
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.door import Door
-from chaffinch.producer.futures import RecordFuture
+from chaffinch.producer.futures import Callback, RecordFuture
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.metrics import METRICS
-from chaffinch.producer.outcomes import Callback, settle
+from chaffinch.producer.outcomes import settle
 from chaffinch.producer.records import GroupMetadata, Headers, ProducerRecord, RecordMetadata
 from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
 from chaffinch.runtime.clock import SystemClock
