@@ -61,10 +61,10 @@ def test_of_a_partition_that_is_not_there(began_ms):
         (None, "topic 'nowhere' is not there: misspelt, not created yet, .*: create it"),
     ],
 )
-def test_what_is_not_there_is_said_as_everywhere(topic, consumer_of, place, says):
-    with EmbeddedBroker(topics={topic: {"partitions": 1}}, config={"auto.create.topics.enable": False}) as broker:
+def test_what_is_not_there_is_said_as_everywhere(name, consumer_of, place, says):
+    with EmbeddedBroker(topics={name: {"partitions": 1}}, config={"auto.create.topics.enable": False}) as broker:
         consumer = consumer_of(broker)
-        absent = TopicPartition("nowhere", 0) if place is None else TopicPartition(topic, place)
+        absent = TopicPartition("nowhere", 0) if place is None else TopicPartition(name, place)
         consumer.assign([absent])
         with pytest.raises(errors.UnknownTopicOrPartitionException, match=says):
             consumer.commit({absent: 1}, timeout=LIMIT_S)

@@ -227,6 +227,19 @@ class TestFaults:
         assert "NOT_ENOUGH_REPLICAS_AFTER_APPEND" in str(error.__cause__)
 
 
+@pytest.fixture
+def impatient_of(producer_of: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes a producer that knows a topic, and from then on waits for nothing: no test depends on how fast it came to know it."""
+
+    def make(broker: EmbeddedBroker, topic: str) -> Producer:
+        producer = producer_of(broker)
+        producer.partitions_for(topic)
+        monkeypatch.setattr(producer._door, "_block_ms", 1)
+        return producer
+
+    return make
+
+
 class TestClearErrors:
     def test_nobody_listens(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -248,13 +261,13 @@ class TestClearErrors:
         assert f"no broker reachable at 127.0.0.1:{port} (no answer yet)" in str(error)
         assert error.__cause__ is None
 
-    def test_a_topic_with_one_partition(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, max_block_ms=100) as producer:
+    def test_a_topic_with_one_partition(self, impatient_of: Make, broker: EmbeddedBroker) -> None:
+        with impatient_of(broker, "latest") as producer:
             error = producer.send("latest", b"v", key=b"k", partition=1).exception(10)
         assert "topic 'latest' has 1 partition, there is no partition 1; waited for" in str(error)
 
-    def test_unknown_topic(self, producer_of: Make, strict_broker: EmbeddedBroker) -> None:
-        with producer_of(strict_broker, max_block_ms=100) as producer:
+    def test_unknown_topic(self, impatient_of: Make, strict_broker: EmbeddedBroker) -> None:
+        with impatient_of(strict_broker, "orders") as producer:
             error = producer.send("ordres", b"v").exception(10)
             with pytest.raises(TimeoutException):
                 producer.partitions_for("ordres")
@@ -268,8 +281,8 @@ class TestClearErrors:
             strict_broker.create_topic("new", 1)
             assert sent.result(10).result(10).offset == 0
 
-    def test_partition_beyond_the_topics(self, producer_of: Make, strict_broker: EmbeddedBroker) -> None:
-        with producer_of(strict_broker, max_block_ms=100) as producer:
+    def test_partition_beyond_the_topics(self, impatient_of: Make, strict_broker: EmbeddedBroker) -> None:
+        with impatient_of(strict_broker, "orders") as producer:
             error = producer.send("orders", b"v", partition=3).exception(10)
         assert "has 3 partitions, there is no partition 3" in str(error)
 
