@@ -83,7 +83,9 @@ def may_refuse_values(schema: pa.Schema) -> bool:
 def plain_bytes(data: pa.Table | pa.RecordBatch) -> int:
     """Bytes that a table takes, about, if its columns have no views and no dictionaries: those stand for all rows of the table that a
     slice was cut from, and Arrow counts them whole in `nbytes`."""
-    return sum(column.nbytes if column.type.id not in _SHARING_KINDS else _plain_bytes(column) for column in data.columns)
+    if _SHARING_KINDS.isdisjoint([kind.id for kind in data.schema.types]):
+        return int(data.nbytes)
+    return sum(map(_plain_bytes, data.columns))
 
 
 def _plain_bytes(column: pa.Array | pa.ChunkedArray) -> int:
