@@ -46,7 +46,7 @@ Find = Callable[[bool, Found], None]
 class Version2Connection(BrokerConnection):
     """Speaks versions beyond those that our client uses of itself."""
 
-    def _version(self, request: Any) -> int | None:
+    def _version(self, request: Any) -> int:
         return VERSIONS.get(type(request.message)) or super()._version(request)
 
 
