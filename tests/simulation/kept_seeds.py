@@ -35,6 +35,7 @@ OVERTAKEN: dict[str, Any] = {
     "deeds": Deeds(client_death_ms=1_500, node_stop_ms=700),
 }
 REMADE_ROUGHLY: dict[str, Any] = {**REMADE, "in_flight_max": 5, "bad_share": 0.2}
+REMADE_BY_NAME: dict[str, Any] = {**REMADE_ROUGHLY, "takes_topic_ids": False}
 
 KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("answers to an attempt given up are told from those of the next", 0, {**QUERY, "faults": LOSSY, "deeds": Deeds()}),
@@ -62,6 +63,7 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("late attempts are kept out by a new epoch", 121, OVERTAKEN),
     ("nothing overtakes what came back in a new topic of the name", 6, REMADE_ROUGHLY),
     ("nothing overtakes what came back in a new topic of the name", 67, REMADE_ROUGHLY),
+    ("nothing is stored twice in a new topic of the name", 45, REMADE_BY_NAME),
     ("what the producers were outlives their records", 315, {"reader_count": 2}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

@@ -15,12 +15,13 @@ from chaffinch.consumer.core.options import LATEST
 from chaffinch.producer.core import culprits
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.in_flight import PartitionQueue
+from chaffinch.producer.core.produce_requests import ProduceSent
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.storage import log_state
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from chaffinch.storage.snapshot import SnapshotFiles
-from tests.simulation.kept_seeds import REMADE_ROUGHLY
+from tests.simulation.kept_seeds import REMADE_BY_NAME, REMADE_ROUGHLY
 from tests.simulation.mutation import REMADE, SHORTENED, Mutation, Patch, find
 
 
@@ -93,6 +94,11 @@ def keeps_numbers_of_gone_topics(patch: Patch) -> None:
     patch.setattr(PartitionQueue, "broker_is_new", lambda self, **_: is_new(self))
 
 
+def takes_names_for_ids(patch: Patch) -> None:
+    """Once real: what went by name, and into the new topic, is sent there once more under another number."""
+    patch.setattr(ProduceSent, "arrived", lambda *_: None)
+
+
 def reads_on_in_new_topics(patch: Patch) -> None:
     """A consumer goes on in the next topic of a name where it was in the one before."""
     patch.setattr(OffsetLookups, "topic_renewed", lambda *_: None)
@@ -123,6 +129,13 @@ MUTATIONS = [
         knobs=REMADE_ROUGHLY,
         says=("which was sent later",),
         first=6,
+    ),
+    Mutation(
+        name="once real: what is sent by name is thought to be in the topic that is gone",
+        breaks=takes_names_for_ids,
+        knobs=REMADE_BY_NAME,
+        says=("is stored 2 times",),
+        first=45,
     ),
     Mutation(
         name="positions of a topic that is gone are used in the next",

@@ -19,7 +19,8 @@ from chaffinch.broker.core.topics import Partition
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
-from chaffinch.protocol.messages.produce import ProduceResponse
+from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
@@ -40,6 +41,8 @@ TURN_MS: Final = 1
 REWRITE_BYTES: Final = 2_000
 """Journals are written anew from this size on, so that worlds see it happen."""
 WHO: Final = "broker"
+PRODUCE_BY_NAME_MAX: Final = 12
+"""The last version of Produce that names topics."""
 NOBODYS_CONNECTION: Final = 0
 """Those of clients are counted from 1."""
 
@@ -86,13 +89,16 @@ class BrokerProcess:
         is_forgetful: bool = False,
         replication: int = 1,
         lost_answer_at: int = 0,
+        takes_topic_ids: bool = True,
     ) -> None:
+        """`takes_topic_ids`: whether Produce may tell topics by their ids (KIP-516), as it may since Kafka 4.1."""
         self.disk = Disk(world)
         self.validation_first = ValidationFirst(world, validation_first_share)
         self.liar = Liar(world, lying_share)
         self._is_forgetful = is_forgetful
         self.replication = replication
         self._lost_answer_in = lost_answer_at
+        self._takes_topic_ids = takes_topic_ids
         self.core: BrokerCore | None = None
         self.absent: set[str] = set()
         """Planned topics that somebody has deleted: a start does not make them again."""
@@ -386,6 +392,8 @@ class BrokerProcess:
     def _respond(self, connection: _Connection, effect: Respond) -> None:
         message = self.validation_first.answer(connection.connection_id, effect.request, effect.message)
         message = self.liar.answer(effect.request, message)
+        if isinstance(message, ApiVersionsResponse) and not self._takes_topic_ids:
+            message.api_keys = [_by_name(row) for row in message.api_keys]
         data = joined(connection.protocol.encode_response(effect.request, message))
         if self._loses_answer(effect):
             # Between append and answer: the request is done, and nobody will hear of it.
@@ -410,3 +418,10 @@ class BrokerProcess:
     def _watch(self) -> None:
         deadline_ms = None if self.core is None else self.core.next_deadline_ms
         self._timer.set(None if deadline_ms is None else deadline_ms - self._core_ahead_ms)
+
+
+def _by_name(row: ApiVersion) -> ApiVersion:
+    """What a broker announces that takes topics by their names only."""
+    if row.api_key != ProduceRequest.API_KEY:
+        return row
+    return ApiVersion(api_key=row.api_key, min_version=row.min_version, max_version=PRODUCE_BY_NAME_MAX)

@@ -19,9 +19,10 @@ CLOCK_EVERY: Final = 7
 HANDLER_EVERY: Final = 3
 REMAKE_EVERY: Final = 4
 SHORTEN_EVERY: Final = 3
+BY_NAME_EVERY: Final = 20
 """One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set, producers
-with exception handlers, a topic that is deleted and made again, logs that lose their oldest records. By the seed and not by the dice: the
-others stay what they are."""
+with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that
+tell such a topic by its name only. By the seed and not by the dice: the others stay what they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
@@ -71,6 +72,8 @@ class Knobs:
     """How long things go wrong at least; longer while work is left, up to three times that."""
     quiet_limit_ms: int = 45_000
     """How long it may take after that until all is done: twice the longest transaction timeout, ten times what worlds take."""
+    takes_topic_ids: bool = True
+    """Whether brokers know the version of Produce that tells topics by their ids."""
     lost_answer_at: int = 0
     """The answer to a Produce that is lost for certain, counted from 1; 0: none."""
     faults: Faults = CALM
@@ -103,6 +106,7 @@ class Knobs:
             reader_count=reader_count,
             reads_committed=dice.random() < 0.7,
             transformer_count=transformer_count,
+            takes_topic_ids=world.seed % BY_NAME_EVERY != REMAKE_EVERY + 1,
             lost_answer_at=dice.randint(1, 12),
             validation_first_share=dice.choice((0.0, 0.0, 0.3)),
             lying_share=0.5 * (world.seed % LYING_EVERY == LYING_EVERY - 1),
