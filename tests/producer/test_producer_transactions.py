@@ -17,6 +17,7 @@ from chaffinch.errors import (
     InvalidTxnTimeoutException,
     ProducerFencedException,
     RecordTooLargeException,
+    Stored,
     TimeoutException,
     TransactionAbortableException,
 )
@@ -241,3 +242,15 @@ def test_what_a_callback_may_not_call_does_not_happen(producer_of: Callable[...,
     producer.send("orders", b"2")
     producer.commit_transaction()
     producer.close()
+
+
+def test_a_commit_whose_producer_is_closed_before_its_answer_may_have_happened(producer_of: Make, broker: EmbeddedBroker) -> None:
+    producer = producer_of(broker, transactional_id="t", linger_ms=60_000)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send("latest", b"v", key=b"k", on_delivery=lambda _metadata, _error: producer.close())
+    with pytest.raises(IllegalStateException) as raised:
+        producer.commit_transaction()
+    assert raised.value.stored is Stored.POSSIBLY
+    text = "the commit of transactional.id 't' may have happened, EndTxn has no answer: the producer was closed meanwhile"
+    assert raised.value.message == text

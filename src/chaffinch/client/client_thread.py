@@ -81,7 +81,7 @@ class ClientThread:
             death.__cause__ = error
             self._end(death)
         else:
-            self._end(IllegalStateException(f"the {self._kind} was closed before this was done"))
+            self._end(IllegalStateException(f"the {self._kind} was closed meanwhile"))
         finally:
             self._network.close()
             if self._unclosed is not None:

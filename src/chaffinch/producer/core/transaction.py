@@ -87,6 +87,8 @@ class TransactionManager:
         self._is_started = False
         """The coordinator may know of the transaction: a request that adds to it was sent."""
         self._is_ended = False
+        self._ends_out = 0
+        """EndTxn requests of this transaction that may have left: what they ask for may have happened."""
         self._has_late_requests = False
         """A request of an earlier transaction got no answer and may still reach the coordinator: see `_wanted`."""
         self._under_way: Step | None = None
@@ -229,7 +231,7 @@ class TransactionManager:
             return []
         self.state = moved(self.state, Move.ENDED)
         self._added.clear()
-        self._is_started, self.error, self.last_error = False, None, None
+        self._is_started, self._ends_out, self.error, self.last_error = False, 0, None, None
         return self._complete(self._end_calls)
 
     def address_of(self, step: Step) -> Address | None:
@@ -257,12 +259,14 @@ class TransactionManager:
             case Step.COMMIT_OFFSETS:
                 return who.commit_offsets(self._offsets[0].offsets, self._offsets[0].group)
             case Step.END:
+                self._ends_out += 1
                 return who.end(committed=self.state is State.COMMITTING)
 
     def unanswered(self, step: Step, error: KafkaException, wait_ms: int, now_ms: int) -> list[Effect]:
         """No answer came: look the coordinator up again and ask once more."""
         self._under_way = None
         self._has_late_requests |= step in CHANGING_STEPS and error.stored is not Stored.NO
+        self._ends_out -= step is Step.END and error.stored is Stored.NO
         self._forget_coordinator(step)
         self._later(error, now_ms + wait_ms)
         return []
@@ -324,8 +328,12 @@ class TransactionManager:
         return effects
 
     def give_up(self, error: KafkaException) -> list[Effect]:
-        """Nothing can be asked any more: every caller fails."""
-        return self._fail_fatally(error)
+        """Nothing can be asked any more: every caller fails, and who waits for a commit is told whether it may have happened."""
+        failed: list[Effect] = []
+        if self.state is State.COMMITTING:
+            told = transaction_errors.commit_given_up(self._transactional_id, error, is_asked=self._ends_out > 0)
+            failed = self._fail(self._end_calls, told)
+        return failed + self._fail_fatally(error)
 
     # Steps that are done, and those that are refused.
 

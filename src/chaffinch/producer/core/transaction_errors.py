@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from chaffinch.errors import KafkaException, TimeoutException, codes
+from chaffinch.errors import Group, KafkaException, Stored, TimeoutException, codes, group_of
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.errors_again import AnyError, with_message
+from chaffinch.producer.core.errors_again import AnyError, as_fatal, with_message
 
 # How a producer hears that the coordinator has given its id, or its epoch, to somebody else: another producer, or nobody after a time-out.
 FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})
@@ -46,3 +46,12 @@ def offsets_late(
     )
     late.__cause__ = cause
     return late
+
+
+def commit_given_up(transactional_id: str, error: KafkaException, *, is_asked: bool) -> KafkaException:
+    """A commit that nobody can go on with. `is_asked`: its EndTxn may have left, so that the broker may have committed."""
+    fate = "may have happened, EndTxn has no answer" if is_asked else "did not happen, EndTxn was not sent"
+    fatal = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
+    told = with_message(fatal, f"the commit of transactional.id {transactional_id!r} {fate}: {error.message}")
+    told.stored = Stored.POSSIBLY if is_asked else Stored.NO
+    return told
