@@ -14,11 +14,12 @@ import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import KafkaException, TimeoutException
+from chaffinch.errors import IllegalStateException, KafkaException, TimeoutException
 from chaffinch.producer.core import events
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
 
 Make = Callable[..., Producer]
+TABLE = pa.table({"value": [b"v"]})
 LATEST_S = 20
 """Nothing here takes that long unless it hangs."""
 
@@ -56,6 +57,32 @@ async def wrapped(future: Any) -> Any:
     return await asyncio.wrap_future(future)
 
 
+WAIT_S = 3
+"""For who would wait for ever, were he not stopped."""
+
+WAITS: tuple[Callable[[Future[Any]], Any], ...] = (
+    lambda future: future.result(WAIT_S),
+    lambda future: asyncio.run(asyncio.wait_for(awaited(future), WAIT_S)),
+    lambda future: asyncio.run(asyncio.wait_for(wrapped(future), WAIT_S)),
+    lambda future: concurrent.futures.wait([future], WAIT_S),
+    lambda future: list(concurrent.futures.as_completed([future], WAIT_S)),
+)
+
+
+def raised_by_waits_for(future: Future[Any]) -> list[str]:
+    """What each way to wait for it raises, by name."""
+    return [type(in_thread_of_caller(wait, future).exception()).__name__ for wait in WAITS]
+
+
+def in_thread_of_caller(call: Callable[[Future[Any]], Any], argument: Future[Any]) -> Future[Any]:
+    told: Future[Any] = Future()
+    try:
+        told.set_result(call(argument))
+    except BaseException as error:
+        told.set_exception(error)
+    return told
+
+
 def leave(*_: object) -> None:
     raise Leave
 
@@ -70,6 +97,30 @@ class TestCallbacks:
             assert [future.result(LATEST_S).offset for future in futures] == [0, 1, 2]
             assert producer.send("orders", b"v", partition=0).result(LATEST_S).offset == 3
         assert "callback" in caplog.text
+
+    def test_waiting_in_one_for_what_only_its_thread_can_bring_is_refused(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        heard: Future[Any] = Future()
+        done: Future[Any] = Future()
+        loop = asyncio.new_event_loop()
+
+        def ask(_metadata: object, _error: object) -> None:
+            try:
+                future = producer.send("orders", b"v", partition=0)
+                future.add_done_callback(done.set_result)  # Which waits for nothing.
+                elsewhere = asyncio.wrap_future(producer.send("orders", b"v", partition=0), loop=loop)  # Nor does this, in this thread.
+                heard.set_result((raised_by_waits_for(future), raised_by_waits_for(first), elsewhere))
+            except BaseException as error:
+                heard.set_exception(error)
+
+        with producer_of(broker, linger_ms=50) as producer:
+            first = producer.send("orders", b"first", partition=0)
+            first.add_done_callback(lambda future: ask(future.result(), None))
+            of_pending, of_done, elsewhere = heard.result(LATEST_S)
+            assert of_pending == ["IllegalStateException"] * len(WAITS)
+            assert of_done == ["NoneType"] * len(WAITS)
+            assert done.result(LATEST_S).result().offset == 1
+            assert loop.run_until_complete(elsewhere).offset == 2
+        loop.close()
 
     def test_the_other_futures_of_a_batch_are_told(self) -> None:
         futures: list[RecordFuture[int]] = [RecordFuture() for _ in range(3)]
@@ -207,6 +258,25 @@ class TestFork:
         assert call_in_child(lambda: producer.send("orders", b"child").result(2)) == "IllegalStateException"
         assert call_in_child(producer.close) == "NoneType"
         assert producer.send("orders", b"parent").result(LATEST_S).offset >= 0
+
+    def test_every_call_says_so_that_of_metrics_too_and_after_close(
+        self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]
+    ) -> None:
+        producer, call_in_child = forked
+
+        def after_close() -> None:
+            producer.close()
+            for call in (
+                producer.flush,
+                producer.metrics,
+                lambda: producer.send("orders", b"v"),
+                lambda: producer.send_table("orders", TABLE),
+            ):
+                with pytest.raises(IllegalStateException, match="in a forked child"):
+                    call()
+
+        assert call_in_child(producer.metrics) == "IllegalStateException"
+        assert call_in_child(after_close) == "NoneType"
 
     def test_the_parents_futures(self, producer_of: Make, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
         """They will never be done in the child, which hears so instead of waiting."""

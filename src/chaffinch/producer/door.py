@@ -83,8 +83,12 @@ class Door:
 
     def check_open(self, what: str) -> None:
         """IllegalStateException where the call is a mistake whatever it is about."""
+        self.check_process(what)
         if self.is_closed:
             raise IllegalStateException(f"{what}() after close(): the producer is closed")
+
+    def check_process(self, what: str) -> None:
+        """IllegalStateException in a forked child."""
         if self._sender.is_in_other_process:
             raise IllegalStateException(
                 f"{what}() in a forked child: the producer belongs to the process that made it; make one in each process"

@@ -75,8 +75,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]
-        # `concurrent.futures.wait` and `as_completed` come here before they wait.
-        self._check_process()
+        # `concurrent.futures.wait` and `as_completed` come here before they wait, with a timeout that is not known here.
+        self._check_wait(None)
         waiters: list[Any] = self._own_waiters
         return waiters
 
@@ -116,7 +116,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         """`await future` in any running loop of asyncio."""
         import asyncio  # Loaded already by whoever awaits.
 
-        self._check_wait(0)
+        self._check_wait(None)
         return asyncio.wrap_future(self).__await__()
 
     def cancel(self) -> bool:
@@ -155,6 +155,9 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
         """Call `fn(future)` once the outcome is there, at once if it is."""
+        if getattr(fn, "__module__", None) == "asyncio.futures" and _runs_a_loop():
+            # `asyncio.wrap_future`, and a loop of this very thread will wait for it.
+            self._check_wait(None)
         self._check_process()
         super().add_done_callback(fn)
 
@@ -206,6 +209,16 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
                 callback(self)
             except BaseException:
                 log.exception("a callback of a future raised")
+
+
+def _runs_a_loop() -> bool:
+    """Whether a loop of asyncio runs in this thread."""
+    import asyncio  # Loaded already, or it would not have asked.
+
+    try:
+        return bool(asyncio.get_running_loop())
+    except RuntimeError:
+        return False
 
 
 def futures_of(completer: Completer) -> type[RecordFuture[Any]]:

@@ -315,7 +315,8 @@ class Producer:
         return [TopicPartition(name, index) for index in range(count or 0)]
 
     def metrics(self) -> dict[str, float]:
-        """Numbers by name, Kafka's where Kafka has them: counts since the producer was made, and how things are now."""
+        """Numbers by name, Kafka's where Kafka has them: counts since the producer was made, and how things are now. Also after `close`."""
+        self._door.check_process("metrics")
         with self._changed:
             return read_all(METRICS, self._core, self._clock.now_ms())
 
