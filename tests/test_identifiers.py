@@ -25,6 +25,16 @@ def test_a_partition_prints_as_kafka_names_its_directory():
     assert str(TopicPartition("orders", -1)) == "orders"
 
 
+@pytest.mark.parametrize(
+    ("topic", "partition", "text"), [("o", "0", "o-0"), ("o", None, "o-None"), (7, -1, "7"), (None, -1, "None"), ("o", -2, "o--2")]
+)
+def test_what_is_no_partition_prints_all_the_same(topic, partition, text):
+    """An error says what it was given."""
+    place = TopicPartition(topic, partition)
+    assert str(place) == f"{place}" == text
+    assert repr(place) == f"TopicPartition(topic={topic!r}, partition={partition!r})"
+
+
 @pytest.mark.parametrize("value", [TopicPartition("orders", 1), ProducerIdentity(7, 0), OffsetAndMetadata(5, "why"), NO_PRODUCER])
 def test_identifiers_are_values(value):
     copied = pickle.loads(pickle.dumps(value))

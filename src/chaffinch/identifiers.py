@@ -30,7 +30,8 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return self.topic if self.partition < 0 else f"{self.topic}-{self.partition}"
+        # Of whatever it was made: those that are no str and int are refused later, by their text.
+        return f"{self.topic}" if self.partition == -1 else f"{self.topic}-{self.partition}"
 
 
 def counted(count: int, thing: str) -> str:
