@@ -124,6 +124,8 @@ class Rig:
     """The highest of Produce that brokers know."""
     scripted: dict[type, list[Any]] = field(default_factory=dict)
     """Answers to the next requests of a class, before the rig's own."""
+    hold: set[type] = field(default_factory=set)
+    """Classes of requests that are not answered until `release`."""
 
     def __post_init__(self) -> None:
         settings = parse_options({"bootstrap.servers": str(BROKER), "linger.ms": 0, "retry.backoff.ms": 100, **self.options})
@@ -136,7 +138,6 @@ class Rig:
         """Every other request, in the order sent."""
         self.held: list[SendRequest] = []
         """Requests of the classes in `hold`."""
-        self.hold: set[type] = set()
         self.asked: list[str] = []
         """What the handler was asked: records and the name of their error."""
         self.thinks = False

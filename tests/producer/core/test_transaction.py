@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from chaffinch.client.connections import Failed
 from chaffinch.errors import (
     ApiException,
     CommitFailedException,
@@ -15,6 +16,7 @@ from chaffinch.errors import (
     InvalidPidMappingException,
     KafkaException,
     ProducerFencedException,
+    SaslAuthenticationException,
     TimeoutException,
     TopicAuthorizationException,
     TransactionAbortableException,
@@ -273,6 +275,20 @@ def test_after_a_refused_init_the_call_can_be_made_again() -> None:
     assert rig.call(events.InitTransactionsCalled, "second init") == "done"
 
 
+@pytest.mark.parametrize("request_type", [FindCoordinatorRequest, InitProducerIdRequest])
+def test_a_refused_login_is_told_to_who_initializes_and_the_call_can_be_made_again(request_type: type) -> None:
+    rig = Rig(options={"transactional.id": "t"})
+    rig.hold.add(request_type)
+    rig.call(events.InitTransactionsCalled, "init")
+    (sent,) = rig.held
+    refusal = SaslAuthenticationException("no such user")
+    rig.step(Failed(address=sent.address, token=sent.token, reason="refused", was_sent=False, error=refusal))
+    error = rig.calls["init"]
+    assert (type(error), error.message, error.group) == (SaslAuthenticationException, "no such user", Group.INVALID_CONFIGURATION)
+    rig.hold.clear()
+    assert rig.call(events.InitTransactionsCalled, "again") == "done"
+
+
 @pytest.mark.parametrize("code", [codes.TRANSACTION_ABORTABLE, codes.INVALID_TXN_STATE, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED])
 def test_an_abort_never_raises_an_abortable_error(code: ErrorCode) -> None:
     """Decision 31: it returns, times out, or raises what is application-recoverable."""
@@ -362,8 +378,11 @@ def test_offsets_that_time_out_make_the_transaction_abortable() -> None:
     assert rig.call(events.AbortCalled, "abort") == "done"
 
 
-def test_offsets_that_time_out_are_named_with_their_group_the_limit_and_the_last_answer() -> None:
-    rig = rig_in(State.IN_TRANSACTION, **{"max.block.ms": 5_000})
+@pytest.mark.parametrize("hold", [set(), {MetadataRequest}], ids=["", "without metadata"])
+def test_offsets_that_time_out_are_named_with_their_group_the_limit_and_the_last_answer(hold: set[type]) -> None:
+    rig = Rig(options={"transactional.id": "t", "max.block.ms": 5_000}, hold=hold)
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
     unknown = TxnOffsetCommitResponsePartition(partition_index=7, error_code=codes.UNKNOWN_TOPIC_OR_PARTITION.number)
     refusal = TxnOffsetCommitResponse(topics=[TxnOffsetCommitResponseTopic(name="input", partitions=[unknown])])
     rig.scripted[TxnOffsetCommitRequest] = [refusal] * 100

@@ -22,6 +22,8 @@ class Outage:
         self._outstanding = outstanding
         self._giving_up = giving_up
         self._out = out
+        self.was_answered = False
+        """Some broker has answered, now or before."""
         self._since_ms: int | None = None
         self._is_said = False
 
@@ -40,6 +42,7 @@ class Outage:
 
     def answered(self, address: Address, now_ms: int) -> None:
         """A broker is there."""
+        self.was_answered = True
         if self._is_said and self._since_ms is not None:
             self._report(f"the broker at {address} answers after an outage of {now_ms - self._since_ms} ms; {self._waiting()}")
         self._since_ms, self._is_said = None, False

@@ -352,7 +352,7 @@ class ProducerCore:
                 self._facts_heard(token.topic, None, now_ms)
             case StepAsked() if event.is_unsupported or event.error is not None:
                 assert self.transaction is not None
-                self.out += self.transaction.unsupported(token.step, error)
+                self.out += self.transaction.not_served(token.step, error)
             case StepAsked():
                 assert self.transaction is not None
                 wait_ms = self.wiring.wait_ms(self.transaction.failures + 1)
@@ -403,7 +403,7 @@ class ProducerCore:
         """That no broker can be reached, as a caller is told that waited for `max.block.ms`; None when one can."""
         wiring = self.wiring
         addresses = wiring.known_addresses
-        if wiring.cluster.updated_ms is not None and not all(wiring.attempts.failures(address) for address in addresses):
+        if self.outage.was_answered and not all(wiring.attempts.failures(address) for address in addresses):
             return None
         return wiring.attempts.describe(addresses, wiring.block_ms)
 

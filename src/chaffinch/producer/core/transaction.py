@@ -17,6 +17,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.coordinators import Coordinators, find_request, read_answer
 from chaffinch.errors import (
     ApiException,
+    AuthenticationException,
     IllegalStateException,
     KafkaException,
     Stored,
@@ -271,9 +272,11 @@ class TransactionManager:
         self._later(error, now_ms + wait_ms)
         return []
 
-    def unsupported(self, step: Step, error: KafkaException) -> list[Effect]:
-        """The broker has no version of this request that says what must be said."""
+    def not_served(self, step: Step, error: KafkaException) -> list[Effect]:
+        """The broker does not let us in, or has no version of this request that says what must be said."""
         self._under_way = None
+        if self.state is State.INITIALIZING and isinstance(error, AuthenticationException):
+            return self._init_refused(error)
         return self._fail_fatally(error)
 
     def answered(self, step: Step, answer: Any, wait_ms: int, now_ms: int) -> list[Effect]:
@@ -375,10 +378,11 @@ class TransactionManager:
             return []  # What was asked before the abort does not matter any more.
         if not is_curable or self.state is State.ABORTING:
             return self._fail_fatally(error if step is not Step.COMMIT_OFFSETS else as_commit_failed(error))
-        if self.state is State.INITIALIZING:
-            self.state = moved(self.state, Move.INIT_REFUSED)
-            return self._fail(self._init_calls, error)
-        return self._fail_abortably(error)
+        return self._init_refused(error) if self.state is State.INITIALIZING else self._fail_abortably(error)
+
+    def _init_refused(self, error: KafkaException) -> list[Effect]:
+        self.state = moved(self.state, Move.INIT_REFUSED)
+        return self._fail(self._init_calls, error)
 
     def _fail_abortably(self, error: KafkaException) -> list[Effect]:
         before = self.state
