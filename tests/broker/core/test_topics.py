@@ -40,7 +40,7 @@ from chaffinch.protocol.messages.incremental_alter_configs import (
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core_client import Client, Cluster
+from tests.broker.core_client import Client, Cluster, produce_request
 
 
 def creatable(name: str = "orders", partitions: int = 1, replication: int = 1, **config: str) -> CreatableTopic:
@@ -156,6 +156,18 @@ class TestDeleteTopics:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=None, topic_id=topic_id) for topic_id in ids])
         results = cluster.client().ask(request).responses
         assert [(result.name, result.error_code) for result in results] == [("orders", 0), (None, 100)]
+
+    def test_who_goes_on_writing_is_told_of_by_its_id(self) -> None:
+        """Nobody knows the name any more."""
+        cluster = Cluster()
+        cluster.topic("orders")
+        client, topic_id = cluster.client(), cluster.core.topics.get("orders").topic_id
+        client.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="orders")]))
+        request = produce_request("orders", batch_of(b"v"), partition=2)
+        request.topics[0].topic_id = topic_id
+        assert client.ask(request, 13).responses[0].partition_responses[0].error_code == 100
+        line = cluster.lines[-1]
+        assert line.startswith(f"refused: Produce from client 'test' for topic id {topic_id}-2: UNKNOWN_TOPIC_ID: ")
 
     def test_disabled(self) -> None:
         cluster = Cluster({"delete.topic.enable": "false"})

@@ -76,15 +76,17 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     for topic in request.topics if len(request.topics) == 1 else _merged(request.topics):
         answers = []
         name = topic.name if terms.version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
+        # No topic has a space in its name, so this is nobody's.
+        shown = f"topic id {topic.topic_id}" if name is None else name
         for data in topic.partitions if len(topic.partitions) == 1 else _last_of_each(topic.partitions):
             outcome = (
-                (_scripted(fault, TopicPartition(name or "", data.index)) if fault else None)
+                (_scripted(fault, TopicPartition(shown, data.index)) if fault else None)
                 or refused_whole
                 or (_unknown_id(topic) if name is None else _outcome(broker, event, name, data, terms, now_ms))
             )
             if isinstance(outcome, Refusal):
                 has_refusal = True
-                answers.append(_refused(broker, event, TopicPartition(name or "", data.index), outcome, response, now_ms))
+                answers.append(_refused(broker, event, TopicPartition(shown, data.index), outcome, response, now_ms))
             else:
                 answers.append(
                     PartitionProduceResponse(
