@@ -5,12 +5,13 @@ with what was written. Without the handler the first large record would fail the
 
     python -m examples.drop_large_records --bootstrap-server localhost:9092
 
-It ends when --count records have been read, or none has come for a minute.
+It ends when --count records have been read, none has come for a minute, or Ctrl-C is pressed.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from chaffinch import (
     Consumer,
@@ -84,4 +85,7 @@ if __name__ == "__main__":
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("--count", type=int, default=1_000_000)
     chosen = parser.parse_args()
-    run(chosen.bootstrap_server, 60.0, chosen.count)
+    try:
+        run(chosen.bootstrap_server, 60.0, chosen.count)
+    except KeyboardInterrupt:
+        sys.exit("interrupted: what was not committed is read again next time")

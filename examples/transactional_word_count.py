@@ -6,8 +6,8 @@ one transaction. What an error asks for is its class: abort and read again (Tran
 
     python -m examples.transactional_word_count --bootstrap-server localhost:9092
 
-It ends when everything is read and nothing new has come for --idle-seconds; the sum of all counts of a word in `output`, read
-committed, is how often the word was written to `input`.
+It ends with Ctrl-C, or when everything is read and nothing new has come for --idle-seconds; the sum of all counts of a word in
+`output`, read committed, is how often the word was written to `input`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def run(bootstrap_servers: str, idle_s: float) -> int:
             except errors.TransactionAbortableException as error:
                 print(f"abort: {error}", flush=True)
                 application.abort()
-        except errors.InvalidConfigurationException:
+        except (errors.InvalidConfigurationException, KeyboardInterrupt):
             application.close()
             raise
         except errors.KafkaException as error:
@@ -138,6 +138,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"committed {total} lines in all", flush=True)
     except errors.InvalidConfigurationException as error:
         print(f"stop: {type(error).__name__}: {error}", flush=True)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: what was not committed is read again next time", file=sys.stderr)
         return 1
     return 0
 

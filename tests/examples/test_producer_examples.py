@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NoReturn
 
 import pytest
 
@@ -31,6 +32,10 @@ def values(broker: EmbeddedBroker, topic: str) -> list[bytes]:
     return broker.read(topic).column("value").to_pylist()  # type: ignore[no-any-return]
 
 
+def interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
 class TestExample1:
     """ "In this example we expect that the producer follows the custom handler and does not fail. It may make a batch of normal records
     and commit the transaction successfully."""
@@ -50,6 +55,16 @@ class TestExample1:
             producer.send("input-topic", b"one more")
         drop_large_records.run(broker.bootstrap_servers, LATEST_S, 1)
         assert values(broker, "output-topic") == [NORMAL] * 3
+
+    def test_interrupted_in_a_transaction(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send("input-topic", b"normal")
+        monkeypatch.setattr(Producer, "send_offsets_to_transaction", interrupt)
+        monkeypatch.setattr(sys, "argv", ["drop_large_records", "--bootstrap-server", broker.bootstrap_servers])
+        monkeypatch.delitem(sys.modules, "examples.drop_large_records")
+        with pytest.raises(SystemExit, match="interrupted: what was not committed is read again"):
+            runpy.run_module("examples.drop_large_records", run_name="__main__")
+        assert values(broker, "output-topic") == []
 
     def test_without(self, broker: EmbeddedBroker) -> None:
         dropped = drop_large_records.run_without_transactions(broker.bootstrap_servers, [NORMAL, LARGE, NORMAL])

@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -106,6 +107,19 @@ def test_faults(
     assert reaction != "stop" or lines_said[-1].endswith("lines in all")
     said = {line.partition(":")[0] for line in lines_said if not line.startswith("committed")}
     assert said == ({reaction} if reaction in ("abort", "restart") else set())
+
+
+def test_interrupted_in_a_transaction(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupt(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    write(broker.bootstrap_servers, ["one two"])
+    with monkeypatch.context() as patch:
+        patch.setattr(Producer, "send_offsets_to_transaction", interrupt)
+        assert main(["--bootstrap-server", broker.bootstrap_servers]) == 1
+    assert capsys.readouterr() == ("", "interrupted: what was not committed is read again next time\n")
+    assert not counted(broker)
+    assert run(broker.bootstrap_servers, IDLE_S) == 1, "the line is read again"
 
 
 class Process:
