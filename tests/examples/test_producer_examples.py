@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import runpy
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -17,6 +20,7 @@ from chaffinch.errors import InvalidCompactionKeyException, TransactionAbortable
 from examples import asyncio_producer, drop_large_records, fail_unknown_topics
 from examples.drop_large_records import LARGE, NORMAL
 
+ROOT = Path(__file__).parents[2]
 LATEST_S = 20
 TOPICS = {"input-topic": {"partitions": 1}, "output-topic": {"partitions": 1}, "latest": {"cleanup.policy": "compact"}}
 CONFIG = {"auto.create.topics.enable": False, "group.initial.rebalance.delay.ms": 0}
@@ -103,6 +107,29 @@ class TestExample2:
             broker.create_topic(fail_unknown_topics.IMPORTANT, 1)
             assert sent.result(LATEST_S) is None
         assert values(broker, fail_unknown_topics.IMPORTANT) == [b"someMessage"]
+
+
+def test_the_lines_of_the_readme() -> None:
+    """Each does what it is there for, in their order, with the broker that is started by the first one."""
+    readme = (ROOT / "README.md").read_text()
+    (block,) = [found for found in re.findall(r"```bash\n(.*?)```", readme, re.DOTALL) if "-m examples." in found]
+    start, _, *lines = block.splitlines()
+    assert start.startswith(".venv/bin/chaffinch broker --config auto.create.topics.enable=false --topic ")
+    ends = []
+    with EmbeddedBroker(topics=re.findall(r"--topic (\S+)", start), config=CONFIG) as broker:
+        for line in lines:
+            command = line.replace("localhost:9092", broker.bootstrap_servers)
+            command = command.replace(".venv/bin/python", sys.executable).replace(".venv/bin/chaffinch", f"{sys.executable} -m chaffinch")
+            done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=LATEST_S * 3)
+            ends.append((done.stderr or done.stdout).splitlines()[-1].split("UNKNOWN")[0])
+    assert ends == [
+        "orders: 3 written, 0 failed",
+        "unheard-of: Metadata for unheard-of: ",
+        "2 rows written to input-topic",
+        "2 records read: 1 written to output-topic, 1 too large and dropped",
+        "2 rows written to input",
+        "committed 2 lines in all",
+    ]
 
 
 class TestAsyncio:
