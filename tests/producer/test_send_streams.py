@@ -125,7 +125,7 @@ def test_a_stream_that_fails_half_way_says_how_many_rows_are_sent(broker: Embedd
 
 
 @pytest.mark.parametrize("failure", [ValueError("b"), KeyError("k"), KeyboardInterrupt()], ids=type)
-def test_a_stream_that_fails_before_any_row_was_sent_says_so(producer: Producer, failure: BaseException) -> None:
+def test_a_stream_that_fails_before_any_row_was_sent_says_nothing_of_rows(producer: Producer, failure: BaseException) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield from batches(5, 10)
         raise failure
@@ -133,7 +133,7 @@ def test_a_stream_that_fails_before_any_row_was_sent_says_so(producer: Producer,
     with pytest.raises(type(failure)) as raised:
         producer.send_table("orders", reader(failing()))
     assert raised.value is failure
-    assert failure.__notes__ == ["0 rows before this were handed over"]
+    assert not hasattr(failure, "__notes__")
 
 
 def test_a_table_goes_piece_by_piece(broker: EmbeddedBroker) -> None:

@@ -247,7 +247,7 @@ def test_what_is_wrong_with_the_last_row_is_said_before_the_first_is_sent(broker
     with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=200) as producer:
         with pytest.raises(InvalidColumn, match=column) as raised:
             producer.send_table("one" if column != "topic" else None, pa.table({"value": [b"v" * 100] * 100, column: values}))
-        assert raised.value.__notes__ == ["0 rows before this were handed over"]
+        assert not hasattr(raised.value, "__notes__")
     assert broker.read("one").num_rows == 0
 
 

@@ -74,7 +74,8 @@ def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, time
             if piece.num_rows:
                 sending.send(topic, read_table(piece, timestamp_default_ms, sending.outcome.row_count))
     except BaseException as failure:
-        failure.add_note(f"{sending.handed_over} rows before this were handed over{', and are sent' if sending.handed_over else ''}")
+        if sending.handed_over:
+            failure.add_note(f"{sending.handed_over} rows before this were handed over, and are sent")
         raise
     finally:
         sending.outcome.complete()
