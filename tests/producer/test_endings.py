@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, NoReturn
@@ -14,9 +15,11 @@ import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
+from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import IllegalStateException, KafkaException, TimeoutException
 from chaffinch.producer.core import events
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
+from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 
 Make = Callable[..., Producer]
 TABLE = pa.table({"value": [b"v"]})
@@ -367,3 +370,50 @@ def test_a_batch_that_cannot_be_encoded_takes_nobody_along_unheard(
         with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
             future.result(LATEST_S)
     producer.close()
+
+
+class TestLeftOpen:
+    """A close that does not wait for the end of a transaction: EndTxn leaves all the same, or the log says that the broker has to do it."""
+
+    @staticmethod
+    def begun(producer: Producer) -> Producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", b"v", partition=0).result(LATEST_S)
+        return producer
+
+    @staticmethod
+    def until_ended(broker: EmbeddedBroker) -> None:
+        ends = time.monotonic() + LATEST_S
+        with SyncClient(broker.bootstrap_servers) as client:
+            while True:
+                (found,) = client.request(DescribeTransactionsRequest(transactional_ids=["t"])).transaction_states
+                if found.transaction_state == "CompleteAbort":
+                    return
+                assert time.monotonic() < ends, found
+
+    def test_a_close_in_a_callback_aborts(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+        producer = self.begun(producer_of(broker, transactional_id="t"))
+        producer.send("orders", b"w", on_delivery=lambda _metadata, _error: producer.close())
+        self.until_ended(broker)
+        assert "left open" not in caplog.text
+
+    def test_a_close_without_time_aborts_and_names_its_own_limit(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.begun(producer_of(broker, transactional_id="t")).close(0)
+        self.until_ended(broker)
+        assert "ending the transaction is not done within close's timeout; its answer is not waited for" in caplog.text
+        assert "max.block.ms" not in caplog.text
+
+    def test_what_could_not_be_ended_is_said(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
+        """EndTxn has to wait for the answers to records that are under way: they could come after it."""
+        producer = self.begun(producer_of(broker, transactional_id="t", transaction_timeout_ms=70_000))
+        broker.faults.add(api="Produce", action="delay", delay_ms=500)
+        producer.send("orders", b"w", partition=0)
+        ends = time.monotonic() + LATEST_S
+        while not any(queue.in_flight for queue in list(producer._core.queues.busy())):
+            assert time.monotonic() < ends
+        producer.close(0)
+        said = "the transaction of transactional.id 't' is left open: the broker aborts it after transaction.timeout.ms, 70000 ms"
+        assert said in caplog.text

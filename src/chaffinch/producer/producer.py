@@ -265,7 +265,7 @@ class Producer:
                 self._wait_aloud(future, deadline_ms, silent_s)
         except KafkaException as error:
             if not self._sender.is_in_other_process:
-                log.warning("close: %s", error)
+                log.warning("close: %s", error.message)
         except FutureTimeoutError:
             log.warning("close: a callback or handler holds up the sender thread; outcomes that are left are told once it returns")
             join_ms = 0
@@ -294,10 +294,14 @@ class Producer:
         return f"{counted(count, 'record')} without an outcome" + (f" ({why})" if why else "")
 
     def _abort_open_transaction(self, deadline_ms: int, silent_s: float) -> None:
-        if not self._core.has_open_transaction or self._sender.is_own_thread:
+        if not self._core.has_open_transaction:
             return
-        deadline_ms = min(deadline_ms, self._clock.now_ms() + self._max_block_ms)
-        self._wait_aloud(self._sender.call(lambda call: events.AbortCalled(call=call, deadline_ms=deadline_ms)), deadline_ms, silent_s)
+        block_until_ms = self._block_until_ms()
+        within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
+        until_ms = min(deadline_ms, block_until_ms)
+        future = self._sender.call(lambda call: events.AbortCalled(call=call, deadline_ms=until_ms, closes_within=within))
+        if not self._sender.is_own_thread:
+            self._wait_aloud(future, until_ms, silent_s)
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, waiting for metadata up to `max.block.ms`. Raises what `send` would fail with."""

@@ -34,6 +34,7 @@ from chaffinch.producer.core.effects import (
 )
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.runtime.clock import Clock
 
 log = logging.getLogger("chaffinch.producer")
@@ -165,12 +166,23 @@ class SenderThread(ClientThread):
             case SendRequest() | WakeCallers():
                 pass
 
+    def _end_transaction(self) -> list[Effect]:
+        """EndTxn that was made on the way out still leaves, though nobody hears the answer. A transaction without one is reported."""
+        try:
+            for effect in self._outbox:
+                if isinstance(effect, SendRequest) and isinstance(effect.message, EndTxnRequest):
+                    self._network.carry_out(effect)
+        except Exception:  # Whatever it is, nobody may be left waiting.
+            log.exception("%s: EndTxn could not be sent", self.name)
+        left_open = None if self.core.transaction is None else self.core.transaction.left_open
+        return [] if left_open is None else [Report(f"{self.name}: {left_open}")]
+
     def _end(self, death: KafkaException) -> None:
         """Settle everybody: records, callers, and whoever calls from now on."""
         with self.changed:
             self.death = death
             self.core.shut()
-            effects, self._outbox = [*self._untold, *self._outbox], []
+            effects, self._outbox = [*self._end_transaction(), *self._untold, *self._outbox], []
             # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
             given_up = self.core.give_up(death)
             effects += [effect for effect in given_up if not (self._is_stopping and isinstance(effect, Report))]

@@ -82,6 +82,8 @@ class CommitCalled:
 class AbortCalled:
     call: Any
     deadline_ms: int
+    closes_within: str | None = None
+    """What limits the wait where the producer is being closed; None: max.block.ms does, and the call may be made again."""
 
 
 TransactionCall: TypeAlias = InitTransactionsCalled | BeginTransactionCalled | SendOffsetsCalled | CommitCalled | AbortCalled

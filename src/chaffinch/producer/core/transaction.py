@@ -51,6 +51,8 @@ class _Waiting:
 
     call: Any
     deadline_ms: int
+    closes_within: str | None = None
+    """As in AbortCalled."""
 
 
 @dataclass(slots=True)
@@ -141,9 +143,8 @@ class TransactionManager:
         if refusal:
             return refusal
         self._to_add.clear()
-        return self._fail_offsets(TransactionAbortableException("the transaction is being aborted")) + self._wait(
-            self._end_calls, event.call, event.deadline_ms
-        )
+        self._end_calls.append(_Waiting(event.call, event.deadline_ms, event.closes_within))
+        return self._fail_offsets(TransactionAbortableException("the transaction is being aborted"))
 
     def _send_offsets(self, event: events.SendOffsetsCalled) -> list[Effect]:
         refusal = self.refusal_of_send("send_offsets_to_transaction")
@@ -319,8 +320,9 @@ class TransactionManager:
             for waiting in [entry for entry in calls if entry.deadline_ms <= now_ms]:
                 calls.remove(waiting)
                 why = unreachable() or ("" if self.last_error is None else self.last_error.message.rstrip("."))
-                text = f"{name} is not done within max.block.ms{why and ': '}{why}; it goes on, and may be called again"
-                error = TimeoutException(text)
+                then = "it goes on, and may be called again" if waiting.closes_within is None else "its answer is not waited for"
+                limit = waiting.closes_within or "max.block.ms"
+                error = TimeoutException(f"{name} is not done within {limit}{why and ': '}{why}; {then}")
                 error.__cause__ = self.last_error
                 effects.append(FailCall(call=waiting.call, error=error))
         for entry in [entry for entry in self._offsets if entry.waiting.deadline_ms <= now_ms][:1]:
@@ -329,6 +331,14 @@ class TransactionManager:
             )
             effects += self._fail_abortably(late)
         return effects
+
+    @property
+    def left_open(self) -> str | None:
+        """What to say of a transaction that the broker has begun and that nobody has asked it to end; None where there is none."""
+        if not self._is_started or self._ends_out or self.state is State.FATAL_ERROR:
+            return None
+        then = f"the broker aborts it after transaction.timeout.ms, {self._timeout_ms} ms"
+        return f"the transaction of transactional.id {self._transactional_id!r} is left open: {then}"
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Nothing can be asked any more: every caller fails, and who waits for a commit is told whether it may have happened."""
