@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from logging import Logger
 from typing import Final
@@ -19,7 +20,7 @@ from chaffinch.errors import IllegalStateException, KafkaException
 EXIT_WAIT_MS: Final = 1_000
 
 
-class ClientThread:
+class ClientThread(ABC):
     """One thread and the network that it owns. A subclass says what it does (`_loop`), and settles everybody at the end (`_end`)."""
 
     def __init__(self, network: Network, name: str, kind: str, log: Logger) -> None:
@@ -89,10 +90,10 @@ class ClientThread:
             if self._after_last is not None:
                 self._after_last()
 
+    @abstractmethod
     def _loop(self) -> None:
         """Work until the thread is to end."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self, death: KafkaException) -> None:
         """Settle everybody: whoever waits, and, with `death`, whoever calls from now on."""
-        raise NotImplementedError
