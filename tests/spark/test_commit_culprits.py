@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.marker import Refusal
 from chaffinch.spark.operations import Step
+from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.tolerance import Tolerance
 from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome

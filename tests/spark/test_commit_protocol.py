@@ -10,8 +10,8 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.spark.commit_protocol import transaction_timeout_ms
-from chaffinch.spark.marker import Refusal
 from chaffinch.spark.operations import Step
+from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.tolerance import Tolerance
 from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Killed, Query, counted, outcome
 

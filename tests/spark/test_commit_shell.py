@@ -11,7 +11,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit_protocol import commit_batch
 from chaffinch.spark.commit_shell import CommitShell, ShellPlan
 from chaffinch.spark.dead_letters import Origin
-from chaffinch.spark.marker import Refusal
+from chaffinch.spark.refusals import Refusal
 from tests.spark.commit_world import TOPIC, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}

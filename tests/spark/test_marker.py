@@ -2,7 +2,8 @@
 
 import pytest
 
-from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Refusal, Remembered, Verdict, judge
+from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Remembered, Verdict, judge
+from chaffinch.spark.refusals import Refusal
 
 DAY_MS = 24 * 3_600_000
 NOW_MS = 1_700_000_000_000

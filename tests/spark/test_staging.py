@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.marker import Refusal
 from chaffinch.spark.parquet_file import write_parquet
+from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.staging import Folder, StagedReader, StagedWriter, _normalised
 
 MISSING = "name a place"

@@ -27,7 +27,7 @@ from chaffinch.simulation.world import World
 from chaffinch.spark.commit_messages import Rejection, StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
 from chaffinch.spark.commit_protocol import Commit, CommitPlan, CommitResult, commit_batch
 from chaffinch.spark.dead_letters import Origin
-from chaffinch.spark.marker import CheckpointState, Refusal
+from chaffinch.spark.marker import CheckpointState
 from chaffinch.spark.operations import (
     Ask,
     BatchAnswer,
@@ -44,6 +44,7 @@ from chaffinch.spark.operations import (
     WriteDeadLetters,
     WriteState,
 )
+from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task import broker_found
 from chaffinch.spark.tolerance import Tolerance

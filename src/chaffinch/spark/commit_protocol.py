@@ -23,9 +23,10 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark import requests
 from chaffinch.spark.commit_messages import Rejection, StagedBatch, StagedBytes, TaskOutcome
-from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Refusal, Remembered, Stage, Verdict, judge
+from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, judge
 from chaffinch.spark.operations import DeadLetters, Operation, ReadState, Reply, SetAside, Step, WriteDeadLetters, WriteState
 from chaffinch.spark.push import Fenced, Push, StartAgain
+from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, changed_topic, recreated_topic
 from chaffinch.spark.tolerance import Tally, Tolerance
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from chaffinch.errors import ConfigException
-from chaffinch.spark.marker import invalid
+from chaffinch.spark.refusals import invalid
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

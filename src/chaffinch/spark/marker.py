@@ -12,27 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
-
-
-class Refusal(Exception):
-    """A batch that must not be written, or cannot be. `name` is Kafka's error name or one of ours; the text is one line.
-
-    The text that reaches the user begins with the class in brackets, because nothing but text crosses Spark (decision 43).
-    """
-
-    def __init__(self, group: Group, name: str, text: str) -> None:
-        super().__init__(group, name, text)
-        self.group, self.name, self.text = group, name, text
-
-    def __str__(self) -> str:
-        return f"KAFKA[{self.group.value}] {self.name}: {self.text}"
-
-
-def invalid(error: ConfigException) -> Refusal:
-    """A wrong configuration, as its text reaches the user."""
-    return Refusal(Group.INVALID_CONFIGURATION, "CONFIG", str(error))
+from chaffinch.spark.refusals import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.identifiers import ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.spark.commit_messages import Rejection, StagedBatch
-from chaffinch.spark.marker import Refusal
 from chaffinch.spark.operations import BatchAnswer, NextAnswer, Operation, Reply, SendBatch, Step, Wait
+from chaffinch.spark.refusals import Refusal
 
 IN_FLIGHT_MAX = 5
 BYTES_IN_FLIGHT_MAX = 32 << 20

@@ -34,9 +34,10 @@ from chaffinch.protocol.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from chaffinch.protocol.schema import Message
-from chaffinch.spark.marker import Marker, Refusal
+from chaffinch.spark.marker import Marker
 from chaffinch.spark.operations import Ask, Coordinator, Lost, Operation, Reply, Step, Wait
 from chaffinch.spark.push import FENCED_CODES, START_AGAIN_CODES, Fenced, StartAgain
+from chaffinch.spark.refusals import Refusal
 
 WAIT_MS = 50
 ABORT_BLOCK_MAX_MS = 5_000

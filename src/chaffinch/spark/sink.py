@@ -28,8 +28,8 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit_messages import Failure, TaskContextFacts, TaskOutcome
 from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
-from chaffinch.spark.marker import Refusal
 from chaffinch.spark.options import SinkOptions
+from chaffinch.spark.refusals import Refusal, nameable
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.staging import Folder, StagedWriter, name_of
 
@@ -334,9 +334,8 @@ def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:
 
 
 def _failure_of(error: KafkaException) -> Failure:
-    group = Group.APPLICATION_RECOVERABLE if error.group is Group.NONE else error.group
     name = error.name if isinstance(error, ApiException) else type(error).__name__
-    return Failure(group=group, name=name, text=" ".join(str(error).split()))
+    return Failure(group=nameable(error.group), name=name, text=" ".join(str(error).split()))
 
 
 def task_facts() -> TaskContextFacts:

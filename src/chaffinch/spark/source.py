@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from chaffinch.errors import ApiException, ConfigException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.spark.marker import Refusal
 from chaffinch.spark.options import SourceOptions
+from chaffinch.spark.refusals import Refusal, invalid, refusal_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,8 +50,7 @@ class TopicReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[TopicRange]:
-        from chaffinch.spark.marker import invalid
-        from chaffinch.spark.target import client_for, refusal_of
+        from chaffinch.spark.target import client_for
 
         try:
             client = client_for(self._options.client)
@@ -126,7 +125,7 @@ class TopicReader(DataSourceReader):
         """The rows of one range."""
         from chaffinch.records.faults import RecordsError
         from chaffinch.spark.row_codec import batch_read
-        from chaffinch.spark.target import client_for, refusal_of
+        from chaffinch.spark.target import client_for
 
         assert isinstance(partition, TopicRange)
         where = TopicPartition(partition.topic, partition.partition)

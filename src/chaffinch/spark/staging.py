@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit_messages import INLINE_BYTES_MAX, StagedBatch, StagedBytes
-from chaffinch.spark.marker import Refusal
+from chaffinch.spark.refusals import Refusal
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem

@@ -19,8 +19,8 @@ from chaffinch.protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from chaffinch.spark.marker import Refusal
 from chaffinch.spark.options import ClientOptions
+from chaffinch.spark.refusals import Refusal, refusal_for, refusal_of
 from chaffinch.spark.snapshot import (
     OFFSETS_RETENTION_MS_DEFAULT,
     TRANSACTION_TIMEOUT_MAX_MS_DEFAULT,
@@ -94,20 +94,6 @@ def find_topic(client: SyncClient, topic: str, timeout_ms: int) -> TopicSnapshot
     if state in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION):
         return None
     raise refusal_for(state, f"topic {topic!r}: {state.text}")
-
-
-def refusal_of(error: ApiException) -> Refusal:
-    """A client's exception as the error the user sees: its class, its name, and its own words."""
-    return Refusal(_nameable(error.group), error.name, " ".join(str(error).split()))
-
-
-def refusal_for(code: ErrorCode, text: str) -> Refusal:
-    return Refusal(_nameable(code.group), code.name, text)
-
-
-def _nameable(group: Group) -> Group:
-    """KIP-1050: what has no group is application-recoverable."""
-    return Group.APPLICATION_RECOVERABLE if group is Group.NONE else group
 
 
 def _unusable(client: SyncClient, name: str, option: str, code: ErrorCode) -> Refusal:

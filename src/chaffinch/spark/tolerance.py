@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, StagedBytes, TaskOutcome
-from chaffinch.spark.marker import Refusal
 from chaffinch.spark.operations import DeadLetters
+from chaffinch.spark.refusals import Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

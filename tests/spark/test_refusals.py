@@ -1,0 +1,37 @@
+"""The tag of an error: written by a refusal, found again in the texts that Spark makes of it."""
+
+import pytest
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
+
+REFUSAL = Refusal(Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED", "batch 1 is older than batch 2: bring back the newest copy")
+TAG = ErrorTag(group=REFUSAL.group, name=REFUSAL.name, text=REFUSAL.text)
+RAISED = f"chaffinch.spark.refusals.Refusal: {REFUSAL}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        str(REFUSAL),
+        f"Traceback:\n  File \"x.py\", line 3, in commit\n{RAISED}\n\tat org.apache.spark.Runner.run(Runner.scala:1)\n",
+        f"[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: {RAISED}\r\n SQLSTATE: 38000",
+        f"Failed when the data source performs commit: Traceback\\n{RAISED}\\n SQLSTATE: 38000",
+        f"terminated with exception: {RAISED} SQLSTATE: XXKST",
+        f"{RAISED}\n\nThe above exception was the cause of:\nKAFKA[Retriable] REQUEST_TIMED_OUT: a later one",
+    ],
+    ids=["alone", "traceback", "Spark's state", "line ends written out", "state on the line", "the first of two"],
+)  # fmt: skip
+def test_a_tag_is_found_in_any_text(text):
+    assert tag_in(text) == TAG
+
+
+@pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
+def test_every_group_is_found(group):
+    found = tag_in(str(Refusal(group, "REQUEST_TIMED_OUT", "a text: with a colon")))
+    assert found == ErrorTag(group=group, name="REQUEST_TIMED_OUT", text="a text: with a colon")
+
+
+@pytest.mark.parametrize("text", ["", "no tag", "KAFKA[Nonsense] X: y", "KAFKA[Retriable]: no name", "[PYTHON_VERSION_MISMATCH] 3.11"])
+def test_a_text_without_a_tag(text):
+    assert tag_in(text) is None
