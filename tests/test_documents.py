@@ -24,10 +24,11 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.records.columns import RecordColumns
-from chaffinch.spark import options as spark_options
 from chaffinch.spark.commit_messages import Rejection
 from chaffinch.spark.dead_letters import Origin, dead_letter_records, parquet_name, rows_stream
+from chaffinch.spark.sink_options import SINK
 from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.source_options import SOURCE as SPARK_SOURCE
 from tools import print_documents
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -294,7 +295,7 @@ def test_error_names_of_the_spark_page() -> None:
 
 
 def test_options_in_the_examples_of_spark() -> None:
-    known = {option.name for table in (spark_options.SINK, spark_options.SOURCE) for option in table.options} | {"checkpointLocation"}
+    known = {option.name for table in (SINK, SPARK_SOURCE) for option in table.options} | {"checkpointLocation"}
     found = {option for path in DOCUMENTS for _, block in blocks(path) for option in re.findall(r'\.option\("([^"]+)"', block)}
     assert found
     assert found <= known

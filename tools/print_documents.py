@@ -34,8 +34,9 @@ from chaffinch.producer.core import transaction_moves
 from chaffinch.producer.metrics import METRICS as PRODUCER_METRICS
 from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable
-from chaffinch.spark import options as spark_options
+from chaffinch.spark import sink_options, source_options
 from chaffinch.spark.operations import Step
+from chaffinch.spark.options import OF_SPARK
 from tests.interop.differential.meant import MEANT
 from tools import kip_tables
 
@@ -219,7 +220,7 @@ _IN_ALL_COMMANDS = {"bootstrap_server", "command_config", "as_json"}
 
 def without_effect(table: OptionTable) -> str:
     """Names that a Spark table accepts; not those that Spark adds by itself and that say where the query lives."""
-    return names(table.without_effect - set(spark_options._OF_SPARK))
+    return names(table.without_effect - set(OF_SPARK))
 
 
 PARTS: Mapping[str, Callable[[], str]] = {
@@ -243,10 +244,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "transaction states": transaction_states,
     "transaction moves": transaction_moves.moves_table,
     "transaction answers": transaction_answers,
-    "sink options": lambda: options_table(spark_options.SINK.options),
-    "sink options without effect": lambda: without_effect(spark_options.SINK),
-    "source options": lambda: options_table(spark_options.SOURCE.options),
-    "source options without effect": lambda: without_effect(spark_options.SOURCE),
+    "sink options": lambda: options_table(sink_options.SINK.options),
+    "sink options without effect": lambda: without_effect(sink_options.SINK),
+    "source options": lambda: options_table(source_options.SOURCE.options),
+    "source options without effect": lambda: without_effect(source_options.SOURCE),
     "commit steps": steps,
     "admin options": lambda: options_table(admin_options.READING_TABLE.options),
     "command line": command_line,

@@ -13,8 +13,10 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors.codes import Group
 from chaffinch.spark import sink
 from chaffinch.spark.commit_messages import TaskContextFacts
-from chaffinch.spark.options import SOURCE, ClientOptions, SinkOptions, parse
+from chaffinch.spark.options import ClientOptions, parse
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.source_options import SOURCE
 from chaffinch.spark.target import forget_client
 from tests.spark.test_spark_write import alter, values
 

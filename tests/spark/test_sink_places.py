@@ -8,8 +8,8 @@ import pytest
 from chaffinch.spark import sink
 from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
 from chaffinch.spark.commit_protocol import CommitResult, transaction_timeout_ms
-from chaffinch.spark.options import SinkOptions
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink_options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from tests.spark.commit_world import TOPIC, TopicPartition
 

@@ -5,9 +5,10 @@ import pickle
 import pytest
 
 from chaffinch.errors.codes import Group
+from chaffinch.spark.folders import Folder
 from chaffinch.spark.parquet_file import write_parquet
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.staging import Folder, StagedReader, StagedWriter, _normalised
+from chaffinch.spark.staging import StagedReader, StagedWriter
 
 MISSING = "name a place"
 
@@ -58,58 +59,6 @@ def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path):
         StagedReader(folder).read(found)
 
 
-class TestFolder:
-    def test_files_are_replaced_whole(self, tmp_path):
-        folder = Folder(f"file://{tmp_path}/new/folder", "checkpointLocation")
-        assert folder.read("state") is None
-        for text in (b"one", b"two"):
-            folder.write("state", [text])
-            assert folder.read("state") == text
-        assert folder.names() == ["state"]
-        folder.remove("state")
-        folder.remove("state")
-        assert folder.names() == []
-        folder.remove_all()
-        folder.remove_all()
-        assert not (tmp_path / "new" / "folder").exists()
-
-    def test_a_probe_leaves_nothing(self, tmp_path):
-        Folder(str(tmp_path), "stagingLocation").probe()
-        assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize("location", ["file/below", "file"])
-    def test_what_cannot_be_written_is_named_with_its_option(self, tmp_path, location):
-        (tmp_path / "file").write_text("in the way")
-        folder = Folder(str(tmp_path / location), "errors.dead.letter.path")
-        with pytest.raises(Refusal, match=rf"errors\.dead\.letter\.path={tmp_path}/{location} cannot be written") as caught:
-            folder.probe()
-        assert caught.value.group is Group.INVALID_CONFIGURATION
-
-    def test_an_unknown_scheme(self):
-        with pytest.raises(Refusal, match="stagingLocation=floppy://a cannot be opened"):
-            Folder("floppy://a", "stagingLocation").probe()
-
-    @pytest.mark.parametrize(
-        ("location", "expected"),
-        [
-            ("file:/a/b", "/a/b"),
-            ("file:///a/b", "/a/b"),
-            ("/a/b", "/a/b"),
-            ("s3a://b/k", "s3://b/k"),
-            ("hdfs://n/p", "hdfs://n/p"),
-            ("hdfs:/p", "hdfs:///p"),
-        ],
-    )
-    def test_spellings_of_hadoop(self, location, expected):
-        assert _normalised(location) == expected
-
-    def test_options_of_a_file_system_stay_at_the_end_of_its_location(self):
-        folder = Folder("s3://bucket/staging/?region=x", "stagingLocation").below("q", "3")
-        assert folder.location == "s3://bucket/staging/q/3?region=x"
-        assert folder.parent().location == "s3://bucket/staging/q?region=x"
-        assert Folder("/a?b", "stagingLocation").below("q").location == "/a?b/q"
-
-
 def test_a_parquet_file_is_replaced_whole(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -138,10 +87,3 @@ def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path):
     with pytest.raises(Refusal, match="gone"):
         write_parquet(folder, "x.parquet", streams())
     assert list((tmp_path / "dead").iterdir()) == []
-
-
-def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
-    (tmp_path / "state").mkdir()
-    with pytest.raises(Refusal, match="cannot be written"):
-        Folder(str(tmp_path), "checkpointLocation").write("state", [b"x"])
-    assert [path.name for path in tmp_path.iterdir()] == ["state"]

@@ -22,6 +22,7 @@ from chaffinch.records import batch as batches
 from chaffinch.spark.commit_messages import Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit_protocol import Commit, CommitResult
 from chaffinch.spark.dead_letters import Origin, parquet_name, parquet_pattern, rows_stream
+from chaffinch.spark.folders import Folder
 from chaffinch.spark.marker import CheckpointState
 from chaffinch.spark.operations import (
     Ask,
@@ -42,7 +43,7 @@ from chaffinch.spark.parquet_file import write_parquet
 from chaffinch.spark.pause import pause, pause_is_due
 from chaffinch.spark.refusals import Refusal, refusal_of
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.staging import Folder, StagedReader
+from chaffinch.spark.staging import StagedReader
 from chaffinch.spark.target import find_topic, wall_ms
 from chaffinch.spark.task import broker_found, reason_of
 

@@ -16,15 +16,15 @@ from chaffinch.spark.refusals import invalid
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from chaffinch.spark.options import SourceOptions
     from chaffinch.spark.sink import BatchWriter, StreamWriter
     from chaffinch.spark.source import TopicReader
+    from chaffinch.spark.source_options import SourceOptions
 
 
 class ChaffinchDataSource(DataSource):
     """`format("chaffinch")`: Kafka topics, written exactly once with bad rows set aside, and read with Spark's Kafka schema.
 
-    Options: `chaffinch.spark.options.SINK` and `SOURCE`. Columns: `chaffinch.spark.row_codec`.
+    Options: `chaffinch.spark.sink_options.SINK`, `chaffinch.spark.source_options.SOURCE`. Columns: `chaffinch.spark.row_codec`.
     """
 
     @classmethod
@@ -47,9 +47,9 @@ class ChaffinchDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """`overwrite` is output mode `complete`: the whole result is appended each time."""
-        from chaffinch.spark.options import SinkOptions
         from chaffinch.spark.row_codec import check_schema
         from chaffinch.spark.sink import stream_writer
+        from chaffinch.spark.sink_options import SinkOptions
 
         try:
             options = SinkOptions.parse(self._given(), is_stream=True)
@@ -59,9 +59,9 @@ class ChaffinchDataSource(DataSource):
             raise invalid(error) from None
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from chaffinch.spark.options import SinkOptions
         from chaffinch.spark.row_codec import check_schema
         from chaffinch.spark.sink import batch_writer
+        from chaffinch.spark.sink_options import SinkOptions
 
         try:
             if overwrite:
@@ -73,7 +73,7 @@ class ChaffinchDataSource(DataSource):
             raise invalid(error) from None
 
     def _source_options(self) -> SourceOptions:
-        from chaffinch.spark.options import SourceOptions
+        from chaffinch.spark.source_options import SourceOptions
 
         try:
             return SourceOptions.parse(self._given())

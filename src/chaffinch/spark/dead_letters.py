@@ -21,8 +21,8 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit_messages import Rejection
+from chaffinch.spark.folders import name_of
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.staging import name_of
 
 STAGE: Final = "KAFKA_PRODUCE"
 """Connect's name for what was being done."""

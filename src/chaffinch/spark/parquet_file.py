@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaffinch.spark.staging import Folder
+from chaffinch.spark.folders import Folder
 
 
 def write_parquet(folder: Folder, name: str, streams: Iterable[bytes | bytearray]) -> None:

@@ -28,10 +28,11 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit_messages import Failure, TaskContextFacts, TaskOutcome
 from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
-from chaffinch.spark.options import SinkOptions
+from chaffinch.spark.folders import Folder, name_of
 from chaffinch.spark.refusals import Refusal, nameable
+from chaffinch.spark.sink_options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from chaffinch.spark.staging import Folder, StagedWriter, name_of
+from chaffinch.spark.staging import StagedWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from chaffinch.errors import ApiException, ConfigException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.spark.options import SourceOptions
 from chaffinch.spark.refusals import Refusal, invalid, refusal_of
+from chaffinch.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,0 +1,185 @@
+"""A folder on any file system that pyarrow knows: where Spark's processes leave files (staging, checkpoint, dead letters).
+
+A file appears under its name whole and synced, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.refusals import Refusal
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
+
+_HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+
+def name_of(query: str) -> str:
+    """A query's id, token or name as the name of a folder or file; where characters had to go, a digest tells it from its like."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", query)[:80]
+    return query if plain == query else f"{plain}-{hashlib.sha256(query.encode()).hexdigest()[:12]}"
+
+
+class Folder:
+    """A folder on any file system, by its URI or local path. Pickled as its location; opened on first use.
+
+    Errors of the file system become a Refusal that names `option`, the location, the path and the reason.
+    """
+
+    def __init__(self, location: str, option: str) -> None:
+        self.location = location
+        self.option = option
+        self._opened: tuple[Any, str] | None = None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Folder, (self.location, self.option)
+
+    def below(self, *names: str) -> Folder:
+        path, mark, query = _split(self.location)
+        return Folder("/".join((path.rstrip("/"), *names)) + mark + query, self.option)
+
+    def parent(self) -> Folder:
+        """Of a folder that `below` has made."""
+        path, mark, query = _split(self.location)
+        return Folder(path.rpartition("/")[0] + mark + query, self.option)
+
+    def opened(self) -> tuple[FileSystem, str]:
+        """The file system and the folder's path on it."""
+        if self._opened is None:
+            from pyarrow import fs
+
+            try:
+                if "://" in (location := _normalised(self.location)):
+                    self._opened = fs.FileSystem.from_uri(location)
+                else:
+                    self._opened = fs.LocalFileSystem(), os.path.abspath(location)
+            except (OSError, ValueError, ImportError) as error:
+                raise self.refusal("cannot be opened", error) from None
+        return self._opened
+
+    def refusal(self, what: str, error: Exception) -> Refusal:
+        reason = " ".join(str(error).split())
+        text = f"{self.option}={self.location} {what}: {reason}; name a folder that driver and executors can write to"
+        return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
+
+    def path(self, name: str) -> str:
+        return f"{self.opened()[1].rstrip('/')}/{name}"
+
+    def probe(self) -> None:
+        """Refuses a folder that cannot be written: creates it, writes a small file and removes it."""
+        name = f".probe-{secrets.token_hex(4)}"
+        self.write(name, [b"chaffinch"])
+        self.remove(name)
+
+    def write(self, name: str, parts: Iterable[Any]) -> None:
+        """A file with these bytes, whole and synced under its name."""
+        with self.replacing(name) as temporary, self.opened()[0].open_output_stream(temporary) as out:
+            for part in parts:
+                out.write(part)
+
+    @contextmanager
+    def replacing(self, name: str) -> Iterator[str]:
+        """A path for a file that takes `name`'s place, whole and synced, when all went well, and is removed when it did not."""
+        filesystem, folder = self.opened()
+        temporary = self.path(f".{name}.{secrets.token_hex(4)}.tmp")
+        try:
+            filesystem.create_dir(folder, recursive=True)
+            yield temporary
+            self.settle(temporary, name)
+        except BaseException as error:
+            with suppress(OSError):
+                filesystem.delete_file(temporary)
+            if isinstance(error, OSError):
+                raise self.refusal("cannot be written", error) from None
+            raise
+
+    def sweep(self, name: str) -> None:
+        """Removes what a killed process left of files that were to take names of this pattern (a regular expression)."""
+        for found in self.names():
+            if re.fullmatch(rf"\.{name}\.[0-9a-f]{{8}}\.tmp", found):
+                self.remove(found)
+
+    def settle(self, temporary: str, name: str) -> None:
+        """Renames a finished file to its name, over an older one, and makes both durable where the file system is a local one."""
+        filesystem, folder = self.opened()
+        is_local = filesystem.type_name == "local"
+        if is_local:
+            _sync(temporary)
+        else:
+            self.remove(name)
+        filesystem.move(temporary, self.path(name))
+        if is_local:
+            _sync(folder)
+
+    def read(self, name: str) -> bytes | None:
+        """A whole small file; None where there is none."""
+        filesystem, _ = self.opened()
+        try:
+            with filesystem.open_input_stream(self.path(name)) as file:
+                data: bytes = file.read()
+                return data
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self.refusal(f"has a file {name} that cannot be read", error) from None
+
+    def remove(self, name: str) -> None:
+        """Removes a file; none there is fine."""
+        filesystem, _ = self.opened()
+        try:
+            filesystem.delete_file(self.path(name))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self.refusal(f"has a file {name} that cannot be removed", error) from None
+
+    def remove_all(self) -> None:
+        """Removes the folder with everything in it; none there is fine."""
+        filesystem, folder = self.opened()
+        try:
+            filesystem.delete_dir(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise self.refusal("cannot be removed", error) from None
+
+    def names(self) -> list[str]:
+        """Names in the folder; none where it does not exist."""
+        from pyarrow import fs
+
+        filesystem, folder = self.opened()
+        try:
+            return [found.base_name for found in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
+        except OSError as error:
+            raise self.refusal("cannot be listed", error) from None
+
+
+def _normalised(location: str) -> str:
+    """Hadoop's spellings of a location (`file:/x`, `s3a://x`) as pyarrow's."""
+    if found := re.match(r"^file:/+(.*)$", location):
+        return f"/{found[1]}"
+    if found := re.match(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)(.*)$", location):
+        location = f"{found[1]}:///{found[2]}"
+    scheme, separator, rest = location.partition("://")
+    return f"{_HADOOP_SCHEMES.get(scheme, scheme)}{separator}{rest}"
+
+
+def _split(location: str) -> tuple[str, str, str]:
+    """A location as path, `?` and query: pyarrow takes options of a file system there; a local path may hold the character."""
+    return location.partition("?") if "://" in location else (location, "", "")
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

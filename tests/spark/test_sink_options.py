@@ -1,0 +1,147 @@
+"""Options and columns of the sink: what is understood, what is refused and with which words."""
+
+from fractions import Fraction
+
+import pytest
+from pyspark.sql import types
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark.row_codec import check_schema
+from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.tolerance import Tolerance
+
+LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
+
+
+def sink(is_stream=True, **options):
+    return SinkOptions.parse({**LEAST, **{name.replace("__", "."): value for name, value in options.items()}}, is_stream=is_stream)
+
+
+def test_defaults():
+    options = sink()
+    assert options.client.bootstrap_servers == ("a:1",)
+    assert options.marker_topic == "orders"
+    assert options.tolerance == Tolerance(tolerates=False)
+    assert (options.compression_type, options.batch_bytes, options.checkpoint_location) == ("none", 1_000_000, None)
+
+
+def test_names_are_found_without_regard_to_case():
+    options = sink(STAGINGLOCATION="/s", errors__dead__letter__path="/d", Errors__Tolerance="all", checkpointlocation="/c", queryname="q")
+    assert (options.staging_location, options.dead_letter_path, options.checkpoint_location) == ("/s", "/d", "/c")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"topics": "x"}, "unknown option 'topics': the nearest known one is 'topic'"),
+        ({"kafka__bach__size": "1"}, "'kafka.batch.size'"),
+        ({"errors__tolerence": "all"}, "'errors.tolerance'"),
+        ({"deliveryGuarantee": "none"}, "option deliveryGuarantee cannot be 'none': it must be one of exactly-once"),
+        ({"kafka__acks": "1"}, "option kafka.acks cannot be '1': it must be one of all, -1"),
+        ({"kafka__enable__idempotence": "false"}, "needs it"),
+        ({"kafka__batch__size": "big"}, "must be a whole number"),
+        ({"onMissingMarker": "skip"}, "one of fail, write"),
+        ({"errors__tolerance": "all"}, "needs a place for the bad rows"),
+        ({"errors__tolerance__max": "5"}, "needs errors.tolerance=all"),
+        ({"errors__dead__letter__queue__topic__name": "orders"}, "it is the target topic itself"),
+        ({"idempotencyToken": "t"}, "is for batch writes"),
+        ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
+    ],
+)
+def test_what_is_refused(options, text):
+    with pytest.raises(ConfigException) as caught:
+        sink(**options)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("cap", "tolerance"),
+    [
+        ("100", Tolerance(tolerates=True, count_max=100)),
+        ("5%", Tolerance(tolerates=True, percent_max=Fraction(5))),
+        (None, Tolerance(tolerates=True)),
+    ],
+)
+def test_caps(cap, tolerance):
+    options = {} if cap is None else {"errors__tolerance__max": cap}
+    assert sink(errors__tolerance="all", errors__dead__letter__path="/d", **options).tolerance == tolerance
+
+
+@pytest.mark.parametrize("cap", ["-1", "101%", "-1%", "many", "5.5", ""])
+def test_caps_that_are_none(cap):
+    with pytest.raises(ConfigException, match="neither a count"):
+        sink(errors__tolerance="all", errors__dead__letter__path="/d", errors__tolerance__max=cap)
+
+
+@pytest.mark.parametrize("token", ["", "  "])
+def test_an_empty_token_is_refused(token):
+    with pytest.raises(ConfigException, match="idempotencyToken is empty"):
+        sink(is_stream=False, idempotencyToken=token)
+
+
+@pytest.mark.parametrize(
+    ("bad", "all_rows", "cap"), [(29, 100, "29%"), (7, 100, "7%"), (1, 1000, "0.1%"), (57, 100, "57%"), (333, 1000, "33.3%")]
+)
+def test_a_share_is_exact(bad, all_rows, cap):
+    tolerance = Tolerance.parse("all", cap)
+    assert not tolerance.is_exceeded(bad, all_rows)
+    assert tolerance.is_exceeded(bad + 1, all_rows)
+
+
+def test_without_a_topic_the_marker_needs_one():
+    with pytest.raises(ConfigException, match="markerTopic an existing topic"):
+        SinkOptions.parse({"kafka.bootstrap.servers": "a:1"}, is_stream=True)
+    assert SinkOptions.parse({"kafka.bootstrap.servers": "a:1", "markerTopic": "m"}, is_stream=True).topic is None
+
+
+def test_the_bootstrap_servers_are_required():
+    with pytest.raises(ConfigException, match=r"kafka\.bootstrap\.servers is missing"):
+        SinkOptions.parse({"topic": "orders"}, is_stream=True)
+
+
+BYTES_PAIR = types.StructType([types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())])
+TYPES = {
+    "string": types.StringType(), "binary": types.BinaryType(), "int": types.IntegerType(), "bigint": types.LongType(),
+    "timestamp": types.TimestampType(), "headers": types.ArrayType(BYTES_PAIR),
+    "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+}  # fmt: skip
+
+
+def schema_of(text):
+    """A schema from `name type, ...`; the type `headers` is the array of pairs."""
+    pairs = (column.split() for column in text.split(", "))
+    return types.StructType([types.StructField(name, TYPES[kind]) for name, kind in pairs])
+
+
+class TestColumns:
+    @pytest.mark.parametrize(
+        "schema",
+        [
+            "value binary", "value string, key string", "value string, headers headers",
+            "value string, timestamp timestamp, partition int, topic string",
+            "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int",
+        ],
+    )  # fmt: skip
+    def test_what_is_written(self, schema):
+        check_schema(schema_of(schema), has_topic=True)
+
+    @pytest.mark.parametrize(
+        ("schema", "text"),
+        [
+            ("key string", "column 'value' is missing (there are: key); it must be string or binary"),
+            ("value int", "column 'value' has type int; allowed: string, binary"),
+            ("value string, key bigint", "column 'key' has type bigint; allowed: string, binary"),
+            ("value string, timestamp bigint", "column 'timestamp' has type bigint; allowed: timestamp, timestamp_ntz"),
+            ("value string, partition string", "column 'partition' has type string; allowed: int"),
+            ("value string, headers map<string,string>", "column 'headers' has type map<string,string>; allowed: array<struct"),
+            ("values string", "column 'values' would not be written; the nearest known one is 'value'"),
+        ],
+    )
+    def test_what_is_not(self, schema, text):
+        with pytest.raises(ConfigException) as caught:
+            check_schema(schema_of(schema), has_topic=True)
+        assert text in str(caught.value)
+
+    def test_a_topic_has_to_come_from_somewhere(self):
+        with pytest.raises(ConfigException, match="neither an option topic nor a column 'topic'"):
+            check_schema(schema_of("value string"), has_topic=False)
