@@ -12,12 +12,12 @@ import pytest
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors.codes import Group
 from chaffinch.spark import sink
-from chaffinch.spark.commit_messages import TaskContextFacts
 from chaffinch.spark.options import ClientOptions, parse
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink_options import SinkOptions
 from chaffinch.spark.source_options import SOURCE
 from chaffinch.spark.target import forget_client
+from chaffinch.spark.task_facts import TaskContextFacts
 from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}

@@ -5,12 +5,14 @@ import json
 import pyarrow as pa
 import pytest
 
-from chaffinch.spark import sink
-from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
+from chaffinch.errors.codes import Group
+from chaffinch.spark import sink, sink_commit
+from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit_protocol import CommitResult, transaction_timeout_ms
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink_options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
+from chaffinch.spark.task_facts import TaskContextFacts
 from tests.spark.commit_world import TOPIC, TopicPartition
 
 SNAPSHOT = TargetSnapshot(topics=(TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),))
@@ -21,7 +23,7 @@ MIB = 1 << 20
 @pytest.fixture
 def forgetful(monkeypatch):
     """Nothing was measured by this process yet."""
-    monkeypatch.setattr(sink, "_push_bytes_per_s", {})
+    monkeypatch.setattr(sink_commit, "_push_bytes_per_s", {})
 
 
 def stream(**options):
@@ -50,16 +52,16 @@ class TestRates:
     def test_what_earlier_batches_took_does_not_forbid_a_large_one(self, before):
         writer = stream()
         for result in before:
-            writer._learn(result)
-        assert transaction_timeout_ms(writer._plan(sized(5_000_000_000), FACTS, 3)) <= 900_000
+            writer.committer.learn(result)
+        assert transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3)) <= 900_000
 
     def test_a_network_that_stays_slow_is_learnt(self):
         writer = stream()
         for _ in range(10):
-            writer._learn(written(64 * MIB, 64_000))
-        assert transaction_timeout_ms(writer._plan(sized(100 * MIB), FACTS, 3)) > 300_000
+            writer.committer.learn(written(64 * MIB, 64_000))
+        assert transaction_timeout_ms(writer.committer.plan(sized(100 * MIB), FACTS, 3)) > 300_000
         with pytest.raises(Refusal, match="may last 900000 ms"):
-            transaction_timeout_ms(writer._plan(sized(5_000_000_000), FACTS, 3))
+            transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3))
 
 
 class TestCheckpoint:
@@ -67,7 +69,7 @@ class TestCheckpoint:
         (tmp_path / "metadata").write_text(json.dumps({"id": FACTS.query_id}))
         (tmp_path / "offsets").mkdir()
         (tmp_path / "offsets" / "3").write_text("v1")
-        plan = stream(checkpointLocation=str(tmp_path))._plan(sized(1), FACTS, 3)
+        plan = stream(checkpointLocation=str(tmp_path)).committer.plan(sized(1), FACTS, 3)
         assert plan.has_checkpoint
         assert len(plan.digest) == 64
 
@@ -76,14 +78,14 @@ class TestCheckpoint:
         """A path without a scheme may be Hadoop's: the folder of that name on this machine is then another one."""
         if metadata is not None:
             (tmp_path / "metadata").write_text(metadata)
-        plan = stream(checkpointLocation=str(tmp_path))._plan(sized(1), FACTS, 3)
+        plan = stream(checkpointLocation=str(tmp_path)).committer.plan(sized(1), FACTS, 3)
         assert (plan.has_checkpoint, plan.digest) == (False, "")
         assert "the checkpoint is not used to recognise batches" in caplog.text
 
     @pytest.mark.parametrize("location", ["floppy:/checkpoints/a", "dbfs:/checkpoints/a"])
     def test_a_file_system_that_only_hadoop_knows_is_no_local_folder(self, tmp_path, monkeypatch, location):
         monkeypatch.chdir(tmp_path)
-        assert not stream(checkpointLocation=location)._plan(sized(1), FACTS, 3).has_checkpoint
+        assert not stream(checkpointLocation=location).committer.plan(sized(1), FACTS, 3).has_checkpoint
         assert list(tmp_path.iterdir()) == []
 
 
@@ -117,7 +119,7 @@ class TestWhatIsLeftBehind:
 
         def breaks(self, *arguments):
             if next(calls) == 3:
-                raise Refusal(sink.Group.INVALID_CONFIGURATION, "X", "no more")
+                raise Refusal(Group.INVALID_CONFIGURATION, "X", "no more")
             return original(self, *arguments)
 
         monkeypatch.setattr(stage, breaks)
@@ -139,5 +141,5 @@ class TestWhatIsLeftBehind:
         (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
         assert file.relative_to(tmp_path).parts[:2] == ("a", "b")
         assert len(file.relative_to(tmp_path).parts) == 5
-        writer.clean_up([outcome], 0)
+        writer.committer.clean_up([outcome], 0)
         assert list((tmp_path / "a" / "b").iterdir()) == []

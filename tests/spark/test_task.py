@@ -8,11 +8,12 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.records import batch as batches
-from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX, TaskContextFacts
+from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.dead_letters import Origin, parquet_name
 from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapshot
 from chaffinch.spark.staging import StagedWriter
 from chaffinch.spark.task import TaskPlan, TaskStager, reason_of
+from chaffinch.spark.task_facts import TaskContextFacts
 
 NOW_MS = 1_700_000_000_000
 PLAIN = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=4)

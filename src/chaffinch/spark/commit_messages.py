@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.task_facts import TaskContextFacts as TaskContextFacts  # A part of the message.
 
 INLINE_BYTES_MAX = 1 << 20
 """Staged bytes that a task hands over inside its message; Spark moves messages of this size at about 200 MB/s."""
@@ -62,20 +63,6 @@ class Failure:
     group: Group
     name: str
     text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TaskContextFacts:
-    """What only a task can see of the query it belongs to; Spark tells neither planner nor committer.
-
-    `run_id` changes with every start of a query, `query_id` never. All are None outside a stream.
-    """
-
-    task: int
-    query_id: str | None = None
-    run_id: str | None = None
-    batch_id: int | None = None
-    master: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

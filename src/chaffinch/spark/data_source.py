@@ -1,4 +1,4 @@
-"""The format `chaffinch`, as Spark finds it: options and schema are checked here, before any task runs.
+"""The format `chaffinch`, as Spark finds it. `sink.py` and `source.py` check options and schema, before any task runs.
 
 Spark imports this module in every planner and once per query, so it imports nothing heavy; PySpark is there already.
 """
@@ -10,15 +10,11 @@ from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
-from chaffinch.errors import ConfigException
-from chaffinch.spark.refusals import invalid
-
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from chaffinch.spark.sink import BatchWriter, StreamWriter
     from chaffinch.spark.source import TopicReader
-    from chaffinch.spark.source_options import SourceOptions
 
 
 class ChaffinchDataSource(DataSource):
@@ -33,52 +29,30 @@ class ChaffinchDataSource(DataSource):
 
     def schema(self) -> str:
         """Of a topic that is read."""
-        from chaffinch.spark.row_codec import read_schema
+        from chaffinch.spark.source import schema_read
 
-        return read_schema(include_headers=self._source_options().include_headers)
+        return schema_read(self._given())
 
     def reader(self, schema: StructType) -> TopicReader:
-        from chaffinch.spark.source import TopicReader
+        from chaffinch.spark.source import planned_reader
 
-        return TopicReader(self._source_options())
+        return planned_reader(self._given())
 
     def streamReader(self, schema: StructType) -> NoReturn:
-        raise invalid(ConfigException('streams cannot be read with this format yet: use the source of Spark, readStream.format("kafka")'))
+        from chaffinch.spark.source import planned_stream_reader
+
+        planned_stream_reader(self._given())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """`overwrite` is output mode `complete`: the whole result is appended each time."""
-        from chaffinch.spark.row_codec import check_schema
-        from chaffinch.spark.sink import stream_writer
-        from chaffinch.spark.sink_options import SinkOptions
+        from chaffinch.spark.sink import planned_stream_writer
 
-        try:
-            options = SinkOptions.parse(self._given(), is_stream=True)
-            check_schema(schema, has_topic=options.topic is not None)
-            return stream_writer(options)
-        except ConfigException as error:
-            raise invalid(error) from None
+        return planned_stream_writer(self._given(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from chaffinch.spark.row_codec import check_schema
-        from chaffinch.spark.sink import batch_writer
-        from chaffinch.spark.sink_options import SinkOptions
+        from chaffinch.spark.sink import planned_batch_writer
 
-        try:
-            if overwrite:
-                raise ConfigException('mode("overwrite") cannot be: a topic is appended to, never replaced; use mode("append")')
-            options = SinkOptions.parse(self._given(), is_stream=False)
-            check_schema(schema, has_topic=options.topic is not None)
-            return batch_writer(options)
-        except ConfigException as error:
-            raise invalid(error) from None
-
-    def _source_options(self) -> SourceOptions:
-        from chaffinch.spark.source_options import SourceOptions
-
-        try:
-            return SourceOptions.parse(self._given())
-        except ConfigException as error:
-            raise invalid(error) from None
+        return planned_batch_writer(self._given(), schema, overwrite=overwrite)
 
     def _given(self) -> Mapping[str, str]:
         return dict(self.options)

@@ -7,9 +7,9 @@ With `read_committed` the end is the last stable offset, so an open transaction 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -189,6 +189,30 @@ class TopicReader(DataSourceReader):
         if codes.by_number(data.error_code) is not codes.OFFSET_OUT_OF_RANGE:
             raise_for(response)
         return data
+
+
+def schema_read(given: Mapping[str, str]) -> str:
+    """The schema of what is read, in Spark's own words. Raises Refusal for options that cannot be."""
+    from chaffinch.spark.row_codec import read_schema
+
+    return read_schema(include_headers=_options(given).include_headers)
+
+
+def planned_reader(given: Mapping[str, str]) -> TopicReader:
+    """What `spark.read` asks for. Raises Refusal."""
+    return TopicReader(_options(given))
+
+
+def planned_stream_reader(given: Mapping[str, str]) -> NoReturn:
+    """What `spark.readStream` asks for. Raises Refusal."""
+    raise invalid(ConfigException('streams cannot be read with this format yet: use the source of Spark, readStream.format("kafka")'))
+
+
+def _options(given: Mapping[str, str]) -> SourceOptions:
+    try:
+        return SourceOptions.parse(given)
+    except ConfigException as error:
+        raise invalid(error) from None
 
 
 def _before(columns: RecordColumns, end: int) -> RecordColumns:

@@ -23,11 +23,12 @@ from chaffinch.records.batch import TimestampType
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import from_name as compression_from_name
 from chaffinch.records.validation import ValidationPolicy, validate_columns
-from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, TaskContextFacts, TaskOutcome
+from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, TaskOutcome
 from chaffinch.spark.dead_letters import Origin, batches_by_partition, dead_letter_batches, dead_letter_records, rows_stream
 from chaffinch.spark.row_codec import NO_PARTITION, Rows, rows_of
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.staging import StagedWriter, staged_batches
+from chaffinch.spark.task_facts import TaskContextFacts
 
 if TYPE_CHECKING:
     import pyarrow as pa
