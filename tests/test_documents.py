@@ -266,7 +266,7 @@ def test_dead_letter_columns_and_headers() -> None:
     schema = pa.ipc.open_stream(io.BytesIO(rows_stream(columns, [rejection], origin))).schema
     headers = dict(dead_letter_records(columns, [rejection], origin, target, 0).headers(0))
 
-    rows = [(_CODE.findall(row[0]), row[1]) for row in table_rows((ROOT / "docs" / "spark.md").read_text(encoding="utf-8"))]
+    rows = [(_CODE.findall(row[0]), row[1]) for row in table_rows((ROOT / "docs" / "spark-sink.md").read_text(encoding="utf-8"))]
     at = next(index for index, (names, _) in enumerate(rows) if "error_code" in names)
     parquet = {name: kind for names, kinds in rows[at - 4 : at + 2] for name, kind in _with_types(names, kinds)}
     assert list(parquet) == schema.names
@@ -285,8 +285,8 @@ def _with_types(names: list[str], kinds: str) -> Iterator[tuple[str, str]]:
     yield from zip(names, (kind.partition(" of ")[0] for kind in each_kind), strict=True)
 
 
-def test_error_names_of_the_spark_page() -> None:
-    text = (ROOT / "docs" / "spark.md").read_text(encoding="utf-8").partition("## Errors")[2]
+def test_error_names_of_the_spark_pages() -> None:
+    text = "".join(path.read_text(encoding="utf-8").partition("## Errors")[2] for path in sorted((ROOT / "docs").glob("spark*.md")))
     named = set(re.findall(r"\b[A-Z]{2,}(?:_[A-Z]+)+\b", text)) - {"CHAFFINCH_PAUSE_AT_STEP", "CHAFFINCH_PAUSE_FILE"}
     source = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "spark").glob("*.py"))
     known = {code.name for code in codes.ALL} | set(re.findall(r'"([A-Z_]+)"', source))
