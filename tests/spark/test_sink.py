@@ -1,5 +1,6 @@
 """The sink's writers with a real broker and real files, in this process: what Spark does around them is played by hand."""
 
+import logging
 import pickle
 from collections import Counter
 from dataclasses import replace
@@ -150,10 +151,13 @@ class TestStaging:
     def files(self, query):
         return [path for path in (query.folder / "checkpoint" / "chaffinch" / "staging").rglob("*") if path.is_file()]
 
-    def test_large_tasks_stage_below_the_checkpoint_and_are_cleaned_up(self, kafka, query):
+    def test_large_tasks_stage_below_the_checkpoint_and_are_cleaned_up(self, kafka, query, caplog):
         messages = query.write(self.LARGE, ROWS)
-        assert len(self.files(query)) == 1
-        query.commit(messages)
+        (size,) = (path.stat().st_size for path in self.files(query))
+        with caplog.at_level(logging.INFO, "chaffinch.spark"):
+            query.commit(messages)
+        assert caplog.messages[-1].startswith("batch 0 written: 203 rows, 0 rejected, ")
+        assert f" {size} bytes staged in 1 files, " in caplog.messages[-1]
         assert self.files(query) == []
         assert kafka.read("orders").num_rows == 203
 

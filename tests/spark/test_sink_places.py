@@ -7,7 +7,7 @@ import pytest
 
 from chaffinch.errors.codes import Group
 from chaffinch.spark import sink, sink_commit
-from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit_messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit_protocol import CommitResult, transaction_timeout_ms
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink_options import SinkOptions
@@ -37,7 +37,7 @@ def sized(byte_count):
 
 
 def written(byte_count, push_ms):
-    return CommitResult(outcome="written", row_count=1, byte_count=byte_count, push_ms=push_ms)
+    return CommitResult(outcome="written", counts=BatchCounts(rows_written=1, byte_count=byte_count, push_ms=push_ms))
 
 
 @pytest.mark.usefixtures("forgetful")

@@ -94,5 +94,39 @@ class TaskOutcome:
 
     def files(self) -> set[str]:
         """Paths of all files that this task staged into."""
-        staged = [batch.bytes for batch in (*self.batches, *self.dead_batches)] + list(self.dead_rows)
-        return {part.file for part in staged if part.file is not None}
+        return {part.file for part in self._staged() if part.file is not None}
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes in those files."""
+        return sum(part.byte_count for part in self._staged() if part.file is not None)
+
+    def _staged(self) -> tuple[StagedBytes, ...]:
+        return (*(batch.bytes for batch in (*self.batches, *self.dead_batches)), *self.dead_rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCounts:
+    """What one batch came to."""
+
+    rows_written: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    """Rows set aside, by the error's name."""
+    byte_count: int = 0
+    """Of the encoded batches, dead letters that tasks made among them."""
+    staged_bytes: int = 0
+    """Of what tasks left in files; the rest came inside their messages."""
+    staging_files: int = 0
+    push_ms: int = 0
+    """From the first batch to the end of the transaction."""
+
+    @property
+    def rejected_count(self) -> int:
+        return sum(self.rejected.values())
+
+    def line(self, batch_id: int, outcome: str) -> str:
+        """The batch's line in the log."""
+        by_name = ", ".join(f"{count} {name}" for name, count in sorted(self.rejected.items()))
+        rejected = f"{self.rejected_count} rejected" + (f" ({by_name})" if by_name else "")
+        staged = f"{self.staged_bytes} bytes staged in {self.staging_files} files"
+        return f"batch {batch_id} {outcome}: {self.rows_written} rows, {rejected}, {self.byte_count} bytes, {staged}, {self.push_ms} ms"

@@ -22,7 +22,7 @@ from typing import Literal
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark import requests
-from chaffinch.spark.commit_messages import Rejection, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit_messages import BatchCounts, Rejection, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, judge
 from chaffinch.spark.operations import DeadLetters, Operation, ReadState, Reply, SetAside, Step, WriteDeadLetters, WriteState
 from chaffinch.spark.push import Fenced, Push, StartAgain
@@ -89,10 +89,7 @@ class CommitResult:
     """What became of the batch. `skipped`: it was in Kafka already; `empty`: there was nothing to write."""
 
     outcome: Literal["written", "skipped", "empty"]
-    row_count: int = 0
-    rejected_count: int = 0
-    byte_count: int = 0
-    push_ms: int = 0
+    counts: BatchCounts = field(default_factory=BatchCounts)
 
 
 def commit_batch(plan: CommitPlan) -> Commit:
@@ -122,7 +119,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         result = yield from writer.write(now_ms)
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced)
-        result = CommitResult(outcome="written", row_count=plan.row_count, rejected_count=tally.rejected_count, byte_count=plan.byte_count)
+        result = CommitResult(outcome="written", counts=_counts(plan, tally))
     except (Refusal, StartAgain) as failure:
         if not writer.may_be_committed:
             yield from requests.abort(Step.ABORT, plan.transactional_id, writer.timeout_ms, writer.identity)
@@ -132,6 +129,17 @@ def commit_batch(plan: CommitPlan) -> Commit:
         raise
     yield from _write_state(plan, Step.NOTE_DONE, "written")
     return result
+
+
+def _counts(plan: CommitPlan, tally: Tally, push_ms: int = 0) -> BatchCounts:
+    return BatchCounts(
+        rows_written=plan.row_count - tally.rejected_count,
+        rejected=dict(tally.task_found + tally.broker_found),
+        byte_count=plan.byte_count,
+        staged_bytes=sum(outcome.file_bytes for outcome in plan.outcomes),
+        staging_files=len({name for outcome in plan.outcomes for name in outcome.files()}),
+        push_ms=push_ms,
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,13 +193,7 @@ class _Writer:
         if joined or plan.group_id is not None:
             self.may_be_committed = True
             ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.block_max_ms)
-        return CommitResult(
-            outcome="written",
-            row_count=plan.row_count,
-            rejected_count=self.tally.rejected_count,
-            byte_count=plan.byte_count,
-            push_ms=ended_ms - began_ms,
-        )
+        return CommitResult(outcome="written", counts=_counts(plan, self.tally, ended_ms - began_ms))
 
     def _add_partitions(
         self, joined: set[TopicPartition], batches: tuple[StagedBatch, ...] | list[StagedBatch]

@@ -55,10 +55,7 @@ class Committer:
             forget_client(self._options.client)
             raise
         self.learn(result)
-        _log.info(
-            "batch %d %s: %d rows, %d of them rejected, %d bytes, %d ms",
-            batch_id, result.outcome, result.row_count, result.rejected_count, result.byte_count, result.push_ms,
-        )  # fmt: skip
+        _log.info("%s", result.counts.line(batch_id, result.outcome))
         self.clean_up(outcomes, batch_id)
         return result
 
@@ -111,9 +108,10 @@ class Committer:
         )
 
     def learn(self, result: CommitResult) -> None:
-        if result.outcome == "written" and result.byte_count >= _PUSH_MEASURED_BYTES_MIN and result.push_ms > 0:
+        counts = result.counts
+        if result.outcome == "written" and counts.byte_count >= _PUSH_MEASURED_BYTES_MIN and counts.push_ms > 0:
             servers = self._options.client.bootstrap_servers
-            measured = 1000 * result.byte_count / result.push_ms
+            measured = 1000 * counts.byte_count / counts.push_ms
             # From the assumed rate on, so that one batch that met an outage does not forbid the next.
             before = _push_bytes_per_s.get(servers, PUSH_BYTES_PER_S_ASSUMED)
             _push_bytes_per_s[servers] = (before + measured) / 2
