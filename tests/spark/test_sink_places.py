@@ -1,6 +1,6 @@
 """What surrounds a commit in the sink, without Spark: rates, folders, names, and what is left behind by what fails."""
 
-import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -17,6 +17,7 @@ from tests.spark.commit_world import TOPIC, TopicPartition
 
 SNAPSHOT = TargetSnapshot(topics=(TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),))
 FACTS = TaskContextFacts(task=0, query_id="11111111-2222", run_id="r", batch_id=3, master="spark://cluster")
+LOCAL_FACTS = replace(FACTS, master="local[2]")
 MIB = 1 << 20
 
 
@@ -64,38 +65,13 @@ class TestRates:
             transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3))
 
 
-class TestCheckpoint:
-    def test_the_query_s_own_is_used(self, tmp_path):
-        (tmp_path / "metadata").write_text(json.dumps({"id": FACTS.query_id}))
-        (tmp_path / "offsets").mkdir()
-        (tmp_path / "offsets" / "3").write_text("v1")
-        plan = stream(checkpointLocation=str(tmp_path)).committer.plan(sized(1), FACTS, 3)
-        assert plan.has_checkpoint
-        assert len(plan.digest) == 64
-
-    @pytest.mark.parametrize("metadata", [None, json.dumps({"id": "another"}), "damaged"])
-    def test_a_folder_that_is_not_the_query_s_checkpoint_is_not_used(self, tmp_path, metadata, caplog):
-        """A path without a scheme may be Hadoop's: the folder of that name on this machine is then another one."""
-        if metadata is not None:
-            (tmp_path / "metadata").write_text(metadata)
-        plan = stream(checkpointLocation=str(tmp_path)).committer.plan(sized(1), FACTS, 3)
-        assert (plan.has_checkpoint, plan.digest) == (False, "")
-        assert "the checkpoint is not used to recognise batches" in caplog.text
-
-    @pytest.mark.parametrize("location", ["floppy:/checkpoints/a", "dbfs:/checkpoints/a"])
-    def test_a_file_system_that_only_hadoop_knows_is_no_local_folder(self, tmp_path, monkeypatch, location):
-        monkeypatch.chdir(tmp_path)
-        assert not stream(checkpointLocation=location).committer.plan(sized(1), FACTS, 3).has_checkpoint
-        assert list(tmp_path.iterdir()) == []
-
-
 def large_task(rows=30, value=b"x" * 100_000):
     return pa.record_batch({"key": pa.array([b"k"] * rows), "value": pa.array([value] * rows)})
 
 
 class TestWhatIsLeftBehind:
     def test_a_task_that_fails_after_it_has_staged_removes_its_file(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(sink, "task_facts", lambda: FACTS)
+        monkeypatch.setattr(sink, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
 
         def rows():
@@ -109,7 +85,7 @@ class TestWhatIsLeftBehind:
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
     def test_a_task_that_fails_by_kafka_removes_its_file_too(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(sink, "task_facts", lambda: FACTS)
+        monkeypatch.setattr(sink, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
         calls = iter(range(100))
         stage = "chaffinch.spark.task.TaskStager._stage_topic"
@@ -129,7 +105,7 @@ class TestWhatIsLeftBehind:
 
     @pytest.mark.parametrize("token", ["sales/2026-11-21", "..", "../../elsewhere", "ä" * 200])
     def test_a_token_stays_below_the_staging_location(self, tmp_path, monkeypatch, token):
-        monkeypatch.setattr(sink, "task_facts", lambda: TaskContextFacts(task=0))
+        monkeypatch.setattr(sink, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))
         options = {
             "kafka.bootstrap.servers": "a:1",
             "topic": TOPIC,

@@ -10,11 +10,9 @@ from chaffinch.spark.parquet_file import write_parquet
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.staging import StagedReader, StagedWriter
 
-MISSING = "name a place"
-
 
 def staged(folder, parts, inline_bytes_max=100):
-    writer = StagedWriter(folder, "task-0", missing_folder=MISSING, inline_bytes_max=inline_bytes_max)
+    writer = StagedWriter(lambda: folder, "task-0", inline_bytes_max=inline_bytes_max)
     spans = [writer.append(part) for part in parts]
     writer.close()
     return [writer.staged(span) for span in spans]
@@ -42,9 +40,18 @@ def test_attempts_of_one_task_do_not_meet(tmp_path):
 
 
 def test_a_place_is_needed_only_when_it_is_used():
-    assert staged(None, [b"a" * 100])[0].data == b"a" * 100
+    def nowhere():
+        raise Refusal(Group.INVALID_CONFIGURATION, "STAGING_LOCATION_MISSING", "name a place")
+
+    def staged_nowhere(data):
+        writer = StagedWriter(nowhere, "task-0", inline_bytes_max=100)
+        span = writer.append(data)
+        writer.discard()
+        return writer.staged(span)
+
+    assert staged_nowhere(b"a" * 100).data == b"a" * 100
     with pytest.raises(Refusal, match="STAGING_LOCATION_MISSING: name a place"):
-        staged(None, [b"a" * 101])
+        staged_nowhere(b"a" * 101)
 
 
 def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path):

@@ -34,7 +34,7 @@ def run(columns, *, snapshots=(PLAIN,), topic="orders", task=0, dead=DEAD, keeps
     )  # fmt: skip
     data = pa.record_batch(columns)
     size = max(1, -(-data.num_rows // chunks))
-    writer = StagedWriter(None, "task", missing_folder="", inline_bytes_max=1 << 30)
+    writer = StagedWriter(lambda: None, "task", inline_bytes_max=1 << 30)
     return TaskStager(plan, writer).run(data.slice(start, size) for start in range(0, data.num_rows, size))
 
 

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from chaffinch.errors import ApiException, ConfigException, KafkaException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit_messages import Failure, TaskOutcome
-from chaffinch.spark.places import MISSING_STAGING, Places, probe_once
+from chaffinch.spark.places import Places, leave_token, probe_once
 from chaffinch.spark.refusals import Refusal, invalid, nameable
 from chaffinch.spark.sink_commit import Committer
 from chaffinch.spark.sink_options import SinkOptions
@@ -47,7 +47,7 @@ class _Writer:
         self._options = options
         self._snapshot = snapshot
         self._write_id = write_id
-        self._places = Places(options)
+        self._places = Places(options, is_stream=write_id is None)
         self.committer = Committer(options, snapshot, write_id, self._places)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
@@ -88,7 +88,7 @@ class _Writer:
             snapshot_of=snapshot_of,
             now_ms=wall_ms(),
         )
-        writer = StagedWriter(self._places.staging(facts, query), f"task-{facts.task}", missing_folder=MISSING_STAGING)
+        writer = StagedWriter(lambda: self._places.spill(facts, query), f"task-{facts.task}")
         try:
             return TaskStager(plan, writer).run(iterator)
         except BaseException as error:
@@ -155,8 +155,9 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
     """What can be told before any task runs: the folders can be written, the topics exist and can take what will be sent."""
     from chaffinch.spark.target import client_for, forget_client, take_snapshot
 
-    for location, option in ((options.staging_location, "stagingLocation"), (options.dead_letter_path, "errors.dead.letter.path")):
-        probe_once(location, option)
+    if options.staging_location is not None:
+        leave_token(options.staging_location)
+    probe_once(options.dead_letter_path, "errors.dead.letter.path")
     topics = {options.marker_topic: "topic" if options.topic == options.marker_topic else "markerTopic"}
     if options.topic is not None:
         topics[options.topic] = "topic"

@@ -8,7 +8,7 @@ attempts never meet: retried, speculated and zombie tasks are harmless. Layout b
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -20,15 +20,16 @@ from chaffinch.spark.refusals import Refusal
 
 
 class StagedWriter:
-    """Collects what one task attempt stages: in memory up to `inline_bytes_max`, then in one file below `folder`.
+    """Collects what one task attempt stages: in memory up to `inline_bytes_max`, then in one file below what `spill` gives.
 
-    Positions are those of the file; without one, `staged` cuts the bytes out of memory.
+    `spill` is asked when a file is needed, and refuses where none can be. Positions are those of the file; without one, `staged` cuts
+    the bytes out of memory.
     """
 
-    def __init__(self, folder: Folder | None, name: str, *, missing_folder: str, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
-        self._folder = folder
+    def __init__(self, spill: Callable[[], Folder], name: str, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
+        self._spill_folder = spill
+        self._folder: Folder | None = None
         self._name = f"{name}-{secrets.token_hex(8)}"
-        self._missing_folder = missing_folder
         self._inline_bytes_max = inline_bytes_max
         self._parts: list[bytes | bytearray | memoryview] = []
         self._position = 0
@@ -73,8 +74,7 @@ class StagedWriter:
                 self._folder.remove(self._name)
 
     def _spill(self) -> None:
-        if self._folder is None:
-            raise Refusal(Group.INVALID_CONFIGURATION, "STAGING_LOCATION_MISSING", self._missing_folder)
+        self._folder = self._spill_folder()
         filesystem, folder = self._folder.opened()
         try:
             filesystem.create_dir(folder, recursive=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import socket
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,7 +13,7 @@ from typing import Protocol
 class TaskContextFacts:
     """What only a task can see of the query it belongs to; Spark tells neither planner nor committer.
 
-    `run_id` changes with every start of a query, `query_id` never. All are None outside a stream.
+    `run_id` changes with every start of a query, `query_id` never. What concerns the query is None outside a stream.
     """
 
     task: int
@@ -18,6 +21,12 @@ class TaskContextFacts:
     run_id: str | None = None
     batch_id: int | None = None
     master: str | None = None
+    query_name: str | None = None
+    checkpoint_root: str | None = None
+    """The session's `spark.sql.streaming.checkpointLocation`: Spark keeps a query with a name below it, under its name."""
+    default_file_system: str | None = None
+    """The session's `spark.hadoop.fs.defaultFS`."""
+    host: str = ""
 
     def query(self, write_id: str | None) -> str:
         """The name of what is written: `write_id` of a batch write, else the query's id."""
@@ -43,4 +52,19 @@ def facts_of(context: TaskContext | None) -> TaskContextFacts:
         run_id=context.getLocalProperty("spark.jobGroup.id") if batch_id is not None else None,
         batch_id=None if batch_id is None else int(batch_id),
         master=context.getLocalProperty("spark.master"),
+        query_name=None if batch_id is None else _name_in(context.getLocalProperty("spark.job.description") or ""),
+        checkpoint_root=context.getLocalProperty("spark.sql.streaming.checkpointLocation"),
+        default_file_system=context.getLocalProperty("spark.hadoop.fs.defaultFS"),
+        host=host(),
     )
+
+
+def host() -> str:
+    """This machine under the name that Spark knows it by."""
+    return os.environ.get("SPARK_LOCAL_HOSTNAME") or os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()
+
+
+def _name_in(description: str) -> str | None:
+    """The query's name in Spark's description of a batch: lines `NAME`, `id = ...`, `runId = ...`, the first where it has one."""
+    found = re.match(r"(.+?)\nid = ", description, re.DOTALL)
+    return found[1] if found else None

@@ -1,0 +1,219 @@
+"""Where a query's files lie: checkpoint, default file systems, and a staging folder that is not shared."""
+
+import json
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from chaffinch.spark import places
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.places import Places, is_one_machine, leave_token, located
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.task_facts import TaskContextFacts, facts_of
+
+FACTS = TaskContextFacts(task=7, query_id="11111111-2222", run_id="r", batch_id=3, master="spark://cluster", host="host-b")
+SPARK = {
+    "sql.streaming.queryId": "11111111-2222",
+    "streaming.sql.batchId": "3",
+    "spark.jobGroup.id": "r",
+    "spark.master": "spark://cluster",
+}
+
+
+def places_of(*, is_stream=True, **options):
+    given = {"kafka.bootstrap.servers": "a:1", "topic": "orders", **options}
+    return Places(SinkOptions.parse(given, is_stream=is_stream), is_stream=is_stream)
+
+
+def checkpoint_in(folder, query_id=FACTS.query_id):
+    (folder / "offsets").mkdir(parents=True)
+    (folder / "metadata").write_text(json.dumps({"id": query_id}))
+    (folder / "offsets" / "3").write_text("v1")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_tried_out(monkeypatch):
+    monkeypatch.setattr(places, "_probed", set())
+
+
+class Context:
+    """As Spark's, with these local properties."""
+
+    def __init__(self, **properties):
+        self.properties = {**SPARK, **{name.replace("__", "."): value for name, value in properties.items()}}
+
+    def partitionId(self):
+        return 7
+
+    def getLocalProperty(self, key):
+        return self.properties.get(key)
+
+
+class TestFacts:
+    @pytest.mark.parametrize(
+        ("description", "name"),
+        [
+            ("my query\nid = 1\nrunId = 2\nbatch = 0", "my query"),
+            ("\nid = 1\nrunId = 2\nbatch = 0", None),
+            ("id = 1\nrunId = 2\nbatch = 0", None),
+            ("something else", None),
+            (None, None),
+        ],
+    )
+    def test_the_query_s_name(self, description, name):
+        assert facts_of(Context(spark__job__description=description)).query_name == name
+
+    def test_outside_of_a_stream_a_description_is_no_name(self):
+        assert facts_of(Context(streaming__sql__batchId=None, spark__job__description="a\nid = 1")).query_name is None
+
+    def test_what_the_session_says_about_places(self):
+        facts = facts_of(Context(**{"spark.sql.streaming.checkpointLocation": "/c", "spark.hadoop.fs.defaultFS": "hdfs://n:8020"}))
+        assert (facts.checkpoint_root, facts.default_file_system) == ("/c", "hdfs://n:8020")
+
+    @pytest.mark.parametrize("variable", ["SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"])
+    def test_the_host_is_the_one_that_spark_knows(self, monkeypatch, variable):
+        monkeypatch.delenv("SPARK_LOCAL_HOSTNAME", raising=False)
+        monkeypatch.setenv(variable, "127.0.0.9")
+        assert facts_of(Context()).host == "127.0.0.9"
+
+
+@pytest.mark.parametrize(
+    ("master", "is_one"),
+    [("local", True), ("local[2]", True), ("local[*]", True), ("local-cluster[2,1,1024]", False), ("spark://a:1", False), ("yarn", False),
+     ("k8s://https://a", False), (None, False)],
+)  # fmt: skip
+def test_which_masters_run_tasks_beside_the_driver(master, is_one):
+    assert is_one_machine(master) == is_one
+    assert (places_of().staging(replace(FACTS, master=master), "q") is not None) == is_one
+
+
+class TestCheckpoint:
+    def test_the_query_s_own_is_used(self, tmp_path):
+        found = places_of(checkpointLocation=str(checkpoint_in(tmp_path)))
+        assert found.checkpoint(FACTS).location == str(tmp_path)
+        assert len(found.digest(3, FACTS)) == 64
+
+    @pytest.mark.parametrize("metadata", [None, json.dumps({"id": "another"}), "damaged"])
+    def test_a_folder_that_is_not_the_query_s_checkpoint_is_not_used(self, tmp_path, metadata, caplog):
+        """A path without a scheme may be Hadoop's: the folder of that name on this machine is then another one."""
+        if metadata is not None:
+            (tmp_path / "metadata").write_text(metadata)
+        found = places_of(checkpointLocation=str(tmp_path))
+        assert (found.checkpoint(FACTS), found.digest(3, FACTS)) == (None, "")
+        assert "the checkpoint is not used to recognise batches" in caplog.text
+
+    @pytest.mark.parametrize("location", ["floppy:/checkpoints/a", "dbfs:/checkpoints/a"])
+    def test_a_file_system_that_only_hadoop_knows_is_no_local_folder(self, tmp_path, monkeypatch, location):
+        monkeypatch.chdir(tmp_path)
+        assert places_of(checkpointLocation=location).checkpoint(FACTS) is None
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_named_query_below_the_session_s_location(self, tmp_path):
+        checkpoint_in(tmp_path / "orders query")
+        facts = replace(FACTS, checkpoint_root=str(tmp_path), query_name="orders query")
+        found = places_of()
+        assert found.checkpoint(facts).location == f"{tmp_path}/orders query"
+        assert found.staging(facts, "q").location == f"{tmp_path}/orders query/chaffinch/staging/q/3"
+
+    @pytest.mark.parametrize("changes", [{"query_name": None}, {"checkpoint_root": None}, {"query_id": "another"}])
+    def test_else_it_is_not_known(self, tmp_path, changes):
+        checkpoint_in(tmp_path / "orders")
+        facts = replace(FACTS, **{"checkpoint_root": str(tmp_path), "query_name": "orders", **changes})
+        assert places_of().checkpoint(facts) is None
+
+    def test_a_batch_write_inside_a_stream_leaves_the_stream_s_checkpoint_alone(self, tmp_path):
+        checkpoint_in(tmp_path / "orders")
+        facts = replace(FACTS, checkpoint_root=str(tmp_path), query_name="orders")
+        assert places_of(is_stream=False).checkpoint(facts) is None
+
+
+CORE_SITE = """<?xml version="1.0"?>
+<configuration><property><name>a</name><value>b</value></property><property><name>fs.defaultFS</name><value>{}</value></property></configuration>
+"""
+
+
+class TestDefaultFileSystem:
+    @pytest.mark.parametrize(
+        ("location", "default", "found"),
+        [
+            ("/c", None, "/c"),
+            ("/c", "file:///", "/c"),
+            ("/c", "hdfs://n:8020", "hdfs://n:8020/c"),
+            ("/c", "s3a://bucket/", "s3a://bucket/c"),
+            ("file:/c", "hdfs://n:8020", "file:/c"),
+            ("s3://b/c", "hdfs://n:8020", "s3://b/c"),
+            ("relative", "hdfs://n:8020", "relative"),
+        ],
+    )
+    def test_a_location_without_a_scheme_lies_on_it(self, location, default, found):
+        assert located(location, default, {}) == found
+
+    def test_hadoop_s_own_files_say_it_too(self, tmp_path):
+        (tmp_path / "core-site.xml").write_text(CORE_SITE.format("hdfs://n:8020"))
+        assert located("/c", None, {"HADOOP_CONF_DIR": str(tmp_path)}) == "hdfs://n:8020/c"
+        assert located("/c", "file:///", {"HADOOP_CONF_DIR": str(tmp_path)}) == "/c"
+
+    @pytest.mark.parametrize("text", [None, "not XML", "<configuration/>"])
+    def test_hadoop_files_without_it(self, tmp_path, text):
+        if text is not None:
+            (tmp_path / "core-site.xml").write_text(text)
+        assert located("/c", None, {"HADOOP_CONF_DIR": str(tmp_path)}) == "/c"
+
+    def test_checkpoint_and_staging_lie_there(self, tmp_path, monkeypatch):
+        looked_at = []
+        monkeypatch.setattr(Folder, "read", lambda folder, name: looked_at.append((folder.location, name)))
+        facts = replace(FACTS, default_file_system="s3a://bucket")
+        found = places_of(checkpointLocation="/c")
+        assert found.checkpoint(facts) is None
+        assert looked_at == [("s3a://bucket/c", "metadata")]
+        assert found.staging(facts, "q").location == "s3a://bucket/c/chaffinch/staging/q/3"
+
+
+class TestNotShared:
+    """The same location, seen by a driver and by an executor on another machine: two folders or one."""
+
+    def refused(self, found, facts=FACTS):
+        with pytest.raises(Refusal) as caught:
+            pickle.loads(pickle.dumps(found)).spill(facts, "q")
+        return str(caught.value)
+
+    def test_none_is_set(self):
+        assert "KAFKA[InvalidConfiguration] STAGING_LOCATION_MISSING: a task has more than 1 MiB" in self.refused(places_of())
+
+    def test_the_driver_s_token_is_seen(self, tmp_path):
+        found = places_of(stagingLocation=str(tmp_path / "s"))
+        leave_token(str(tmp_path / "s"))
+        assert pickle.loads(pickle.dumps(found)).spill(FACTS, "q").location == f"{tmp_path}/s/q/3"
+
+    def test_another_machine_s_token_is_none(self, tmp_path, monkeypatch):
+        found = places_of(stagingLocation=str(tmp_path))
+        monkeypatch.setattr("socket.gethostname", lambda: "host-b")
+        leave_token(str(tmp_path))
+        text = self.refused(found)
+        assert (
+            f"KAFKA[InvalidConfiguration] STAGING_NOT_SHARED: stagingLocation={tmp_path} is not shared: task 7 on host-b does not" in text
+        )
+        assert "name a folder that driver and executors share" in text
+
+    def test_the_token_is_left_once_and_stays(self, tmp_path):
+        leave_token(str(tmp_path))
+        (token,) = tmp_path.iterdir()
+        before = token.stat().st_mtime_ns
+        places._probed.clear()
+        leave_token(str(tmp_path))
+        assert [token.stat().st_mtime_ns for token in tmp_path.iterdir()] == [before]
+
+    def test_in_local_mode_nothing_is_asked(self, tmp_path):
+        assert places_of(stagingLocation=str(tmp_path)).spill(replace(FACTS, master="local[2]"), "q").location == f"{tmp_path}/q/3"
+
+    def test_a_checkpoint_is_known_by_spark_s_own_file(self, tmp_path):
+        found = places_of(checkpointLocation=str(checkpoint_in(tmp_path)))
+        assert found.spill(FACTS, "q").location == f"{tmp_path}/chaffinch/staging/q/3"
+
+    def test_a_checkpoint_that_the_executor_does_not_see(self, tmp_path):
+        text = self.refused(places_of(checkpointLocation=str(tmp_path)))
+        assert "STAGING_NOT_SHARED: task 7 on host-b does not see the checkpoint that Spark writes: checkpointLocation has no file" in text
+        assert "set stagingLocation" in text
