@@ -14,6 +14,7 @@ METRICS: Final[Mapping[str, Metric[ProducerCore]]] = {
     "record-error-total": Metric("records that failed", count("records_failed")),
     "record-written-total": Metric("records written", count("records_written")),
     "record-dropped-total": Metric("records that an exception handler dropped", count("records_dropped")),
+    "record-screened-total": Metric("records that failed unsent, because a broker had just refused their like", count("records_screened")),
     "records-outstanding": Metric("records without an outcome, now", lambda core, now_ms: core.outstanding_count),
     "batch-send-total": Metric("batches sent, repetitions included", count("batches_sent")),
     "batch-written-total": Metric("batches written", count("batches_written")),

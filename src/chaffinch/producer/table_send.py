@@ -89,6 +89,8 @@ class _Sending:
         self.outcome = TableOutcome(door.new_future())
         self.handed_over = 0
         """Rows that are on their way."""
+        self._handed_over_ms = 0
+        """When the caller, or its stream, had given all rows of the piece that is being sent."""
         self._lacking_since_ms: dict[str, int] = {}
         """Topics waited for in vain, so that a stream does not wait again for each of its pieces."""
         limits = (batch_bytes, door.request_bytes_max, door.core.accumulator.memory_bytes)
@@ -98,6 +100,7 @@ class _Sending:
 
     def send(self, topic: str | None, parts: TableParts) -> None:
         """All rows of one piece: first those that can go at once, then those whose topics or partitions are to be waited for."""
+        self._handed_over_ms = self._door.clock.now_ms()
         shares = [
             _Share(name, rows, parts.partitions if parts.partitions is None or rows is None else parts.partitions[rows])
             for name, rows in rows_by_topic(parts.topics, topic, self.outcome.row_count)
@@ -239,6 +242,8 @@ class _Sending:
             created_ms=door.clock.now_ms(),
             position=0,
             memory_bytes=len(data),
+            key_valid=run.columns.key_valid,
+            handed_over_ms=self._handed_over_ms,
         )
         with door.lock:
             stop = door.refusal("send_table")

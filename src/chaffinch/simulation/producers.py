@@ -18,6 +18,7 @@ from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartiti
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import record_size
 from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.culprit_errors import ScreenedErrors
 from chaffinch.producer.core.effects import (
     AskHandler,
     CompleteBatch,
@@ -208,7 +209,7 @@ class ProducerProcess(ProgramProcess):
 
         def try_all() -> bool:
             while left:
-                count = self._try_table(left) if burst.as_table else self._try_send(left[0])
+                count = self._try_table(left, began_ms) if burst.as_table else self._try_send(left[0])
                 if not count and self._world.now_ms - began_ms >= MAX_BLOCK_MS:
                     topic, partition = left[0].topic_partition
                     error = self._core.records_refused(1, self._core.reasons.waited_in_vain(topic, partition, MAX_BLOCK_MS))
@@ -237,7 +238,7 @@ class ProducerProcess(ProgramProcess):
         )
         return 1
 
-    def _try_table(self, records: Sequence[Record]) -> int:
+    def _try_table(self, records: Sequence[Record], handed_over_ms: int) -> int:
         """How many records, all of one partition, went into a ready-made batch."""
         first = records[0]
         refusal = self._refusal()
@@ -266,6 +267,8 @@ class ProducerProcess(ProgramProcess):
             created_ms=self._world.now_ms,
             position=0,
             memory_bytes=memory_bytes,
+            key_valid=columns.key_valid,
+            handed_over_ms=handed_over_ms,
         )
         self._core.append_batch(batch, self._world.now_ms)
         return len(taken)
@@ -367,6 +370,8 @@ class ProducerProcess(ProgramProcess):
         self._go_on_soon(error)
 
     def _fail(self, effect: FailRecords) -> None:
+        if isinstance(effect.errors, ScreenedErrors):
+            self._world.count("records screened", len(effect.errors))
         for index, row in enumerate(effect.batch.rows):
             told: Told = effect.batch.receipt[row]
             error = effect.errors.get(index, effect.error)

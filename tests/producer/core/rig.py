@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
+import numpy as np
+
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed, Written
 from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.accumulator import record_size
+from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, Report, SendRequest
 from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
@@ -57,10 +60,13 @@ from chaffinch.protocol.messages.txn_offset_commit import (
 )
 from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.records import batch as record_batch
+from chaffinch.records.columns import RecordColumns
 from tests.client.scripted_server import metadata
 
 ORDERS_0 = TopicPartition("orders", 0)
 ORDERS_1 = TopicPartition("orders", 1)
+RETURNS_0 = TopicPartition("returns", 0)
+TOPICS = ("orders", "returns")
 PORT = 9092
 BROKER = Address("127.0.0.1", PORT)
 PRODUCER_ID = 4711
@@ -106,8 +112,8 @@ TIMED_OUT = "no answer in time"
 
 @dataclass
 class Rig:
-    """One core, brokers from 127.0.0.1:9092 on, node 1 being the first, one topic with `partitions` partitions, led by one node after
-    the other."""
+    """One core, brokers from 127.0.0.1:9092 on, node 1 being the first, two topics with `partitions` partitions each, led by one node
+    after the other."""
 
     options: dict[str, Any] = field(default_factory=dict)
     partitions: int = 2
@@ -179,6 +185,26 @@ class Rig:
         self.append(values, place)
         self.core.accumulator._queue(place).close()
         self.step(events.TimePassed())
+
+    def hand_over(self, *batches: str, place: TopicPartition = ORDERS_0) -> None:
+        """Hand over a table as ready-made batches, without giving the core a chance to send. Capital letters have no key."""
+        for values in batches:
+            keys = [None if value.isupper() else value.encode() for value in values]
+            columns = RecordColumns.from_lists(keys, [value.encode() for value in values], [1_700_000_000_000] * len(values))
+            data = self.core.accumulator.encode_rows(columns)
+            batch = ProducerBatch(
+                topic_partition=place,
+                receipt=list(values),
+                rows=np.arange(len(values), dtype=np.int64),
+                timestamps=columns.timestamps,
+                data=data,
+                created_ms=self.now_ms,
+                position=0,
+                memory_bytes=len(data),
+                key_valid=columns.key_valid,
+                handed_over_ms=self.now_ms,
+            )
+            self.core.append_batch(batch, self.now_ms)
 
     def answer(self, *answers: Answer | str, request: int = 0) -> None:
         """The outcome of an open request: one answer per batch, in the order in which they were added, or one for all."""
@@ -324,14 +350,15 @@ class Rig:
         match message:
             case MetadataRequest():
                 asked = [topic.name for topic in message.topics]
-                answer = metadata({"orders": self.partitions} if "orders" in asked else {}, {n + 1: PORT + n for n in range(self.nodes)})
-                if answer.topics:
-                    answer.topics[0].topic_id = self.topic_id
-                for part in answer.topics[0].partitions if answer.topics else []:
-                    part.leader_id = self.leaders.get(part.partition_index, 1)
-                    part.leader_epoch = self.leader_epochs.get(part.partition_index, 0)
+                known = {name: self.partitions for name in asked if name in TOPICS}
+                answer = metadata(known, {n + 1: PORT + n for n in range(self.nodes)})
+                for topic in answer.topics:
+                    topic.topic_id = self.topic_id if topic.name == "orders" else ZERO_UUID
+                    for part in topic.partitions:
+                        part.leader_id = self.leaders.get(part.partition_index, 1)
+                        part.leader_epoch = self.leader_epochs.get(part.partition_index, 0)
                 unknown = codes.UNKNOWN_TOPIC_OR_PARTITION.number
-                answer.topics += [MetadataResponseTopic(name=name, error_code=unknown) for name in asked if name != "orders"]
+                answer.topics += [MetadataResponseTopic(name=name, error_code=unknown) for name in asked if name not in TOPICS]
                 return answer
             case InitProducerIdRequest():
                 self.epoch_given = 0 if message.producer_id < 0 else message.producer_epoch + 1

@@ -223,6 +223,12 @@ class Accumulator:
         head = queue.closed[0] if queue is not None and queue.closed else None
         return head if isinstance(head, OpenBatch) and head.encoded is None else None
 
+    def ready_made_head(self, topic_partition: TopicPartition) -> ProducerBatch | None:
+        """The partition's next batch if it came ready-made; it stays until it is taken."""
+        queue = self._queues.get(topic_partition)
+        head = queue.closed[0] if queue is not None and queue.closed else None
+        return head if isinstance(head, ProducerBatch) else None
+
     def encode_ahead(self, full: OpenBatch) -> None:
         """Encode a batch before it is taken. Who takes it meanwhile does the same work, and gets the same bytes."""
         full.encoded = self._encoded(full)

@@ -17,7 +17,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, NO_SEQUENCE, ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.records import batch as record_batch
-from chaffinch.records.byte_columns import ByteColumn
+from chaffinch.records.byte_columns import ByteColumn, Bytes
 from chaffinch.records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
@@ -70,6 +70,12 @@ class ProducerBatch:
     possibly_stored: bool = False
     """An earlier attempt may have been written: a time-out, a lost connection, or code 7 or 20 (decision 13)."""
     last_error: KafkaException | None = None
+    key_valid: Bytes | None = None
+    """Of a table: 0 for each record without a key; None: none lacks one, or nobody looked."""
+    handed_over_ms: int | None = None
+    """Of a table: when its caller had handed over all of its records."""
+    sent_ms: int = 0
+    """When it was last sent."""
     unknown_since_ms: int | None = None
     """When its topic or partition was first said to be unknown."""
     retry_at_ms: int = 0
@@ -127,7 +133,7 @@ class ProducerBatch:
             return None
         stays = np.ones(self.count, bool)
         stays[indices] = False
-        return self._child(self.rows[stays], self.timestamps[stays], data, self.position)
+        return self._child(stays, data, self.position)
 
     def halves(self) -> list[ProducerBatch]:
         """Two new batches with its first and second half, not numbered yet; one if it has one record."""
@@ -136,7 +142,7 @@ class ProducerBatch:
             # Brokers give offsets: what a client sends begins at 0, and Kafka refuses anything else as INVALID_RECORD.
             record_batch.patch_offset(data, 0, 0, -1)
             stop = start + record_batch.read_header(data).count
-            children.append(self._child(self.rows[start:stop], self.timestamps[start:stop], data, self.position + start))
+            children.append(self._child(slice(start, stop), data, self.position + start))
             start = stop
         return children
 
@@ -145,9 +151,11 @@ class ProducerBatch:
         self.identity, self.base_sequence = NO_PRODUCER, NO_SEQUENCE
         self.possibly_stored = self.went_by_name = self.is_elsewhere = False
 
-    def _child(self, rows: Rows, timestamps: npt.NDArray[np.int64], data: bytearray, position: int) -> ProducerBatch:
+    def _child(self, chosen: slice | npt.NDArray[np.bool_], data: bytearray, position: int) -> ProducerBatch:
+        rows, timestamps = self.rows[chosen], self.timestamps[chosen]
         memory_bytes = self.memory_bytes * len(rows) // max(1, self.count)
         child = replace(self, rows=rows, timestamps=timestamps, data=data, position=position, memory_bytes=memory_bytes, _keys=None)
+        child.key_valid = None if self.key_valid is None else self.key_valid[chosen]
         child.lose_number()
         child.retry_at_ms = 0
         return child

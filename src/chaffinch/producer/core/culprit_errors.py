@@ -5,12 +5,13 @@ Made when somebody looks: a table with one bad row in a hundred has many culprit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from chaffinch.errors import ApiException, Culprit, ErrorCode, Stored, exception_for
+from chaffinch.errors import ApiException, Culprit, ErrorCode, Stored, codes, exception_for
+from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches import KEY_BYTES_SHOWN
 
 if TYPE_CHECKING:
@@ -20,22 +21,12 @@ if TYPE_CHECKING:
 API: Final = "Produce"
 
 
-class CulpritErrors(Mapping[int, "ApiException"]):
-    """The error of each record that was blamed, by its index, ascending; all of them lie within the batch."""
+class LazyErrors(Mapping[int, "ApiException"]):
+    """An error for each of some records of a batch, by index, ascending. `_error` makes the one at a place among them."""
 
-    def __init__(self, answer: BatchAnswer, situation: Situation) -> None:
-        blamed = answer.blamed
-        self._answer = answer
-        self._at = {index: at for at, index in enumerate(blamed.indices)}
-        # Keys, not what gives them: the batch itself must not live as long as its errors.
-        self._keys = situation.keys_of(np.array(blamed.indices, np.int64))
-        self._topic_partition = situation.topic_partition
-        self._count = situation.count
-        self._possibly_stored = situation.possibly_stored
-        self._cause = situation.last_error if situation.possibly_stored else None
+    def __init__(self, indices: Sequence[int]) -> None:
+        self._at = {index: at for at, index in enumerate(indices)}
         self._made: dict[int, ApiException] = {}
-        others = situation.count - len(blamed)
-        self._goes_on = _fate_of_others(others, situation) if others else ""
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._at)
@@ -51,6 +42,35 @@ class CulpritErrors(Mapping[int, "ApiException"]):
         if made is None:
             made = self._made[index] = self._error(self._at[index])
         return made
+
+    def _error(self, at: int) -> ApiException:
+        raise NotImplementedError
+
+
+class CulpritErrors(LazyErrors):
+    """The error of each record that was blamed; all of them lie within the batch."""
+
+    def __init__(self, answer: BatchAnswer, situation: Situation) -> None:
+        blamed = answer.blamed
+        super().__init__(blamed.indices)
+        self._answer = answer
+        # Keys, not what gives them: the batch itself must not live as long as its errors.
+        self._keys = situation.keys_of(np.array(blamed.indices, np.int64))
+        self._topic_partition = situation.topic_partition
+        self._count = situation.count
+        self._possibly_stored = situation.possibly_stored
+        self._cause = situation.last_error if situation.possibly_stored else None
+        others = situation.count - len(blamed)
+        self._goes_on = _fate_of_others(others, situation) if others else ""
+
+    def refused_with(self, code: ErrorCode) -> list[int]:
+        """The indices of those that were refused with this code."""
+        own, others = self._answer.blamed.codes, self._answer.code
+        return [index for index, at in self._at.items() if (own[at] or others) is code]
+
+    def said_of(self, index: int) -> str:
+        """The broker's words about one of them."""
+        return culprit_of(self._answer, self._at[index]).message
 
     def _error(self, at: int) -> ApiException:
         culprit = culprit_of(self._answer, at)
@@ -71,6 +91,30 @@ class CulpritErrors(Mapping[int, "ApiException"]):
         return f"record {culprit.batch_index} of {self._count} rejected: {culprit.message}"
 
 
+class ScreenedErrors(LazyErrors):
+    """The errors of records without a key that were not sent, because the broker had just refused their like."""
+
+    def __init__(self, indices: Sequence[int], count: int, topic_partition: TopicPartition, refused: str) -> None:
+        """`count`: of all records of the batch. `refused`: when the broker refused others, and what it said."""
+        super().__init__(indices)
+        self._indices = indices
+        self._count = count
+        self._topic_partition = topic_partition
+        self._refused = refused
+
+    def _error(self, at: int) -> ApiException:
+        index, others = self._indices[at], self._count - len(self._indices)
+        reason = f"not sent, because it has no key and {self._refused}"
+        return exception_for(
+            codes.INVALID_COMPACTION_KEY,
+            message=f"record {index} of {self._count} was {reason}{_others_go(others) if others else ''}",
+            topic_partition=self._topic_partition,
+            culprits=(Culprit(index, codes.INVALID_COMPACTION_KEY, reason),),
+            stored=Stored.NO,
+            api=API,
+        )
+
+
 def culprit_of(answer: BatchAnswer, at: int) -> Culprit:
     """What was said about one of those blamed: with the batch's code and words where it has none of its own."""
     blamed = answer.blamed
@@ -85,12 +129,20 @@ def stored(code: ErrorCode, situation: Situation) -> Stored:
 
 
 def _fate_of_others(others: int, situation: Situation) -> str:
-    subject = f"the other {others} records" if others > 1 else "the other record"
+    subject = _others(others)
     if situation.possibly_stored:
         return f"; an earlier attempt may have been stored, so {subject} cannot be sent again"
     if situation.in_transaction:
         return f"; {subject} abort{'' if others > 1 else 's'} with the transaction"
-    return f"; {subject} {'are' if others > 1 else 'is'} sent again"
+    return f"{_others_go(others)} again"
+
+
+def _others(count: int) -> str:
+    return f"the other {count} records" if count > 1 else "the other record"
+
+
+def _others_go(count: int) -> str:
+    return f"; {_others(count)} {'are' if count > 1 else 'is'} sent"
 
 
 def _key_text(key: bytes | None) -> str:

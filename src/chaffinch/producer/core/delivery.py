@@ -35,6 +35,7 @@ from chaffinch.producer.core.late_errors import exhausted, given_up
 from chaffinch.producer.core.outstanding import Outstanding
 from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.produce_requests import ProduceSent
+from chaffinch.producer.core.screening import Screening
 from chaffinch.producer.core.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
 from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.producer.core.transaction_moves import State
@@ -45,7 +46,13 @@ class Delivery:
     """Takes answers in, and ends batches or has them go again."""
 
     def __init__(
-        self, wiring: Wiring, queues: PartitionQueues, endings: Endings, outstanding: Outstanding, transaction: TransactionManager | None
+        self,
+        wiring: Wiring,
+        queues: PartitionQueues,
+        endings: Endings,
+        outstanding: Outstanding,
+        transaction: TransactionManager | None,
+        screening: Screening,
     ) -> None:
         self.facts: dict[str, TopicFacts] = {}
         self.facts_wanted: dict[str, None] = {}
@@ -57,6 +64,7 @@ class Delivery:
         self._endings = endings
         self._outstanding = outstanding
         self._transaction = transaction
+        self._screening = screening
         self._judging: list[tuple[ProducerBatch, BatchAnswer]] = []
 
     def queue(self, topic_partition: TopicPartition) -> PartitionQueue:
@@ -139,6 +147,8 @@ class Delivery:
             told = exhausted(verdict.error, batch.attempts + 1, self._wiring.retries)
             self.carry_out(batch, replace(verdict, error=told), now_ms)
         else:
+            if isinstance(verdict, culprits.Separate):
+                self._screening.refused(batch, answer, verdict.errors)
             self.carry_out(batch, verdict, now_ms)
 
     def ask_handler(self, batch: ProducerBatch, answer: BatchAnswer, verdict: culprits.AskHandler) -> None:
@@ -194,6 +204,7 @@ class Delivery:
         match verdict:
             case culprits.Written():
                 queue.acknowledged(batch, now_ms)
+                self._screening.written(batch)
                 self._endings.complete(batch, verdict)
             case culprits.Resend():
                 batch.possibly_stored |= verdict.possibly_stored

@@ -40,6 +40,7 @@ from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
 from chaffinch.producer.core.produce_requests import ProduceSent
 from chaffinch.producer.core.reasons import Reasons
+from chaffinch.producer.core.screening import Screening
 from chaffinch.producer.core.sending import Sending
 from chaffinch.producer.core.tokens import (
     IDENTITY_ASKED,
@@ -99,8 +100,9 @@ class ProducerCore:
         endings = Endings(wiring, accumulator, queues, transaction, self.out)
         self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.reason_for_waiting)
         self.outage = Outage(wiring, self.outstanding, self.giving_up, self.out)
-        self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, self.out)
-        self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction)
+        screening = Screening(wiring, accumulator, endings)
+        self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, screening, self.out)
+        self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)
         self._places: dict[str, list[TopicPartition]] = {}
         """Partitions of topics that are written to, as of `_places_version` of the cluster."""

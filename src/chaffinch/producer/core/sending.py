@@ -16,6 +16,7 @@ from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.outstanding import Outstanding
 from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.produce_requests import ProduceSent
+from chaffinch.producer.core.screening import Screening
 from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.primitives import ZERO_UUID
@@ -32,6 +33,7 @@ class Sending:
         identity: IdentityKeeper,
         transaction: TransactionManager | None,
         giving_up: GivingUp,
+        screening: Screening,
         out: list[Effect],
     ) -> None:
         self._wiring = wiring
@@ -41,6 +43,7 @@ class Sending:
         self._identity = identity
         self._transaction = transaction
         self._giving_up = giving_up
+        self._screening = screening
         self._out = out
         self._requests: Counter[Address] = Counter()
         self._turn = 0
@@ -98,9 +101,11 @@ class Sending:
             sent = None
         if sent is None and self._requests[address] >= self._wiring.requests_per_node_max:
             return False
-        batch = queue.next_batch(now_ms, self._identity.current, lambda: self._accumulator.take(topic_partition))
+        destination = address, self._topic_id(topic_partition.topic)
+        batch = queue.next_batch(now_ms, self._identity.current, lambda: self._screening.take(topic_partition, destination, now_ms))
         if batch is None:
             return False
+        batch.sent_ms = now_ms
         if sent is None:
             sent = open_requests[address] = ProduceSent(address, self._topic_id)
         sent.add(batch)

@@ -19,6 +19,7 @@ COUNTERS: Final = (
     "records_written",
     "records_failed",
     "records_dropped",
+    "records_screened",
     "records_sent",
     "records_resent",
     "batches_sent",

@@ -1,0 +1,130 @@
+"""After a broker refused records without a key, their like that wait already fail without being sent: a batch goes once, not twice.
+
+KIP-467 section 3.b.ii has a batch with culprits sent twice, whole and without them. A table with one culprit in a hundred has some in
+every batch. So a refusal is remembered, and the next batches lose such records before they leave. Still the broker decides:
+
+- A record is failed only by a refusal of a request that left after the record was handed over. It could have been in that very request;
+  nothing that its caller can have seen to before, such as another `cleanup.policy`, came too late for the broker's word.
+- By the same broker, about the same topic: the leader, by its address, and the topic's id. A topic made anew knows nothing of the old one.
+- Only for what a record shows itself: that it has no key. Whether a timestamp is in range depends on the broker's clock.
+- Only when the refusal named exactly the records of its batch that have no key: who is blamed wrongly, or forgotten, teaches nothing.
+- Only for so long, and records that were failed so do not make it longer: meanwhile a batch goes as it is now and then, to ask again.
+
+It is about tables, whose rows are all handed over when the call begins. Records of `send` come one by one, and a broker that refuses some
+is hardly noticed beside what each call costs. In a transaction the first culprit ends it, and an exception handler that wants to hear of
+what a broker rejected hears of what it did reject: there nothing is screened, nor with acks=0, where nothing is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import numpy as np
+
+from chaffinch.client.addresses import Address
+from chaffinch.errors import ApiException, codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.batch_answers import BatchAnswer
+from chaffinch.producer.core.batches import ProducerBatch, Rows
+from chaffinch.producer.core.culprit_errors import CulpritErrors, ScreenedErrors
+from chaffinch.producer.core.endings import NOTHING_DROPPED, Endings
+from chaffinch.producer.core.exception_handler import Question
+from chaffinch.producer.core.wiring import Wiring
+
+# A caller of a long `send_table` may change the topic meanwhile: so old at most is the word by which a row fails. Long enough for hundreds
+# of batches to go once rather than twice.
+SCREEN_MS_MAX: Final = 1000
+# From here on one batch goes as it is. Its answer, which usually takes milliseconds, is in before the screen ends, and not one batch
+# but all that are in flight would go twice.
+PROBE_AFTER_MS: Final = 500
+
+
+@dataclass(slots=True)
+class _Screen:
+    """What a leader refused of a topic. `sent_ms`: when the refused request left."""
+
+    topic_id: UUID
+    sent_ms: int
+    said: str
+    is_probed: bool = False
+    """A batch with such records went as it is since."""
+
+
+class Screening:
+    """Stands between the accumulator and what is sent."""
+
+    def __init__(self, wiring: Wiring, accumulator: Accumulator, endings: Endings) -> None:
+        self._wiring = wiring
+        self._accumulator = accumulator
+        self._endings = endings
+        self._is_on = wiring.acks != 0 and wiring.transactional_id is None and Question.REJECTED not in wiring.questions
+        self._screens: dict[tuple[str, Address], _Screen] = {}
+
+    def refused(self, batch: ProducerBatch, answer: BatchAnswer, errors: Mapping[int, ApiException]) -> None:
+        """The broker refused a batch, surely not stored, for these of its records."""
+        if not self._is_on or batch.key_valid is None or batch.sent_to is None:
+            return
+        (address, topic_id), topic = batch.sent_to, batch.topic_partition.topic
+        self._screens.pop((topic, address), None)
+        keyless = _keyless(batch)
+        # What a broker of old does not say, but its topic's configuration, is no word of the broker.
+        if not len(keyless) or not answer.blamed or not isinstance(errors, CulpritErrors):
+            return
+        if np.array_equal(errors.refused_with(codes.INVALID_COMPACTION_KEY), keyless):
+            self._screens[topic, address] = _Screen(topic_id, batch.sent_ms, errors.said_of(int(keyless[0])))
+
+    def written(self, batch: ProducerBatch) -> None:
+        """The broker took a batch: if some of its records have no key, it takes such records."""
+        if self._screens and batch.sent_to is not None and len(_keyless(batch)):
+            self._screens.pop((batch.topic_partition.topic, batch.sent_to[0]), None)
+
+    def take(self, topic_partition: TopicPartition, destination: tuple[Address, UUID], now_ms: int) -> ProducerBatch | None:
+        """The partition's next batch, without the records that its leader would refuse; None when nothing is left to be sent."""
+        while self._screens and (head := self._accumulator.ready_made_head(topic_partition)) is not None:
+            screen = self._screen_of(head, destination, now_ms)
+            keyless = _keyless(head)
+            if screen is None or not len(keyless) or self._is_probe(screen, now_ms):
+                break
+            errors = ScreenedErrors(keyless.tolist(), head.count, topic_partition, _refused(screen, topic_partition.topic, now_ms))
+            innocents = head.without(keyless)  # May find no memory; the batch is where it was then.
+            self._accumulator.take(topic_partition)
+            self._wiring.counts["records_screened"] += len(errors)
+            self._endings.release(head.memory_bytes - (0 if innocents is None else innocents.memory_bytes))
+            self._endings.tell_culprits(head, errors, NOTHING_DROPPED)
+            if innocents is not None:
+                return innocents
+        return self._accumulator.take(topic_partition)
+
+    def _screen_of(self, batch: ProducerBatch, destination: tuple[Address, UUID], now_ms: int) -> _Screen | None:
+        """What the leader's last refusal says about a batch that waits."""
+        address, topic_id = destination
+        place = batch.topic_partition.topic, address
+        screen = self._screens.get(place)
+        if screen is None:
+            return None
+        if screen.topic_id != topic_id or now_ms - screen.sent_ms >= SCREEN_MS_MAX:
+            del self._screens[place]
+            return None
+        # Of one moment it is not known which came first.
+        is_older = batch.handed_over_ms is not None and batch.handed_over_ms < screen.sent_ms
+        return screen if is_older else None
+
+    def _is_probe(self, screen: _Screen, now_ms: int) -> bool:
+        """Whether the next batch goes as it is, to hear what the broker says now."""
+        if screen.is_probed or now_ms - screen.sent_ms < PROBE_AFTER_MS:
+            return False
+        screen.is_probed = True
+        return True
+
+
+def _keyless(batch: ProducerBatch) -> Rows:
+    return np.flatnonzero(batch.key_valid == 0) if batch.key_valid is not None else np.empty(0, np.int64)
+
+
+def _refused(screen: _Screen, topic: str, now_ms: int) -> str:
+    """When, and with which words, the broker refused others."""
+    return f"the broker refused such records of topic {topic!r} {now_ms - screen.sent_ms} ms before, saying: {screen.said}"
