@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ChaffinchDataSource(DataSource):
     """`format("chaffinch")`: Kafka topics, written exactly once with bad rows set aside, and read with Spark's Kafka schema.
 
-    Options: `chaffinch.spark.sink_options.SINK`, `chaffinch.spark.source_options.SOURCE`. Columns: `chaffinch.spark.row_codec`.
+    Options: `chaffinch.spark.sink_options.SINK`, `chaffinch.spark.source_options.SOURCE`. Columns: `row_codec.py` and `read_rows.py`.
     """
 
     @classmethod

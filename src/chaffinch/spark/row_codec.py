@@ -1,7 +1,6 @@
-"""Rows of Spark to `RecordColumns` and back: which columns a row may have, and what they become.
+"""Rows of Spark to `RecordColumns`: which columns a row that is written may have, and what they become.
 
-Writing takes Arrow record batches with the columns of Spark's Kafka sink. Reading gives Arrow record batches with the schema
-of Spark's Kafka source, down to types and nullability, because Spark compares them field by field.
+Input: Arrow tables with the columns of Spark's Kafka sink. The other direction is `read_rows.py`.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # What reading a topic adds; a row that was read may be written as it is, these say where it came from.
 READ_ONLY: Final = ("offset", "timestampType")
-READ_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-HEADERS_SCHEMA: Final = ", headers array<struct<key: string, value: binary>>"
 
 
 class _Field(Protocol):
@@ -125,30 +122,3 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
     is_bad[rows] = True
     cleaned = pc.if_else(pa.array(is_bad), pa.scalar(None, headers.type), headers)
     return data.set_column(data.schema.get_field_index("headers"), pa.field("headers", headers.type), cleaned), rows
-
-
-def read_schema(*, include_headers: bool) -> str:
-    """The schema of a topic that is read, as Spark's Kafka source has it."""
-    return READ_SCHEMA + (HEADERS_SCHEMA if include_headers else "")
-
-
-def batch_read(columns: RecordColumns, topic: str, partition: int, timestamp_type: int, *, include_headers: bool) -> pa.RecordBatch:
-    """Records of one partition as a record batch of `read_schema`. `columns` carry their offsets."""
-    import pyarrow as pa
-
-    count = len(columns)
-    assert columns.offsets is not None, "records that were read have offsets"
-    found = columns.to_arrow()
-    timestamps = pa.array(columns.timestamps * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
-    arrays = {
-        "key": found.column("key"),
-        "value": found.column("value"),
-        "topic": pa.repeat(pa.scalar(topic, pa.string()), count),
-        "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
-        "offset": pa.array(columns.offsets, pa.int64()),
-        "timestamp": timestamps,
-        "timestampType": pa.repeat(pa.scalar(timestamp_type, pa.int32()), count),
-    }
-    if include_headers:
-        arrays["headers"] = found.column("headers")
-    return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))

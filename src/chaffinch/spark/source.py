@@ -124,7 +124,7 @@ class TopicReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
         from chaffinch.records.faults import RecordsError
-        from chaffinch.spark.row_codec import batch_read
+        from chaffinch.spark.read_rows import batch_read
         from chaffinch.spark.target import client_for
 
         assert isinstance(partition, TopicRange)
@@ -193,7 +193,7 @@ class TopicReader(DataSourceReader):
 
 def schema_read(given: Mapping[str, str]) -> str:
     """The schema of what is read, in Spark's own words. Raises Refusal for options that cannot be."""
-    from chaffinch.spark.row_codec import read_schema
+    from chaffinch.spark.read_rows import read_schema
 
     return read_schema(include_headers=_options(given).include_headers)
 
