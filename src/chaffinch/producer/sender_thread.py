@@ -113,19 +113,20 @@ class SenderThread(ClientThread):
 
     def _handle(self, heard: list[Any]) -> list[Effect]:
         """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
-        with self.changed:
-            full = self.core.sending.full_head(self._clock.now_ms())
+        with self.lock:
+            now_ms = self._clock.now_ms()
+            full = self.core.sending.full_head(now_ms)
             if full is None:
-                return self._advance(heard)
+                return self._advance(heard, now_ms)
         self.core.accumulator.encode_ahead(full)
-        with self.changed:
-            return self._advance(heard)
+        with self.lock:
+            return self._advance(heard, self._clock.now_ms())
 
-    def _advance(self, heard: list[Any]) -> list[Effect]:
+    def _advance(self, heard: list[Any], now_ms: int) -> list[Effect]:
         # The core may raise. What is in the outbox then stays there, to be told.
-        effects = self.core.handle_all(heard, self._clock.now_ms())
+        effects = self.core.handle_all(heard, now_ms)
         effects, self._outbox = [*self._outbox, *effects], []
-        if any(isinstance(effect, WakeCallers) for effect in effects):
+        if WakeCallers in map(type, effects):
             self.changed.notify_all()
         return effects
 

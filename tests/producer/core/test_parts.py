@@ -121,11 +121,11 @@ class TestAccumulator:
 
         made, other = filled(), filled()
         for place in (ORDERS_0, ORDERS_1):
-            full = made.full_head(place)
+            full = dict(made.full_heads()).get(place)
             assert full is not None
             assert len(full.receipts) == 3
             made.encode_ahead(full)
-            assert made.full_head(place) is None
+            assert dict(made.full_heads()).get(place) is None
         for place in (ORDERS_0, ORDERS_0, ORDERS_1, ORDERS_1):
             ahead, late = made.take(place), other.take(place)
             assert ahead is not None

@@ -217,11 +217,12 @@ class Accumulator:
         self._busy[batch.topic_partition] = None
         self.memory_free -= batch.memory_bytes
 
-    def full_head(self, topic_partition: TopicPartition) -> OpenBatch | None:
-        """The partition's next batch if it is full and not encoded: nothing joins it, so `encode_ahead` takes it without the lock."""
-        queue = self._queues.get(topic_partition)
-        head = queue.closed[0] if queue is not None and queue.closed else None
-        return head if isinstance(head, OpenBatch) and head.encoded is None else None
+    def full_heads(self) -> Iterator[tuple[TopicPartition, OpenBatch]]:
+        """Each partition's next batch if it is full and not encoded: nothing joins it, so `encode_ahead` takes it without the lock."""
+        for topic_partition in self._busy:
+            closed = self._queues[topic_partition].closed
+            if closed and isinstance(head := closed[0], OpenBatch) and head.encoded is None:
+                yield topic_partition, head
 
     def ready_made_head(self, topic_partition: TopicPartition) -> ProducerBatch | None:
         """The partition's next batch if it came ready-made; it stays until it is taken."""

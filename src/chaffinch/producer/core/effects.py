@@ -15,7 +15,7 @@ from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.exception_handler import Question
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class CompleteBatch:
     """All records of the batch are written. `base_offset` -1: nobody said where. `log_append_time_ms` -1: they keep their timestamps."""
 
@@ -46,7 +46,7 @@ class AskHandler:
 
 @dataclass(frozen=True, slots=True)
 class WakeCallers:
-    """Metadata has come or memory is free: whoever waits in `send` looks again."""
+    """What somebody in `send` waits for may be there (metadata, memory), or in vain (a transaction that fails): he looks again."""
 
 
 Effect: TypeAlias = SendRequest | CompleteBatch | FailRecords | AskHandler | CompleteCall | FailCall | WakeCallers | Report

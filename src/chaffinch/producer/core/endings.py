@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from chaffinch.errors import KafkaException
 from chaffinch.producer.core.accumulator import Accumulator
 from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.callers import Callers
 from chaffinch.producer.core.culprits import Written
 from chaffinch.producer.core.effects import CompleteBatch, Effect, FailRecords, WakeCallers
 from chaffinch.producer.core.errors_again import again, as_abortable
@@ -26,10 +27,12 @@ class Endings:
         wiring: Wiring,
         accumulator: Accumulator,
         queues: PartitionQueues,
+        callers: Callers,
         transaction: TransactionManager | None,
         out: list[Effect],
     ) -> None:
         self.out = out
+        self._callers = callers
         self._wiring = wiring
         self._accumulator = accumulator
         self._queues = queues
@@ -90,6 +93,8 @@ class Endings:
         self.release(batch.memory_bytes)
         batch.memory_bytes = 0
         self.out.append(FailRecords(batch=batch, error=error, errors=errors or {}, dropped=dropped))
+        if self._transaction is not None:
+            self.out.append(WakeCallers())  # Who waits in `send` for anything else: the transaction may have failed.
 
     def tell_culprits(self, batch: ProducerBatch, errors: Mapping[int, KafkaException], dropped: frozenset[int]) -> None:
         """Only the records in `errors` fail, and those in `dropped` are dropped: the others go on."""
@@ -100,7 +105,8 @@ class Endings:
     def release(self, memory_bytes: int) -> None:
         """So much of `buffer.memory` is free again."""
         self._accumulator.release(memory_bytes)
-        self.out.append(WakeCallers())
+        if self._callers.for_memory:
+            self.out.append(WakeCallers())
 
     def in_words(self, error: KafkaException) -> KafkaException:
         """In a transaction what is retriable or late is told as abortable (decision 30), or as what has ended the producer."""

@@ -43,10 +43,10 @@ class PartitionQueues:
 
     def busy(self) -> Collection[PartitionQueue]:
         """Those of partitions with something under way, or that came back."""
-        if idle := [topic_partition for topic_partition, queue in self._busy.items() if queue.is_idle]:
-            for topic_partition in idle:
-                del self._busy[topic_partition]
-        return list(self._busy.values())
+        busy = [queue for queue in self._busy.values() if not queue.is_idle]
+        if len(busy) < len(self._busy):
+            self._busy = {queue.topic_partition: queue for queue in busy}
+        return busy
 
     def need_epoch(self, identity: ProducerIdentity) -> bool:
         """Whether sequences of some partition are used up for nothing."""

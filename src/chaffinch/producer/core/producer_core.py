@@ -97,7 +97,7 @@ class ProducerCore:
         self.outstanding = Outstanding(accumulator, queues)
         self.callers = Callers(self.outstanding)
         self.reasons = Reasons(wiring, accumulator)
-        endings = Endings(wiring, accumulator, queues, transaction, self.out)
+        endings = Endings(wiring, accumulator, queues, self.callers, transaction, self.out)
         self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.reason_for_waiting)
         self.outage = Outage(wiring, self.outstanding, self.giving_up, self.out)
         screening = Screening(wiring, accumulator, endings)
@@ -376,10 +376,20 @@ class ProducerCore:
         is_completing = self.transaction is not None and self.transaction.is_completing
         return self.callers.are_any or is_completing
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether there is more to do than to know the cluster: records without an outcome, somebody who waits, or a transaction."""
+        return self.transaction is not None or self.callers.are_any or not self.outstanding.is_empty
+
     def _advance(self, now_ms: int) -> None:
-        transaction = self.transaction
         self.availability.now_ms = now_ms
         self.partitioner.loads_changed()
+        if self._has_work:
+            self._advance_records(now_ms)
+        self._ask(now_ms)
+
+    def _advance_records(self, now_ms: int) -> None:
+        transaction = self.transaction
         self.giving_up.expire(now_ms)
         self.desk.expire(now_ms)
         if transaction is not None:
@@ -391,7 +401,6 @@ class ProducerCore:
         self.sending.send_ready(now_ms, hurries=self._hurries)
         if transaction is not None:
             self._advance_transaction(transaction, now_ms)
-        self._ask(now_ms)
         self.out += self.callers.settle(now_ms, others_wait=transaction is not None and transaction.has_callers)
 
     def _advance_transaction(self, transaction: TransactionManager, now_ms: int) -> None:
@@ -434,17 +443,16 @@ class ProducerCore:
     def next_deadline_ms(self) -> int | None:
         """When to look again without an event, as of the last round. Not part of it: what it leads to is done first."""
         wiring, now_ms = self.wiring, self.availability.now_ms
-        times: list[int | None] = []
-        times.append(self.sending.next_deadline_ms(now_ms, hurries=self._hurries))
-        times.append(self.giving_up.next_deadline_ms())
-        times.append(self.desk.next_deadline_ms())
-        metadata_ms = wiring.metadata.next_deadline_ms(now_ms)
-        times.append(metadata_ms)
-        times.append(self.identity.next_deadline_ms(now_ms))
+        metadata_ms, has_work = wiring.metadata.next_deadline_ms(now_ms), self._has_work
+        times = [metadata_ms, self.identity.next_deadline_ms(now_ms)]
+        if has_work:
+            times.append(self.sending.next_deadline_ms(now_ms, hurries=self._hurries))
+            times.append(self.giving_up.next_deadline_ms())
+            times.append(self.desk.next_deadline_ms())
+            times.append(self.callers.deadline_ms)
         if self.transaction is not None:
             times.append(self.transaction.next_deadline_ms(now_ms))
-        times.append(self.callers.deadline_ms)
-        if metadata_ms is not None or self.transaction is not None or not self.is_idle:
+        if metadata_ms is not None or has_work:
             # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
             times.append(wiring.attempts.wait_ends_ms(now_ms))
         return min((time for time in times if time is not None and time > now_ms), default=None)

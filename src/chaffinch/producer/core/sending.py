@@ -71,11 +71,8 @@ class Sending:
 
     def full_head(self, now_ms: int) -> OpenBatch | None:
         """A full batch that can go now and is not encoded yet; of several the first."""
-        if self._identity.is_missing:
-            return None
-        for topic_partition in self._accumulator.partitions():
-            full = self._accumulator.full_head(topic_partition)
-            if full is not None and self._has_room(topic_partition, now_ms):
+        for topic_partition, full in self._accumulator.full_heads():
+            if not self._identity.is_missing and self._has_room(topic_partition, now_ms):
                 return full
         return None
 
@@ -89,6 +86,7 @@ class Sending:
         return is_next and self._wiring.attempts.may_try(address, now_ms)
 
     def _send_one(self, topic_partition: TopicPartition, now_ms: int, open_requests: dict[Address, ProduceSent], *, hurries: bool) -> bool:
+        """Send the partition's next batch if it may go; whether there may be another one to send."""
         queue = self._queues.of(topic_partition)
         if not self._may_send(queue, now_ms, hurries=hurries):
             return False
@@ -109,7 +107,7 @@ class Sending:
         if sent is None:
             sent = open_requests[address] = ProduceSent(address, self._topic_id)
         sent.add(batch)
-        return True
+        return bool(queue.returned) or self._accumulator.waiting_count(topic_partition) > 0
 
     def _next_size(self, queue: PartitionQueue) -> int:
         """Bytes of the batch that `next_batch` would give; an upper bound for one that is not encoded yet."""

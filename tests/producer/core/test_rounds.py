@@ -1,0 +1,89 @@
+"""The round after an event: what it leaves out where there is nothing to do would have done nothing, and only who waits is woken."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from chaffinch.errors import codes
+from chaffinch.producer.core import events
+from chaffinch.producer.core.effects import WakeCallers
+from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, Answer, Rig
+
+STEPS = 60
+REFUSED = [Answer(codes.NOT_LEADER_OR_FOLLOWER), Answer(codes.INVALID_RECORD, [0]), Answer(codes.CORRUPT_MESSAGE)]
+OUTCOMES = (OK, OK, OK, LOST, NOT_SENT, *REFUSED)
+
+
+def at_rest_nothing_is_left_out(rig: Rig) -> bool:
+    """Whether the core has no work. If so the whole round has no effect, and what it looks at has no deadline."""
+    core, now_ms = rig.core, rig.now_ms
+    if core._has_work:
+        return False
+    core._advance_records(now_ms)
+    assert core.out == []
+    deadlines = (
+        core.sending.next_deadline_ms(now_ms, hurries=False),
+        core.giving_up.next_deadline_ms(),
+        core.desk.next_deadline_ms(),
+        core.callers.deadline_ms,
+    )
+    assert deadlines == (None, None, None, None)
+    return True
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_round_without_work_would_have_done_nothing(seed: int) -> None:
+    dice = random.Random(seed)
+    rig = Rig(options={"linger.ms": dice.choice([0, 5]), "enable.idempotence": dice.choice([True, False]), "delivery.timeout.ms": 40_000})
+    values = iter(map(chr, range(0x4E00, 0x9000)))
+    rests = 0
+    for step in range(STEPS):
+        match dice.randrange(5):
+            case 0:
+                rig.append(next(values), dice.choice([ORDERS_0, ORDERS_1]))
+                rig.step(events.TimePassed())
+            case 1:
+                rig.sleep(dice.choice([1, 10, 300, 50_000]))
+            case 2:
+                rig.step(events.FlushCalled(call=f"flush {step}"))
+            case _ if rig.open:
+                rig.answer(dice.choice(OUTCOMES))
+        rests += at_rest_nothing_is_left_out(rig)
+    assert rests
+    assert rig.fates
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_whoever_waits_for_memory_is_woken_when_some_is_free(waiting: int) -> None:
+    rig, woken = rig_that_counts_wake_ups()
+    rig.core.callers.for_memory = waiting
+    rig.send("a")
+    rig.answer(OK)
+    assert len(woken) == waiting
+
+
+def test_a_transaction_that_fails_wakes_whoever_waits_in_it() -> None:
+    rig, woken = rig_that_counts_wake_ups({"transactional.id": "me"})
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.send("a")
+    rig.answer(Answer(codes.TOPIC_AUTHORIZATION_FAILED))
+    assert rig.fate("a") == ["TopicAuthorizationException no"]
+    assert woken
+
+
+def rig_that_counts_wake_ups(options: dict[str, str] | None = None) -> tuple[Rig, list[object]]:
+    """A rig, and the wake-ups since."""
+    rig = Rig(options=options or {})
+    woken: list[object] = []
+    note = rig._note
+
+    def counted(effect: object) -> None:
+        if isinstance(effect, WakeCallers):
+            woken.append(effect)
+        note(effect)
+
+    rig._note = counted  # type: ignore[method-assign]
+    return rig, woken
