@@ -39,7 +39,7 @@ NEGOTIATIONS_MAX: Final = 3
 _ENDED_BY_BROKER: Final = frozenset({"closed by the broker", "reset by the broker"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Answered:
     """The broker answered a request. `numbering`: how this broker numbers its error codes."""
 

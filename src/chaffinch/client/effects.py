@@ -9,7 +9,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SendRequest:
     """Send a request. Its outcome comes back as Answered, Written or Failed with this token, exactly once."""
 

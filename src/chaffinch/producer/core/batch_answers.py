@@ -36,7 +36,7 @@ class Blamed:
 NOBODY: Final = Blamed.plainly(())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class BatchAnswer:
     """What a broker said about one batch."""
 

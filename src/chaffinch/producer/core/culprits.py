@@ -74,7 +74,7 @@ class Situation:
     """The topic is unknown for longer than `retry.unknown.topic.partition.ms`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Written:
     base_offset: int
     log_append_time_ms: int
@@ -160,12 +160,18 @@ def is_unstored(verdict: Verdict, possibly_stored: bool) -> bool:
     return False
 
 
+def written(answer: BatchAnswer) -> Written | None:
+    """The verdict if the answer is a success, which is one whatever the situation is; else None."""
+    if handling_of(answer.code) is not Handling.COMPLETE:
+        return None
+    base_offset = answer.base_offset if answer.code is codes.NONE else NO_OFFSET
+    return Written(base_offset=base_offset, log_append_time_ms=answer.log_append_time_ms)
+
+
 def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
     """The fate of a batch. Never raises, whatever the broker says."""
-    code = answer.code
-    handling = handling_of(code, in_transaction=situation.in_transaction)
-    if handling is Handling.COMPLETE:
-        return Written(base_offset=answer.base_offset if code is codes.NONE else NO_OFFSET, log_append_time_ms=answer.log_append_time_ms)
+    if (verdict := written(answer)) is not None:
+        return verdict
     if _needs_facts(answer, situation):
         return AskForFacts()
     answer = recognised(answer, situation)

@@ -137,7 +137,8 @@ class Delivery:
 
     def judge(self, batch: ProducerBatch, answer: BatchAnswer, now_ms: int, said: HandlerSaid | None = None) -> None:
         """Decide about a batch, or ask who can tell more. `said`: by an exception handler."""
-        verdict = culprits.judge(answer, self.situation(batch, answer, now_ms, said))
+        # Most answers are successes, for which nobody need find out how the batch stands.
+        verdict = culprits.written(answer) or culprits.judge(answer, self.situation(batch, answer, now_ms, said))
         if isinstance(verdict, culprits.AskHandler) and not batch.is_done:
             self.ask_handler(batch, answer, verdict)
         elif isinstance(verdict, culprits.AskForFacts):
