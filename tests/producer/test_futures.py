@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from chaffinch import Producer
+from chaffinch.producer import futures as futures_module
 from chaffinch.producer.core.batches import Receipts
 from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
 
@@ -237,6 +240,74 @@ def test_a_waiter_that_comes_at_the_same_moment_misses_nothing() -> None:
         future.complete(1)
         thread.join(10)
         assert seen == [1]
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+    """Released whenever a thread is about to wait for a future without watching it."""
+    semaphore = threading.Semaphore(0)
+
+    class Lock:
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.release = self._lock.release
+
+        def acquire(self, timeout: float | None = None) -> bool:
+            if timeout is None:
+                return self._lock.acquire()
+            semaphore.release()
+            return self._lock.acquire(timeout=timeout)
+
+    monkeypatch.setattr(futures_module, "threading", SimpleNamespace(Lock=Lock))
+    return semaphore
+
+
+TOLD: dict[str, Callable[[RecordFuture[int]], None]] = {
+    "7 alone": lambda future: future.complete(7),
+    "7 with its batch": lambda future: complete_batch(future.batch or Receipts(), lambda index: 6 + index),
+    "7 beside others": lambda future: complete_all((future.batch or Receipts())[1:], lambda index: 7 + index),
+    "an error": lambda future: future.fail(ZeroDivisionError()),
+}
+
+
+@pytest.mark.parametrize("is_watched_meanwhile", [False, True])
+@pytest.mark.parametrize("tell", TOLD)
+def test_threads_that_wait_hear_and_make_nothing_else(waiting: threading.Semaphore, tell: str, is_watched_meanwhile: bool) -> None:
+    futures, _receipts = batch_of(2)
+    future = futures[1]
+    heard: list[object] = []
+
+    def ask(how: Callable[[RecordFuture[int]], object]) -> None:
+        try:
+            heard.append(how(future))
+        except ZeroDivisionError as error:
+            heard.append(error)
+
+    asked = [RecordFuture.result, RecordFuture.exception, lambda future: future.result(60), lambda future: future.exception(60)]
+    threads = [threading.Thread(target=ask, args=(how,)) for how in asked]
+    for thread in threads:
+        thread.start()
+        assert waiting.acquire(timeout=10)
+    assert not future._is_watched
+    if is_watched_meanwhile:
+        future.add_done_callback(lambda done: heard.append(done.exception() or done.result()))
+    TOLD[tell](future)
+    for thread in threads:
+        thread.join(10)
+    right = [repr(ZeroDivisionError())] * 4 if tell == "an error" else ["7", "7", "None", "None"]
+    assert sorted(map(repr, heard)) == sorted([*right, *[right[0]] * is_watched_meanwhile])
+    assert future._is_watched is (is_watched_meanwhile or tell == "an error")
+
+
+@pytest.mark.parametrize("ask", [RecordFuture.result, RecordFuture.exception])
+def test_who_gives_up_waiting_leaves_no_lock_behind(ask: Any) -> None:
+    futures, receipts = batch_of(2)
+    for _ in range(3):
+        with pytest.raises(concurrent.futures.TimeoutError):
+            ask(futures[1], 0.001)
+    assert not futures[1]._own_locks
+    complete_batch(receipts, lambda index: index)
+    assert futures[1].result(0) == 1
 
 
 def test_no_other_attributes_appear() -> None:

@@ -3,7 +3,8 @@
 Making the standard future costs more than the rest of `send`, because it makes a condition. Most futures are never waited for, or only
 after they are done. So the parts of the standard class that need a lock are made on demand, and completing a future that nobody has
 touched is a few assignments under one lock shared by all (held for a moment only). Mostly not even that: the futures of a batch share
-their outcome (`Receipts.outcome`), and are done when that is there; only those that somebody watches are completed one by one.
+their outcome (`Receipts.outcome`), and are done when that is there; only those that somebody watches, or waits for, are completed one by
+one. Who just waits for one (`result`, `exception`) waits on a bare lock; whatever else asks for a part has it watched.
 
 The callbacks of `send` are kept by the batch rather than by each future, for the same reason.
 
@@ -67,6 +68,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
     """Makes the result, of `index`, once somebody asks for it: see `complete_all`."""
     _is_watched = False
     """Somebody has asked for a part that needs a lock."""
+    _own_locks: list[threading.Lock] | None = None
+    """Of those who wait without watching; each is released when the outcome is there."""
     record: Any = None
     """The record that was handed over, kept for an exception handler if there is one."""
 
@@ -129,11 +132,13 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """The metadata, or the error raised; waits up to `timeout` seconds. Asking a future that is done takes no lock."""
+        if self._state != _base.FINISHED:
+            timeout = self._wait(timeout)
         if self._state != _base.FINISHED or self._exception is not None:
-            self._check_wait(timeout)
-            # Waits, and raises the error. What it returns is not it: the outcome may have come, unmade, since the state was looked at.
+            # Waits if it is watched, and raises the error. What it returns is not it: the outcome may have come, unmade, by now.
             super().result(timeout)
-        result_of = self._result_of if self._own_state == _base.FINISHED or self.batch is None else self.batch.outcome
+        batch = self.batch
+        result_of = self._result_of if self._own_state == _base.FINISHED or batch is None else batch.outcome
         if result_of is None:
             return self._result  # type: ignore[return-value]
         # Two threads may both make it; it is the same.
@@ -147,11 +152,31 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         batch = self.batch
         if batch is not None and batch.outcome is not None and not batch.told:
             return None  # None of them failed before.
+        if self._state != _base.FINISHED:
+            timeout = self._wait(timeout)
         # The result is written before the state, so whoever sees the state sees the result.
-        if self._state == _base.FINISHED:
-            return self._exception
+        return self._exception if self._state == _base.FINISHED else super().exception(timeout)
+
+    def _wait(self, timeout: float | None) -> float | None:
+        """Wait until the outcome is there, unless somebody watches: then the standard way is to be gone. So long one may wait there."""
         self._check_wait(timeout)
-        return super().exception(timeout)
+        if timeout is not None and timeout <= 0:
+            return timeout
+        lock = threading.Lock()
+        lock.acquire()
+        with SHARED_LOCK:
+            if self._is_watched or self._state == _base.FINISHED:
+                return timeout
+            if self._own_locks is None:
+                self._own_locks = []
+                if self.batch is not None:
+                    self.batch.apart.append(self.index)
+            self._own_locks.append(lock)
+        if lock.acquire(timeout=-1 if timeout is None else timeout):
+            return timeout
+        with SHARED_LOCK:
+            self._own_locks = [other for other in self._own_locks if other is not lock]
+        return 0
 
     def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
         """Call `fn(future)` once the outcome is there, at once if it is."""
@@ -195,7 +220,9 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         self._settled(None, error)
 
     def _settled(self, result: Any, error: BaseException | None) -> None:
-        """Tell those who wait; without anybody the state is written already."""
+        """Tell those who wait and watch; without anybody who watches the state is written already."""
+        for lock in self._own_locks or ():
+            lock.release()
         if self._state != _base.FINISHED:
             if error is None:
                 self.set_result(result)
@@ -256,7 +283,7 @@ def complete_all(
     told: list[int] = []
     with SHARED_LOCK:
         for index, future in enumerate(futures):
-            if future._is_watched:
+            if future._is_watched or future._own_locks is not None:
                 told.append(index)
             else:
                 future._result_of, future.index, future.batch = result_of, index, None

@@ -30,8 +30,8 @@ KEY_BYTES_KEPT: Final = KEY_BYTES_SHOWN + 1
 
 class Receipts(list[Any]):
     """Of the records of one batch, in their order. The rest is the shell's: `outcome`, what it has said of all of them at once; `apart`,
-    the indices of those that it tells one by one; `callbacks`, whom it calls, by index; `told`, how many it has told before the others:
-    the culprits."""
+    the indices of those that it tells one by one, some of them twice; `callbacks`, whom it calls, by index; `told`, how many it has told
+    before the others: the culprits."""
 
     __slots__ = ("apart", "callbacks", "outcome", "told")
 
