@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chaffinch.protocol import produce_path
 from chaffinch.protocol.client_connection import ClientConnection
-from chaffinch.protocol.headers import finish_frame, read_client_id, response_head
+from chaffinch.protocol.headers import finish_frame, read_client_id, request_head, response_head
 from chaffinch.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -96,6 +96,42 @@ def test_requests_are_read_as_the_compiled_decoder_reads_them(request: ProduceRe
     frame = frame_of(request, version, client_id)
     plain = produce_path.read_request(memoryview(frame), version)
     assert plain is None or plain == compiled(frame, version)
+
+
+@settings(max_examples=300, deadline=None)
+@given(REQUESTS, VERSIONS, RECORDS.map(lambda records: records and bytearray(records)))
+def test_requests_are_written_as_the_compiled_encoder_writes_them(request: ProduceRequest, version: int, records: bytearray | None) -> None:
+    """Records that are a bytearray, as the producer's are, are written here."""
+    for topic in request.topics:
+        for data in topic.partitions:
+            data.records = records
+    head = request_head(0, version, 5, "me", True)
+    before = bytes(head)
+    plain = produce_path.write_request(request, head, version)
+    assert head == before if plain is None else b"".join(plain) == b"".join(request.encode_after(bytearray(before), version))
+
+
+@pytest.mark.parametrize("size", [1, 126, 127, 4096, 4097, 70000])
+@pytest.mark.parametrize(("version", "named"), [(9, {"name": "n" * 125}), (11, {"name": "orders"}), (13, {"topic_id": UUID(int=7)})])
+def test_usual_requests_are_written_here(size: int, version: int, named: dict[str, Any]) -> None:
+    data = PartitionProduceData(index=3, records=bytearray(size))
+    request = ProduceRequest(acks=-1, timeout_ms=30_000, topics=[TopicProduceData(partitions=[data], **named)])
+    written = produce_path.write_request(request, request_head(0, version, 5, "me", True), version)
+    assert written is not None
+    assert produce_path.read_request(memoryview(b"".join(written))[4:], version) == ("me", request)
+    if size > 4096:
+        assert data.records in written, "large ones are not copied"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"index": 1 << 31}, {"index": None}, {"records": b"of another kind"}, {"records": None}, {"records": [bytearray(3)]}]
+)
+def test_unusual_requests_are_left_to_the_compiled_encoder(wrong: dict[str, object]) -> None:
+    data = PartitionProduceData(records=bytearray(3)).replace(**wrong)
+    head = request_head(0, 11, 5, "me", True)
+    before = bytes(head)
+    assert produce_path.write_request(ProduceRequest(topics=[TopicProduceData(name="t", partitions=[data])]), head, 11) is None
+    assert head == before
 
 
 @settings(max_examples=300, deadline=None)

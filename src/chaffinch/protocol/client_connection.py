@@ -138,7 +138,12 @@ class ClientConnection:
             version = self.version_of(api)
         correlation_id = self._correlation_id_next
         head = request_head(api.key, version, correlation_id, self.client_id, version >= api.flexible_since)
-        parts = finish_frame(message.encode_after(head, version))
+        parts: list[Buffer] | None = None
+        if isinstance(message, ProduceRequest) and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION:
+            parts = produce_path.write_request(message, head, version)
+        if parts is None:
+            parts = message.encode_after(head, version)
+        finish_frame(parts)
         self._correlation_id_next = 0 if correlation_id == _CORRELATION_ID_MAX else correlation_id + 1
         if not (isinstance(message, ProduceRequest) and message.acks == 0):
             self._open.append((correlation_id, api, version))

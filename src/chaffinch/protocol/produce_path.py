@@ -21,7 +21,7 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from chaffinch.protocol.primitives import ZERO_UUID, read_uvarint, uvarint
+from chaffinch.protocol.primitives import ZERO_UUID, Buffer, read_uvarint, uvarint
 from chaffinch.protocol.record_errors import RecordErrors
 
 KEY: Final = 0
@@ -37,6 +37,14 @@ With ids there is no such length: the last byte is the first one of the id."""
 _ID_BYTES: Final = 16
 _PARTITION: Final = Struct(">BiBBB")
 """Count of partitions, index, and the first bytes of the records' length."""
+_TO_NAME: Final = Struct(">BhiBB")
+_TO_ID: Final = Struct(">BhiB16sBi")
+"""What is sent behind the header: the same as `_REQUEST`, and with ids up to the index."""
+_PLACE: Final = Struct(">Bi")
+_NO_TAGS: Final = bytes(3)
+"""Of partition, topic and request."""
+_COPIED_BYTES_MAX: Final = 4096
+"""Up to here another buffer for the system costs more than a copy."""
 
 _RESPONSE: Final = Struct(">iiBBB")
 """Size of the frame, correlation id, tags of the header, count of topics, length of the topic's name."""
@@ -102,6 +110,35 @@ def read_request(frame: memoryview, version: int) -> tuple[str, ProduceRequest] 
     request.timeout_ms = timeout_ms
     request.topics = [topic]
     return client_id, request
+
+
+def write_request(message: ProduceRequest, head: bytearray, version: int) -> list[Buffer] | None:
+    """The buffers of a request whose header is in `head`, in a version of this module; None, and `head` as it was, for anything unusual."""
+    topics = message.topics
+    if message.transactional_id is not None or len(topics) != 1 or len(topics[0].partitions) != 1:
+        return None
+    topic: TopicProduceData = topics[0]
+    data: PartitionProduceData = topic.partitions[0]
+    records = data.records
+    if type(records) is not bytearray:
+        return None
+    try:
+        if version >= VERSION_WITH_TOPIC_IDS:
+            body = _TO_ID.pack(0, message.acks, message.timeout_ms, _ONE, topic.topic_id.bytes, _ONE, data.index)
+        else:
+            name = topic.name.encode()
+            body = _TO_NAME.pack(0, message.acks, message.timeout_ms, _ONE, len(name) + 1) + name + _PLACE.pack(_ONE, data.index)
+            if len(name) >= _NAME_BYTES_MAX:
+                return None
+    except (LayoutError, ValueError, TypeError, AttributeError):
+        return None  # The compiled encoder says which field does not fit.
+    head += body
+    head += uvarint(len(records) + 1)
+    if len(records) > _COPIED_BYTES_MAX:
+        return [head, records, _NO_TAGS]
+    head += records
+    head += _NO_TAGS
+    return [head]
 
 
 def write_response(message: ProduceResponse, correlation_id: int, version: int) -> bytes | bytearray | None:
