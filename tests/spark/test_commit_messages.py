@@ -27,9 +27,36 @@ def test_the_line_of_a_batch():
         staged_bytes=800,
         staging_files=2,
         push_ms=7,
+        commit_ms=3,
     )
     assert counts.rejected_count == 3
     assert counts.line(4, "written") == (
-        "batch 4 written: 5 rows, 3 rejected (1 INVALID_TIMESTAMP, 2 MESSAGE_TOO_LARGE), 900 bytes, 800 bytes staged in 2 files, 7 ms"
+        "batch 4 written: 5 rows written, 3 rejected (1 INVALID_TIMESTAMP, 2 MESSAGE_TOO_LARGE), 900 bytes, "
+        "800 of them in 2 staging files, push 7 ms, commit 3 ms"
     )
-    assert BatchCounts().line(5, "skipped") == "batch 5 skipped: 0 rows, 0 rejected, 0 bytes, 0 bytes staged in 0 files, 0 ms"
+    assert (
+        BatchCounts(dropped={"INVALID_RECORD": 2})
+        .line(5, "written")
+        .startswith("batch 5 written: 0 rows written, 0 rejected, 2 dropped (2 INVALID_RECORD), 0 bytes")
+    )
+
+
+ALL = BatchCounts(
+    rows_written=1, rejected={"A": 2}, dropped={"B": 3}, byte_count=4, staged_bytes=5, staging_files=6, push_ms=7, commit_ms=8
+)
+
+
+def test_counts_add_up_field_by_field():
+    other = BatchCounts(
+        rows_written=10, rejected={"A": 20, "C": 1}, dropped={"D": 30}, byte_count=40, staged_bytes=50, staging_files=60, push_ms=70,
+        commit_ms=80,
+    )  # fmt: skip
+    assert ALL + other == BatchCounts(
+        rows_written=11, rejected={"A": 22, "C": 1}, dropped={"B": 3, "D": 30}, byte_count=44, staged_bytes=55, staging_files=66,
+        push_ms=77, commit_ms=88,
+    )  # fmt: skip
+
+
+def test_counts_survive_as_fields():
+    assert BatchCounts.from_fields(ALL.to_fields()) == ALL
+    assert BatchCounts.from_fields({}) == BatchCounts()

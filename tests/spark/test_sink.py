@@ -156,8 +156,8 @@ class TestStaging:
         (size,) = (path.stat().st_size for path in self.files(query))
         with caplog.at_level(logging.INFO, "chaffinch.spark"):
             query.commit(messages)
-        assert caplog.messages[-1].startswith("batch 0 written: 203 rows, 0 rejected, ")
-        assert f" {size} bytes staged in 1 files, " in caplog.messages[-1]
+        assert caplog.messages[-1].startswith("batch 0 written: 203 rows written, 0 rejected, ")
+        assert f", {size} of them in 1 staging files, " in caplog.messages[-1]
         assert self.files(query) == []
         assert kafka.read("orders").num_rows == 203
 

@@ -9,8 +9,10 @@ Spark's task retries and reach the user without their class (decision 43).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.identifiers import TopicPartition
@@ -78,6 +80,8 @@ class TaskOutcome:
     dead_rows: tuple[StagedBytes, ...] = ()
     """Arrow IPC streams with the schema of `dead_letters.ROWS_SCHEMA`, for the Parquet file."""
     rejected_by_code: Mapping[str, int] = field(default_factory=dict)
+    dropped_by_code: Mapping[str, int] = field(default_factory=dict)
+    """Rejected rows that the user's handler said to leave out; not among the rejected."""
     rejections: tuple[Rejection, ...] = ()
     """The first `REJECTIONS_NAMED_MAX` of them."""
     snapshots: tuple[TopicSnapshot, ...] = ()
@@ -112,13 +116,17 @@ class BatchCounts:
     rows_written: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Rows set aside, by the error's name."""
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Rows that the user's handler said to leave out, by the error's name."""
     byte_count: int = 0
     """Of the encoded batches, dead letters that tasks made among them."""
     staged_bytes: int = 0
     """Of what tasks left in files; the rest came inside their messages."""
     staging_files: int = 0
     push_ms: int = 0
-    """From the first batch to the end of the transaction."""
+    """From the begin of the transaction to the last batch's answer."""
+    commit_ms: int = 0
+    """From there on, to the answer that the transaction has ended."""
 
     @property
     def rejected_count(self) -> int:
@@ -126,7 +134,35 @@ class BatchCounts:
 
     def line(self, batch_id: int, outcome: str) -> str:
         """The batch's line in the log."""
-        by_name = ", ".join(f"{count} {name}" for name, count in sorted(self.rejected.items()))
-        rejected = f"{self.rejected_count} rejected" + (f" ({by_name})" if by_name else "")
-        staged = f"{self.staged_bytes} bytes staged in {self.staging_files} files"
-        return f"batch {batch_id} {outcome}: {self.rows_written} rows, {rejected}, {self.byte_count} bytes, {staged}, {self.push_ms} ms"
+        parts = [f"{self.rows_written} rows written", _named("rejected", self.rejected)]
+        if self.dropped:
+            parts.append(_named("dropped", self.dropped))
+        parts += [f"{self.byte_count} bytes", f"{self.staged_bytes} of them in {self.staging_files} staging files"]
+        parts += [f"push {self.push_ms} ms", f"commit {self.commit_ms} ms"]
+        return f"batch {batch_id} {outcome}: " + ", ".join(parts)
+
+    def __add__(self, other: BatchCounts) -> BatchCounts:
+        """What both came to."""
+        added: dict[str, Any] = {name: getattr(self, name) + getattr(other, name) for name in _NUMBERS}
+        added |= {name: dict(Counter(getattr(self, name)) + Counter(getattr(other, name))) for name in _BY_ERROR}
+        return BatchCounts(**added)
+
+    def to_fields(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {name: getattr(self, name) for name in _NUMBERS} | {name: dict(getattr(self, name)) for name in _BY_ERROR}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> BatchCounts:
+        """From what `to_fields` gave, in this version or another. Errors: ValueError, TypeError, AttributeError for anything else."""
+        found: dict[str, Any] = {name: int(fields.get(name, 0)) for name in _NUMBERS}
+        found |= {name: {str(key): int(count) for key, count in fields.get(name, {}).items()} for name in _BY_ERROR}
+        return cls(**found)
+
+
+_NUMBERS = ("rows_written", "byte_count", "staged_bytes", "staging_files", "push_ms", "commit_ms")
+_BY_ERROR = ("rejected", "dropped")
+
+
+def _named(what: str, counts: Mapping[str, int]) -> str:
+    by_name = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    return f"{sum(counts.values())} {what}" + (f" ({by_name})" if by_name else "")

@@ -24,7 +24,7 @@ from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark import requests
 from chaffinch.spark.commit_messages import BatchCounts, Rejection, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, judge
-from chaffinch.spark.operations import DeadLetters, Operation, ReadState, Reply, SetAside, Step, WriteDeadLetters, WriteState
+from chaffinch.spark.operations import AskHandler, DeadLetters, Operation, ReadState, Reply, SetAside, Step, WriteDeadLetters, WriteState
 from chaffinch.spark.push import Fenced, Push, StartAgain
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, changed_topic, recreated_topic
@@ -62,6 +62,8 @@ class CommitPlan:
     writes_without_marker: bool = False
     tolerance: Tolerance
     writes_dead_letter_file: bool = False
+    has_handler: bool = False
+    """The user's handler is asked about rows that the broker refuses (KIP-1038)."""
     transaction_timeout_ms: int | None = None
     """What the user asked for; None: from the staged size."""
     push_bytes_per_s: float
@@ -104,14 +106,14 @@ def commit_batch(plan: CommitPlan) -> Commit:
 
     tally = _checked(plan)
     if plan.row_count == 0 and (plan.has_checkpoint or plan.group_id is None):
-        yield from _write_state(plan, Step.NOTE_DONE, "empty")
+        yield from _write_state(plan, Step.NOTE_DONE, "empty", state)
         return CommitResult(outcome="empty")
 
     timeout_ms = transaction_timeout_ms(plan)
     if plan.has_checkpoint and state.transactional_id is None:
         yield WriteState(step=Step.FIX_TRANSACTIONAL_ID, state=replace(state, transactional_id=plan.transactional_id))
     identity, now_ms = yield from _fence(plan, timeout_ms)
-    writer = _Writer(plan=plan, tally=tally, marker=marker, identity=identity, timeout_ms=timeout_ms)
+    writer = _Writer(plan=plan, tally=tally, marker=marker, identity=identity, timeout_ms=timeout_ms, state=state)
     try:
         writer.marker = yield from _read_marker(plan, Step.READ_MARKER_AGAIN)
         if _judge(plan, writer.marker, state) is Verdict.SKIP:
@@ -127,18 +129,21 @@ def commit_batch(plan: CommitPlan) -> Commit:
             text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text) from None
         raise
-    yield from _write_state(plan, Step.NOTE_DONE, "written")
+    yield from _write_state(plan, Step.NOTE_DONE, "written", state, result.counts)
     return result
 
 
-def _counts(plan: CommitPlan, tally: Tally, push_ms: int = 0) -> BatchCounts:
+def _counts(plan: CommitPlan, tally: Tally, push_ms: int = 0, commit_ms: int = 0) -> BatchCounts:
+    dropped = tally.task_dropped + tally.broker_dropped
     return BatchCounts(
-        rows_written=plan.row_count - tally.rejected_count,
+        rows_written=plan.row_count - tally.rejected_count - dropped.total(),
         rejected=dict(tally.task_found + tally.broker_found),
+        dropped=dict(dropped),
         byte_count=plan.byte_count,
         staged_bytes=sum(outcome.file_bytes for outcome in plan.outcomes),
         staging_files=len({name for outcome in plan.outcomes for name in outcome.files()}),
         push_ms=push_ms,
+        commit_ms=commit_ms,
     )
 
 
@@ -151,6 +156,7 @@ class _Writer:
     marker: Marker | None
     identity: ProducerIdentity
     timeout_ms: int
+    state: CheckpointState
     tickets: Iterator[int] = field(default_factory=lambda: count(1))
     may_be_committed: bool = False
     """EndTxn was asked for: from here on there is no abort."""
@@ -188,12 +194,12 @@ class _Writer:
             yield from requests.commit_marker(
                 Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.block_max_ms
             )
-        yield from _write_state(plan, Step.NOTE_ENDING, "ending")
-        ended_ms = began_ms
+        yield from _write_state(plan, Step.NOTE_ENDING, "ending", self.state)
+        ended_ms = pushed_ms = max(began_ms, push.answered_ms)
         if joined or plan.group_id is not None:
             self.may_be_committed = True
             ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.block_max_ms)
-        return CommitResult(outcome="written", counts=_counts(plan, self.tally, ended_ms - began_ms))
+        return CommitResult(outcome="written", counts=_counts(plan, self.tally, pushed_ms - began_ms, ended_ms - pushed_ms))
 
     def _add_partitions(
         self, joined: set[TopicPartition], batches: tuple[StagedBatch, ...] | list[StagedBatch]
@@ -207,6 +213,13 @@ class _Writer:
 
     def _set_aside(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
         """The broker blamed records of a batch: dead letters where that is tolerated, else the end of this batch."""
+        if self.plan.has_handler:
+            reply = yield AskHandler(step=Step.PUSH, batch=batch, culprits=culprits)
+            dropped: frozenset[int] = reply.value
+            self.tally.drop(culprit for culprit in culprits if culprit.row in dropped)
+            culprits = tuple(culprit for culprit in culprits if culprit.row not in dropped)
+            if not culprits:
+                return
         self.tally.add_broker_found(culprits)
         if refusal := self.tally.refusal(self.plan.tolerance):
             raise refusal
@@ -295,12 +308,16 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
     return state
 
 
-def _write_state(plan: CommitPlan, step: Step, stage: Stage) -> Generator[Operation, Reply, None]:
+def _write_state(
+    plan: CommitPlan, step: Step, stage: Stage, before: CheckpointState, counts: BatchCounts | None = None
+) -> Generator[Operation, Reply, None]:
+    """`before`: what the checkpoint remembered when the commit began; `counts` of the batch are added to its totals."""
     if plan.has_checkpoint:
         remembered = Remembered(
-            batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition)
+            batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
         )
-        yield WriteState(step=step, state=CheckpointState(transactional_id=plan.transactional_id, remembered=remembered))
+        totals = before.totals if counts is None else (before.totals or BatchCounts()) + counts
+        yield WriteState(step=step, state=CheckpointState(transactional_id=plan.transactional_id, remembered=remembered, totals=totals))
 
 
 def _read_marker(plan: CommitPlan, step: Step) -> Generator[Operation, Reply, Marker | None]:

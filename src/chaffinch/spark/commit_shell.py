@@ -26,6 +26,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.marker import CheckpointState
 from chaffinch.spark.operations import (
     Ask,
+    AskHandler,
     BatchAnswer,
     DeadLetters,
     Lost,
@@ -109,6 +110,8 @@ class CommitShell:
                 return self._send(operation)
             case NextAnswer():
                 return self._next_answer()
+            case AskHandler():
+                raise AssertionError("no plan has a handler yet")
             case SetAside():
                 return self._set_aside(operation)
             case WriteDeadLetters():
@@ -251,7 +254,7 @@ class CommitShell:
             return CheckpointState()
         try:
             return CheckpointState.from_text(data.decode())
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error) from None
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
 from chaffinch.errors.codes import Group
+from chaffinch.spark.commit_messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
 
 
@@ -50,6 +51,8 @@ class Remembered:
     noted_ms: int
     marker: str = ""
     """The partition that carries the marker."""
+    counts: BatchCounts | None = None
+    """What the batch came to; None before its end, and from versions that kept none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class CheckpointState:
 
     transactional_id: str | None = None
     remembered: Remembered | None = None
+    totals: BatchCounts | None = None
+    """Of all batches so far. A batch whose commit died between EndTxn and its note is not in here: for people, never for decisions."""
 
     def to_text(self) -> str:
         newest = self.remembered
@@ -66,8 +71,9 @@ class CheckpointState:
             "transactional.id": self.transactional_id,
             "batch": None if newest is None else {
                 "id": newest.batch_id, "stage": newest.stage, "digest": newest.digest, "noted_ms": newest.noted_ms,
-                "marker": newest.marker,
+                "marker": newest.marker, "counts": None if newest.counts is None else newest.counts.to_fields(),
             },
+            "totals": None if self.totals is None else self.totals.to_fields(),
         }, indent=1)  # fmt: skip
 
     @classmethod
@@ -81,9 +87,13 @@ class CheckpointState:
         if batch is not None:
             remembered = Remembered(
                 batch_id=int(batch["id"]), stage=batch["stage"], digest=str(batch["digest"]), noted_ms=int(batch["noted_ms"]),
-                marker=str(batch.get("marker", "")),
+                marker=str(batch.get("marker", "")), counts=_counts(batch.get("counts")),
             )  # fmt: skip
-        return cls(transactional_id=fields.get("transactional.id"), remembered=remembered)
+        return cls(transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")))
+
+
+def _counts(fields: Any) -> BatchCounts | None:
+    return None if fields is None else BatchCounts.from_fields(fields)
 
 
 class Verdict(Enum):

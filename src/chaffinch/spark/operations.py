@@ -81,6 +81,16 @@ class NextAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskHandler:
+    """Ask the user's handler (KIP-1038) about records that the broker refused. `culprits` hold indices of the staged batch. Brings the
+    frozenset of those indices that are to be left out, without a dead letter. Yielded only where the plan has a handler."""
+
+    step: Step
+    batch: StagedBatch
+    culprits: tuple[Rejection, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SetAside:
     """Make dead letters of records that the broker refused. `culprits` hold indices of the staged batch. Brings `DeadLetters`."""
 
@@ -120,7 +130,7 @@ class Wait:
     ms: int
 
 
-Operation: TypeAlias = Ask | SendBatch | NextAnswer | SetAside | WriteDeadLetters | ReadState | WriteState | Wait
+Operation: TypeAlias = Ask | SendBatch | NextAnswer | AskHandler | SetAside | WriteDeadLetters | ReadState | WriteState | Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,6 +113,8 @@ class Push:
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._under_way: dict[int, tuple[_Partition, _Shipment]] = {}
         self._bytes_in_flight = 0
+        self.answered_ms = 0
+        """When the last answer was there; 0 before any."""
 
     def send(self, step: Step, batches: Iterable[StagedBatch], set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
         """Returns when every record is acknowledged or set aside. Raises Fenced, StartAgain or Refusal.
@@ -128,6 +130,7 @@ class Push:
                 reply = yield NextAnswer(step=step)
                 if reply.value.ticket not in self._under_way:
                     continue  # Of an attempt that was given up while batches of it were still on their way.
+                self.answered_ms = reply.now_ms
                 partition = self._note(reply.value)
                 if partition.is_stopped and partition.in_flight == 0:
                     yield from self._mend(step, partition, reply.now_ms, set_aside)

@@ -41,7 +41,7 @@ class CommitMessage(WriterCommitMessage):
 
 
 class _Writer:
-    """What both writers share. `query`: the id of a batch write; a stream's is known to tasks only."""
+    """What both writers share. `write_id`: of a batch write; a stream's query is known to its tasks only."""
 
     def __init__(self, options: SinkOptions, snapshot: TargetSnapshot, write_id: str | None) -> None:
         self._options = options
@@ -71,7 +71,8 @@ class _Writer:
         from chaffinch.spark.task import TaskPlan, TaskStager
 
         options = self._options
-        query = facts.query(self._write_id)
+        query = options.named(facts.query(self._write_id))
+        batch_id = (facts.batch_id or 0) if options.run is None else options.run.batch_id
 
         def snapshot_of(topic: str) -> TopicSnapshot | None:
             return self._snapshot.topic(topic) or find_topic(client_for(options.client), topic, options.block_max_ms)
@@ -82,7 +83,7 @@ class _Writer:
             compression_type=options.compression_type,
             compression_level=options.compression_level,
             batch_bytes=options.batch_bytes,
-            origin=Origin(query=query, batch_id=facts.batch_id or 0, task=facts.task),
+            origin=Origin(query=query, batch_id=batch_id, task=facts.task),
             dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
             keeps_dead_rows=options.dead_letter_path is not None,
             snapshot_of=snapshot_of,
@@ -112,10 +113,14 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes one DataFrame in one Kafka transaction; with an idempotencyToken at most once per token."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.committer.run(_outcomes(messages), 0)
+        self.committer.run(_outcomes(messages), self._batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.committer.clean_up([message.outcome for message in messages if isinstance(message, CommitMessage)], 0)
+        self.committer.clean_up([message.outcome for message in messages if isinstance(message, CommitMessage)], self._batch_id)
+
+    @property
+    def _batch_id(self) -> int:
+        return 0 if self._options.run is None else self._options.run.batch_id
 
 
 def planned_stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:
@@ -147,8 +152,9 @@ def stream_writer(options: SinkOptions) -> StreamWriter:
 
 
 def batch_writer(options: SinkOptions) -> BatchWriter:
-    """A writer for one batch write."""
-    return BatchWriter(options, _planned(options), options.idempotency_token or f"write-{secrets.token_hex(8)}")
+    """A writer for one batch write, or for one micro-batch inside `foreachBatch`."""
+    write_id = None if options.run is not None else options.idempotency_token or f"write-{secrets.token_hex(8)}"
+    return BatchWriter(options, _planned(options), write_id)
 
 
 def _planned(options: SinkOptions) -> TargetSnapshot:

@@ -12,7 +12,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit_messages import TaskOutcome
 from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
-from chaffinch.spark.folders import Folder
+from chaffinch.spark.folders import Folder, name_of
 from chaffinch.spark.places import Places
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink_options import SinkOptions
@@ -46,6 +46,8 @@ class Committer:
         from chaffinch.spark.commit_shell import CommitShell
         from chaffinch.spark.target import client_for, forget_client
 
+        if not outcomes and self._options.run is not None:
+            return CommitResult(outcome="empty")  # Without a task nobody knows the query; without a row there is nothing to know it for.
         facts = outcomes[0].context if outcomes else TaskContextFacts(task=-1)
         plan = self.plan(outcomes, facts, batch_id)
         try:
@@ -63,7 +65,7 @@ class Committer:
         from chaffinch.spark.target import wall_ms
 
         options = self._options
-        query = facts.query(self._write_id)
+        query = self._query(facts)
         is_stream = self._write_id is None
         if is_stream and facts.query_id is None:
             # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
@@ -73,7 +75,7 @@ class Committer:
         return CommitPlan(
             batch_id=batch_id,
             wall_ms=wall_ms(),
-            writer_id=facts.run_id or secrets.token_hex(8),
+            writer_id=(options.run and options.run.run_id) or facts.run_id or secrets.token_hex(8),
             outcomes=outcomes,
             target=self._snapshot,
             transactional_id=options.transactional_id or f"chaffinch-{query}",
@@ -96,22 +98,23 @@ class Committer:
 
         options = self._options
         checkpoint = self._places.checkpoint(facts) if plan.has_checkpoint else None
+        state = () if options.sink_name is None else (name_of(options.sink_name),)
         return ShellPlan(
             transactional_id=plan.transactional_id,
             request_timeout_ms=options.client.connections.request_timeout_ms,
             batch_id=plan.batch_id,
-            origin=Origin(query=facts.query(self._write_id), batch_id=plan.batch_id, task=-1),
+            origin=Origin(query=self._query(facts), batch_id=plan.batch_id, task=-1),
             staging=self._staging(facts),
-            state=None if checkpoint is None else checkpoint.below("chaffinch"),
+            state=None if checkpoint is None else checkpoint.below("chaffinch", *state),
             dead_letter_folder=Folder(options.dead_letter_path, "errors.dead.letter.path") if options.dead_letter_path else None,
             dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
         )
 
     def learn(self, result: CommitResult) -> None:
         counts = result.counts
-        if result.outcome == "written" and counts.byte_count >= _PUSH_MEASURED_BYTES_MIN and counts.push_ms > 0:
+        if result.outcome == "written" and counts.byte_count >= _PUSH_MEASURED_BYTES_MIN and counts.push_ms + counts.commit_ms > 0:
             servers = self._options.client.bootstrap_servers
-            measured = 1000 * counts.byte_count / counts.push_ms
+            measured = 1000 * counts.byte_count / (counts.push_ms + counts.commit_ms)
             # From the assumed rate on, so that one batch that met an outage does not forbid the next.
             before = _push_bytes_per_s.get(servers, PUSH_BYTES_PER_S_ASSUMED)
             _push_bytes_per_s[servers] = (before + measured) / 2
@@ -133,4 +136,7 @@ class Committer:
                 query_folder.remove_all()
 
     def _staging(self, facts: TaskContextFacts) -> Folder | None:
-        return self._places.staging(facts, facts.query(self._write_id))
+        return self._places.staging(facts, self._query(facts))
+
+    def _query(self, facts: TaskContextFacts) -> str:
+        return self._options.named(facts.query(self._write_id))

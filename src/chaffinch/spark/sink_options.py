@@ -45,6 +45,20 @@ SINK: Final = OptionTable(
 )  # fmt: skip
 
 
+# Options that KafkaSink sets for its writes; nobody else's, so they are in no table.
+_SINK_NAME: Final = "chaffinch.sink"
+_BATCH_ID: Final = "chaffinch.batch.id"
+_RUN_ID: Final = "chaffinch.run.id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRun:
+    """The micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
+
+    batch_id: int
+    run_id: str | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """All that a query's options say about writing; travels to the tasks."""
@@ -65,11 +79,21 @@ class SinkOptions:
     block_max_ms: int
     transactional_id: str | None
     transaction_timeout_ms: int | None
+    sink_name: str | None = None
+    """Tells several sinks of one query apart: each has its own marker, transactional id, state, staging and dead letter files."""
+    run: BatchRun | None = None
+
+    def named(self, query: str) -> str:
+        """The name under which this sink keeps what it writes for a query."""
+        return query if self.sink_name is None else f"{query}-{self.sink_name}"
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Errors: ConfigException for everything that can be told without a broker."""
-        settings = parse(SINK, options)
+        hidden = {name.lower(): value for name, value in options.items() if name.lower() in (_SINK_NAME, _BATCH_ID, _RUN_ID)}
+        settings = parse(SINK, {name: value for name, value in options.items() if name.lower() not in hidden})
+        run = BatchRun(batch_id=int(hidden[_BATCH_ID]), run_id=hidden.get(_RUN_ID)) if _BATCH_ID in hidden else None
+        is_stream = is_stream or run is not None
         _refuse_contradictions(settings, is_stream)
         try:
             tolerance = Tolerance.parse(settings["errors.tolerance"], settings["errors.tolerance.max"])
@@ -93,6 +117,8 @@ class SinkOptions:
             block_max_ms=settings["kafka.max.block.ms"],
             transactional_id=settings["kafka.transactional.id"],
             transaction_timeout_ms=settings["kafka.transaction.timeout.ms"],
+            sink_name=hidden.get(_SINK_NAME),
+            run=run,
         )
 
 

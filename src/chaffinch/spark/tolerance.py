@@ -62,6 +62,9 @@ class Tally:
     task_found: Counter[str]
     named: list[Rejection]
     broker_found: Counter[str] = field(default_factory=Counter)
+    task_dropped: Counter[str] = field(default_factory=Counter)
+    """What the user's handler said to leave out: neither written nor rejected."""
+    broker_dropped: Counter[str] = field(default_factory=Counter)
     broker_named: list[Rejection] = field(default_factory=list)
     dead_batches: list[StagedBatch] = field(default_factory=list)
     dead_rows: list[StagedBytes] = field(default_factory=list)
@@ -72,6 +75,7 @@ class Tally:
         for outcome in outcomes:
             tally.row_count += outcome.row_count
             tally.task_found.update(outcome.rejected_by_code)
+            tally.task_dropped.update(outcome.dropped_by_code)
             tally.named.extend(outcome.rejections)
         return tally
 
@@ -82,6 +86,7 @@ class Tally:
     def forget_broker_found(self) -> None:
         """A new attempt pushes every batch again: what the broker refused before, it refuses again."""
         self.broker_found.clear()
+        self.broker_dropped.clear()
         self.broker_named.clear()
         self.dead_batches.clear()
         self.dead_rows.clear()
@@ -91,6 +96,9 @@ class Tally:
             self.broker_found[culprit.code.name] += 1
             if len(self.broker_named) < REJECTIONS_NAMED_MAX:
                 self.broker_named.append(culprit)
+
+    def drop(self, culprits: Iterable[Rejection]) -> None:
+        self.broker_dropped.update(culprit.code.name for culprit in culprits)
 
     def keep(self, made: DeadLetters) -> None:
         self.dead_batches.extend(made.batches)

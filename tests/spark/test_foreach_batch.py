@@ -1,0 +1,71 @@
+"""Batch writes inside `foreachBatch`: committed as micro-batches of their query, several sinks beside each other."""
+
+import json
+import pickle
+
+import pyarrow as pa
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.spark import sink
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.target import forget_client
+from chaffinch.spark.task_facts import TaskContextFacts
+from tests.spark.test_spark_write import values
+
+ROWS = {"key": ["a", "b"], "value": [b"1", b"2"]}
+
+
+@pytest.fixture
+def kafka():
+    with EmbeddedBroker(topics={"orders": {"partitions": 2}}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def write(kafka, tmp_path, monkeypatch):
+    """One sink's write of one micro-batch; without rows there is no task."""
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    for batch_id in range(3):
+        (tmp_path / "offsets" / str(batch_id)).write_text(f"v1\n{batch_id}")
+    clients = set()
+
+    def written(name, batch_id, rows=ROWS, run_id="run"):
+        given = {
+            "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "checkpointlocation": str(tmp_path),
+            "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id), "chaffinch.run.id": run_id,
+        }  # fmt: skip
+        options = SinkOptions.parse(given, is_stream=False)
+        clients.add(options.client)
+        facts = TaskContextFacts(task=0, query_id="q", run_id="run", batch_id=batch_id, master="local[2]")
+        monkeypatch.setattr(sink, "task_facts", lambda: facts)
+        writer = pickle.loads(pickle.dumps(sink.batch_writer(options)))
+        writer.commit([writer.write(iter([pa.record_batch(rows)]))] if rows else [])
+
+    yield written
+    for client in clients:
+        forget_client(client)
+
+
+def test_each_named_sink_writes_each_batch_once(kafka, write, tmp_path):
+    for _ in range(2):  # Spark repeats a batch whose end it has not noted.
+        write("one", 0)
+        write("two", 0)
+    assert values(kafka, "orders") == {"1": 2, "2": 2}
+    for name in ("one", "two"):
+        state = json.loads((tmp_path / "chaffinch" / name / "state.json").read_text())
+        assert (state["transactional.id"], state["totals"]["rows_written"]) == (f"chaffinch-q-{name}", 2)
+
+
+def test_a_batch_older_than_the_marker_is_refused(write):
+    write("one", 0)
+    write("one", 1)
+    with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 0 is older than batch 1"):
+        write("one", 0)
+
+
+def test_a_batch_without_tasks_writes_nothing(kafka, write):
+    write("one", 0, rows=None)
+    assert values(kafka, "orders") == {}
