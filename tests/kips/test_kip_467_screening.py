@@ -254,11 +254,11 @@ def test_the_error_says_what_the_broker_refused_and_when() -> None:
     play(rig, [table("aBc", "dEf", "GH"), refused(1), 120, OK])
     first, last = rig.error("E"), rig.error("G")
     reason = "not sent, because it has no key and the broker refused such records of topic 'orders' 120 ms before, saying: bad 1"
-    assert first.message == f"record 1 of 3 was {reason}; the other 2 records are sent"
+    assert first.message == f"record 1 of 3 for orders-0 was {reason}; the other 2 records are sent"
     assert (first.code, first.topic_partition, first.stored, first.api) == (NO_KEY, ORDERS_0, Stored.NO, "Produce")
     assert [(c.batch_index, c.code, c.message) for c in first.culprits] == [(1, NO_KEY, reason)]
     assert first is rig.error("E")
-    assert last.message == f"record 0 of 2 was {reason}"
+    assert last.message == f"record 0 of 2 for orders-0 was {reason}"
     assert type(first) is type(rig.error("B"))
 
 

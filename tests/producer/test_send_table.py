@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
+from chaffinch.admin.configs import alter_topic_configs
 from chaffinch.admin.options import connect
 from chaffinch.admin.topics import add_partitions
 from chaffinch.errors import (
@@ -99,6 +100,32 @@ def test_culprits_are_set_aside_with_their_reason(broker: EmbeddedBroker, produc
     assert isinstance(result.errors()[7], InvalidCompactionKeyException)
     assert set(result.offsets.column("row").to_pylist()) == set(range(1000)) - bad
     assert broker.read("latest").num_rows == 997
+
+
+def test_rows_like_those_just_refused_are_not_sent(broker: EmbeddedBroker) -> None:
+    bad = set(range(0, 20_000, 100))
+    rows = pa.table({"key": [None if i in bad else b"k%d" % i for i in range(20_000)], "value": [b"%d" % i for i in range(20_000)]})
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=4096) as producer:
+        result = producer.send_table("latest", rows).result(30)
+        metrics = producer.metrics()
+    unsent = [message for message in result.rejected.column("message").to_pylist() if "was not sent, because it has no key" in message]
+    assert len(unsent) == metrics["record-screened-total"] > 0
+    assert all("null key, the topic is compacted and needs one" in message for message in unsent)
+    assert result.rejected.column("row").to_pylist() == sorted(bad)
+    assert set(result.rejected.column("error").to_pylist()) == {"INVALID_COMPACTION_KEY"}
+    assert metrics["record-error-total"] == len(bad)
+    stored = {(row["partition"], row["offset"]): row["value"] for row in broker.read("latest").to_pylist()}
+    assert len(stored) == result.written == 20_000 - len(bad)
+    for row in result.offsets.to_pylist():
+        assert stored[row["partition"], row["offset"]] == b"%d" % row["row"]
+
+
+def test_what_was_changed_before_the_call_counts(broker: EmbeddedBroker, producer: Producer) -> None:
+    rows = pa.table({"value": [b"v"] * 10})
+    with connect(bootstrap_servers=broker.bootstrap_servers) as client:
+        assert producer.send_table("latest", rows).result(30).rejected_count == 10
+        alter_topic_configs(client, "latest", changed={"cleanup.policy": "delete"})
+        assert producer.send_table("latest", rows).result(30).written == 10
 
 
 def test_all_rows_bad_and_no_rows_at_all(broker: EmbeddedBroker, producer: Producer) -> None:

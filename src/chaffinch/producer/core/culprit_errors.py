@@ -104,10 +104,11 @@ class ScreenedErrors(LazyErrors):
 
     def _error(self, at: int) -> ApiException:
         index, others = self._indices[at], self._count - len(self._indices)
+        topic, partition = self._topic_partition
         reason = f"not sent, because it has no key and {self._refused}"
         return exception_for(
             codes.INVALID_COMPACTION_KEY,
-            message=f"record {index} of {self._count} was {reason}{_others_go(others) if others else ''}",
+            message=f"record {index} of {self._count} for {topic}-{partition} was {reason}{_others_go(others) if others else ''}",
             topic_partition=self._topic_partition,
             culprits=(Culprit(index, codes.INVALID_COMPACTION_KEY, reason),),
             stored=Stored.NO,
