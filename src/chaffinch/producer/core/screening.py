@@ -11,8 +11,8 @@ every batch. So a refusal is remembered, and the next batches lose such records 
 - Only for so long, and records that were failed so do not make it longer: meanwhile a batch goes as it is now and then, to ask again.
 
 It is about tables, whose rows are all handed over when the call begins. Records of `send` come one by one, and a broker that refuses some
-is hardly noticed beside what each call costs. In a transaction the first culprit ends it, and an exception handler that wants to hear of
-what a broker rejected hears of what it did reject: there nothing is screened, nor with acks=0, where nothing is heard.
+is hardly noticed beside what each call costs. An exception handler that wants to hear of what a broker rejected hears of what it did
+reject: then nothing is screened. Nor is it where no batch goes on without its culprits: in a transaction, and with acks=0.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Screening:
         self._wiring = wiring
         self._accumulator = accumulator
         self._endings = endings
-        self._is_on = wiring.acks != 0 and wiring.transactional_id is None and Question.REJECTED not in wiring.questions
+        self._is_on = Question.REJECTED not in wiring.questions
         self._screens: dict[tuple[str, Address], _Screen] = {}
 
     def refused(self, batch: ProducerBatch, answer: BatchAnswer, errors: Mapping[int, ApiException]) -> None:
