@@ -31,14 +31,16 @@ def test_the_line_of_a_batch():
     )
     assert counts.rejected_count == 3
     assert counts.line(4, "written") == (
-        "batch 4 written: 5 rows written, 3 rejected (1 INVALID_TIMESTAMP, 2 MESSAGE_TOO_LARGE), 900 bytes, "
+        "batch 4: 5 rows written, 3 rejected (1 INVALID_TIMESTAMP, 2 MESSAGE_TOO_LARGE), 900 bytes, "
         "800 of them in 2 staging files, push 7 ms, commit 3 ms"
     )
     assert (
         BatchCounts(dropped={"INVALID_RECORD": 2})
         .line(5, "written")
-        .startswith("batch 5 written: 0 rows written, 0 rejected, 2 dropped (2 INVALID_RECORD), 0 bytes")
+        .startswith("batch 5: 0 rows written, 0 rejected, 2 dropped (2 INVALID_RECORD), 0 bytes")
     )
+    assert counts.line(5, "skipped") == "batch 5: skipped, it is in Kafka already"
+    assert counts.line(5, "empty") == "batch 5: without rows"
 
 
 ALL = BatchCounts(

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
+from chaffinch.errors import ConfigException
 from chaffinch.spark.options import parse
 from chaffinch.spark.sink_options import SINK
 from chaffinch.spark.source_options import SOURCE
@@ -18,6 +19,15 @@ def test_what_has_no_effect_is_said_once_in_the_log(caplog):
     with caplog.at_level(logging.WARNING):
         parse(SINK, {**LEAST, "kafka.linger.ms": "5", "checkpointLocation": "/c"})
     assert [record.message for record in caplog.records] == ["options without effect here: kafka.linger.ms"]
+
+
+@pytest.mark.parametrize(
+    ("table", "text"), [(SINK, "named by the option topic"), (SOURCE, "named by one of subscribe")], ids=["sink", "source"]
+)
+def test_a_path_is_refused(table, text):
+    """What `.save(path)`, `.start(path)` and `.load(path)` make of it."""
+    with pytest.raises(ConfigException, match=text):
+        parse(table, {"kafka.bootstrap.servers": "a:1", "path": "/orders"})
 
 
 def known_of_clients():

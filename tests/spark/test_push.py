@@ -2,7 +2,6 @@
 
 from collections import deque
 from dataclasses import replace
-from itertools import count
 
 import pytest
 
@@ -107,7 +106,7 @@ LOST_AFTER_STORED = {"lost": Lost(reason="cut"), "stores": True}
 
 def pushed(batches, script=(), judge=None, deadline_ms=60_000):
     leader = FakeLeader(script, judge)
-    push = Push(IDENTITY, count(1), deadline_ms, "transaction.timeout.ms=60000")
+    push = Push(IDENTITY, deadline_ms, "transaction.timeout.ms=60000")
     return leader.run(push.send(Step.PUSH, batches, leader.set_aside))
 
 
@@ -152,7 +151,7 @@ def test_bytes_under_way_are_limited_over_all_partitions():
             return value
 
     leader = Watched()
-    leader.run(Push(IDENTITY, count(1), 60_000, "").send(Step.PUSH, batches, leader.set_aside))
+    leader.run(Push(IDENTITY, 60_000, "").send(Step.PUSH, batches, leader.set_aside))
     assert max(under_way) == 3
     # To the end, too: what is answered makes room.
     assert max(under_way[-20:]) == 3
@@ -160,7 +159,7 @@ def test_bytes_under_way_are_limited_over_all_partitions():
 
 def test_dead_letters_continue_the_sequences_of_a_partition():
     leader = FakeLeader()
-    push = Push(IDENTITY, count(1), 60_000, "")
+    push = Push(IDENTITY, 60_000, "")
     leader.run(push.send(Step.PUSH, [staged(["a", "b"])], leader.set_aside))
     leader.run(push.send(Step.PUSH_DEAD_LETTERS, [staged(["c"])], leader.set_aside))
     assert [sent.base_sequence for sent in leader.sent] == [0, 2]
@@ -267,7 +266,7 @@ def test_errors_that_are_no_record_s(code, error):
 def test_before_a_transaction_is_started_again_every_batch_under_way_is_answered():
     """A batch that reaches its leader after the abort would begin a transaction of its own there, and be committed with the next."""
     leader = FakeLeader([refused(codes.INVALID_TXN_STATE)])
-    push = Push(IDENTITY, count(1), 60_000, "")
+    push = Push(IDENTITY, 60_000, "")
     with pytest.raises(StartAgain):
         leader.run(push.send(Step.PUSH, [staged(["a"]), staged(["b"], OTHER)], leader.set_aside))
     assert not leader.under_way
@@ -281,7 +280,7 @@ def test_a_refusal_carries_the_class_of_its_code():
 def test_a_successor_that_may_be_stored_starts_again():
     """Taking sequences back behind a refused batch is right only when nothing after it can be in the log."""
     leader = FakeLeader()
-    push = Push(IDENTITY, count(1), 60_000, "")
+    push = Push(IDENTITY, 60_000, "")
     steps = push.send(Step.PUSH, [staged([f"{number}a", f"{number}b"]) for number in range(3)], leader.set_aside)
     first = next(steps)
     steps.send(Reply(now_ms=0))
@@ -298,7 +297,7 @@ def test_a_successor_that_may_be_stored_starts_again():
 def test_a_batch_stored_whose_predecessor_was_refused_starts_again():
     """It cannot happen with a broker that checks sequences; if it does, nothing of the transaction can be trusted."""
     leader = FakeLeader()
-    push = Push(IDENTITY, count(1), 60_000, "")
+    push = Push(IDENTITY, 60_000, "")
     steps = push.send(Step.PUSH, [staged([str(number)]) for number in range(3)], leader.set_aside)
     first = next(steps)
     steps.send(Reply(now_ms=0))

@@ -2,8 +2,10 @@
 
 import pytest
 
+from chaffinch.errors import ConfigException, ProducerFencedException, TimeoutException, TopicAuthorizationException
 from chaffinch.errors.codes import Group
-from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.refusals import ADVICE, ErrorTag, Refusal, advised, refusal_of, tag_in
 
 REFUSAL = Refusal(Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED", "batch 1 is older than batch 2: bring back the newest copy")
 TAG = ErrorTag(group=REFUSAL.group, name=REFUSAL.name, text=REFUSAL.text)
@@ -35,3 +37,34 @@ def test_every_group_is_found(group):
 @pytest.mark.parametrize("text", ["", "no tag", "KAFKA[Nonsense] X: y", "KAFKA[Retriable]: no name", "[PYTHON_VERSION_MISMATCH] 3.11"])
 def test_a_text_without_a_tag(text):
     assert tag_in(text) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            TopicAuthorizationException("no right", topic_partition=TopicPartition("orders", 1), api="Produce"),
+            "KAFKA[InvalidConfiguration] TOPIC_AUTHORIZATION_FAILED: Produce for orders-1: no right; "
+            "correct the data, the options or the topic, a restart alone fails again",
+        ),
+        (
+            TimeoutException("not answered within 3 ms"),
+            "KAFKA[Retriable] REQUEST_TIMED_OUT: not answered within 3 ms; start the query again",
+        ),
+        (
+            ProducerFencedException("line one\nline two.", api="InitProducerId"),
+            "KAFKA[ApplicationRecoverable] PRODUCER_FENCED: InitProducerId: line one line two; start the query again",
+        ),
+        (ConfigException("wrong"), "KAFKA[InvalidConfiguration] ConfigException: wrong; correct"),
+    ],
+)
+def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error, text):
+    refusal = refusal_of(error)
+    assert str(refusal).startswith(text)
+    assert str(refusal).count(refusal.name) == 1
+    assert "producer" not in refusal.text
+
+
+@pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
+def test_every_group_has_an_advice(group):
+    assert advised(group, "X", "it failed;").text == f"it failed; {ADVICE[group]}"

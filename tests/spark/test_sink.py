@@ -156,7 +156,7 @@ class TestStaging:
         (size,) = (path.stat().st_size for path in self.files(query))
         with caplog.at_level(logging.INFO, "chaffinch.spark"):
             query.commit(messages)
-        assert caplog.messages[-1].startswith("batch 0 written: 203 rows written, 0 rejected, ")
+        assert caplog.messages[-1].startswith("query q, batch 0: 203 rows written, 0 rejected, ")
         assert f", {size} of them in 1 staging files, " in caplog.messages[-1]
         assert self.files(query) == []
         assert kafka.read("orders").num_rows == 203

@@ -134,12 +134,14 @@ class BatchCounts:
 
     def line(self, batch_id: int, outcome: str) -> str:
         """The batch's line in the log."""
+        if outcome != "written":
+            return f"batch {batch_id}: {_NOTHING_WRITTEN[outcome]}"
         parts = [f"{self.rows_written} rows written", _named("rejected", self.rejected)]
         if self.dropped:
             parts.append(_named("dropped", self.dropped))
         parts += [f"{self.byte_count} bytes", f"{self.staged_bytes} of them in {self.staging_files} staging files"]
         parts += [f"push {self.push_ms} ms", f"commit {self.commit_ms} ms"]
-        return f"batch {batch_id} {outcome}: " + ", ".join(parts)
+        return f"batch {batch_id}: " + ", ".join(parts)
 
     def __add__(self, other: BatchCounts) -> BatchCounts:
         """What both came to."""
@@ -159,6 +161,7 @@ class BatchCounts:
         return cls(**found)
 
 
+_NOTHING_WRITTEN = {"skipped": "skipped, it is in Kafka already", "empty": "without rows"}
 _NUMBERS = ("rows_written", "byte_count", "staged_bytes", "staging_files", "push_ms", "commit_ms")
 _BY_ERROR = ("rejected", "dropped")
 

@@ -14,9 +14,8 @@ Why it writes each row exactly once, whatever is cut where:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from itertools import count
 from typing import Literal
 
 from chaffinch.errors.codes import Group
@@ -157,7 +156,6 @@ class _Writer:
     identity: ProducerIdentity
     timeout_ms: int
     state: CheckpointState
-    tickets: Iterator[int] = field(default_factory=lambda: count(1))
     may_be_committed: bool = False
     """EndTxn was asked for: from here on there is no abort."""
 
@@ -180,7 +178,7 @@ class _Writer:
         joined: set[TopicPartition] = set()
         yield from self._add_partitions(joined, (*plan.batches(), *plan.dead_batches()))
 
-        push = Push(identity, self.tickets, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}")
+        push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}")
         yield from push.send(Step.PUSH, plan.batches(), self._set_aside)
         dead_letters = [*plan.dead_batches(), *self.tally.dead_batches]
         yield from self._add_partitions(joined, dead_letters)

@@ -266,7 +266,7 @@ def _lost(error: ApiException, *, was_sent: bool) -> Lost:
     """What the client failed in, as no answer. Raises Refusal where asking again cannot help: rights, versions, names."""
     if not error.code.is_retriable:
         raise refusal_of(error)
-    return Lost(reason=" ".join(str(error).split()), was_sent=was_sent)
+    return Lost(reason=" ".join(error.message.split()), was_sent=was_sent)
 
 
 __all__ = ["CommitShell", "ShellPlan"]

@@ -26,7 +26,7 @@ from chaffinch.settings import OptionTable, Settings
 _log = logging.getLogger(__name__)
 
 # Spark adds these itself; they say where the query lives, and are no options of ours.
-OF_SPARK: Final = ("checkpointLocation", "queryName", "path")
+OF_SPARK: Final = ("checkpointLocation", "queryName")
 
 _KAFKA: Final = "kafka."
 CLIENT: Final = tuple(replace(option, name=_KAFKA + option.name) for option in connection_options("chaffinch-spark"))

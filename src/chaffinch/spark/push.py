@@ -16,15 +16,16 @@ A generator beneath `commit_protocol`, with the same operations. Strategy:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.identifiers import ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.spark.commit_messages import Rejection, StagedBatch
 from chaffinch.spark.operations import BatchAnswer, NextAnswer, Operation, Reply, SendBatch, Step, Wait
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, advised
 
 IN_FLIGHT_MAX = 5
 BYTES_IN_FLIGHT_MAX = 32 << 20
@@ -99,15 +100,11 @@ class _Partition:
 
 
 class Push:
-    """All that is to be pushed in one attempt at a transaction. One object per attempt; sequences begin at 0 with its identity.
+    """All that is to be pushed in one attempt at a transaction. One object per attempt; sequences begin at 0 with its identity."""
 
-    `tickets` are shared by all attempts of a commit: answers to an attempt that was given up may still come, and must not be taken
-    for those of the next.
-    """
-
-    def __init__(self, identity: ProducerIdentity, tickets: Iterator[int], deadline_ms: int, deadline_name: str) -> None:
+    def __init__(self, identity: ProducerIdentity, deadline_ms: int, deadline_name: str) -> None:
         self._identity = identity
-        self._tickets = tickets
+        self._tickets = count(1)
         self._deadline_ms = deadline_ms
         self._deadline_name = deadline_name
         self._partitions: dict[TopicPartition, _Partition] = {}
@@ -128,8 +125,6 @@ class Push:
             while any(partition.queue for partition in self._partitions.values()):
                 yield from self._fill(step)
                 reply = yield NextAnswer(step=step)
-                if reply.value.ticket not in self._under_way:
-                    continue  # Of an attempt that was given up while batches of it were still on their way.
                 self.answered_ms = reply.now_ms
                 partition = self._note(reply.value)
                 if partition.is_stopped and partition.in_flight == 0:
@@ -143,7 +138,7 @@ class Push:
         open a transaction which the next commit ends with it: brokers before 3.6 do not ask the coordinator (KIP-890)."""
         while self._under_way:
             reply = yield NextAnswer(step=step)
-            self._under_way.pop(reply.value.ticket, None)
+            del self._under_way[reply.value.ticket]
 
     def _fill(self, step: Step) -> Generator[Operation, Reply, None]:
         """Sends what the windows allow, one batch per partition in turn."""
@@ -226,7 +221,7 @@ class Push:
             raise StartAgain(code.name, where)
         if code not in RECORD_CODES and not answer.culprits:
             group = Group.APPLICATION_RECOVERABLE if code.group_produce is Group.NONE else code.group_produce
-            raise Refusal(group, code.name, f"{where}; the transaction is aborted, nothing of it is visible")
+            raise advised(group, code.name, f"{where}; the transaction is aborted, nothing of it is visible")
 
     @staticmethod
     def _replace_front(

@@ -37,7 +37,7 @@ from chaffinch.protocol.schema import Message
 from chaffinch.spark.marker import Marker
 from chaffinch.spark.operations import Ask, Coordinator, Lost, Operation, Reply, Step, Wait
 from chaffinch.spark.push import FENCED_CODES, START_AGAIN_CODES, Fenced, StartAgain
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, advised
 
 WAIT_MS = 50
 ABORT_BLOCK_MAX_MS = 5_000
@@ -210,7 +210,7 @@ def _failure(code: ErrorCode, what: str) -> Exception:
     if code in START_AGAIN_CODES:
         return StartAgain(code.name, f"{what}: {code.text}")
     group = Group.APPLICATION_RECOVERABLE if code.group_transaction is Group.NONE else code.group_transaction
-    return Refusal(group, code.name, f"{what}: {code.text}")
+    return advised(group, code.name, f"{what}: {code.text}")
 
 
 def _gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: int) -> Refusal:

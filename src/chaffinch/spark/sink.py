@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from chaffinch.errors import ApiException, ConfigException, KafkaException, codes
+from chaffinch.errors import ConfigException, KafkaException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit_messages import Failure, TaskOutcome
 from chaffinch.spark.places import Places, leave_token, probe_once
-from chaffinch.spark.refusals import Refusal, invalid, nameable
+from chaffinch.spark.refusals import Refusal, invalid, refusal_of
 from chaffinch.spark.sink_commit import Committer
 from chaffinch.spark.sink_options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
@@ -56,9 +56,9 @@ class _Writer:
         try:
             outcome = self._stage(facts, iterator)
         except Refusal as refusal:
-            outcome = _failed(facts, Failure(group=refusal.group, name=refusal.name, text=refusal.text))
+            outcome = _failed(facts, failure_of(refusal))
         except KafkaException as error:
-            outcome = _failed(facts, _failure_of(error))
+            outcome = _failed(facts, failure_of(refusal_of(error)))
         if outcome.failure is not None:
             for _ in iterator:
                 pass
@@ -190,9 +190,9 @@ def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:
     return TaskOutcome(context=facts, failure=failure)
 
 
-def _failure_of(error: KafkaException) -> Failure:
-    name = error.name if isinstance(error, ApiException) else type(error).__name__
-    return Failure(group=nameable(error.group), name=name, text=" ".join(str(error).split()))
+def failure_of(refusal: Refusal) -> Failure:
+    """A refusal as it travels to the committing process."""
+    return Failure(group=refusal.group, name=refusal.name, text=refusal.text)
 
 
 def task_facts() -> TaskContextFacts:

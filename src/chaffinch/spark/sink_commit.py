@@ -13,6 +13,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit_messages import TaskOutcome
 from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
 from chaffinch.spark.folders import Folder, name_of
+from chaffinch.spark.log_lines import show_log
 from chaffinch.spark.places import Places
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink_options import SinkOptions
@@ -57,7 +58,8 @@ class Committer:
             forget_client(self._options.client)
             raise
         self.learn(result)
-        _log.info("%s", result.counts.line(batch_id, result.outcome))
+        show_log()
+        _log.info("query %s, %s", self._query(facts), result.counts.line(batch_id, result.outcome))
         self.clean_up(outcomes, batch_id)
         return result
 

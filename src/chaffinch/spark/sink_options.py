@@ -42,6 +42,7 @@ SINK: Final = OptionTable(
         *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "includeHeaders", "kafka.linger.ms", "kafka.buffer.memory", "kafka.retries",
         "kafka.delivery.timeout.ms", "kafka.max.in.flight.requests.per.connection", "kafka.max.request.size", "kafka.partitioner.class",
     ),
+    hints={"path": "save() and start() take no path here; a topic is named by the option topic, or in a column topic"},
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ SOURCE: Final = OptionTable(
         *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix", "kafka.group.id", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms",
         "kafka.max.poll.records", "kafka.check.crcs",
     ),
+    hints={"path": "load() takes no path here; topics are named by one of subscribe, subscribePattern and assign"},
 )  # fmt: skip
 
 
