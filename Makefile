@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit format lint types layers simulate fuzz interop differential bench bench-broker bench-producer soak docs lock clean all
+.PHONY: help setup demo test unit format lint types layers simulate cuts fuzz interop differential bench bench-broker bench-producer soak docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -38,6 +38,9 @@ layers: setup ## who may import whom
 
 simulate: setup ## simulated worlds on all processors: make simulate SEEDS=100000; one with its story: make simulate SEED=17
 	@$(BIN)/python -m chaffinch.simulation $(SEED) $(if $(filter command line,$(origin SEED)),$(if $(filter command line,$(origin SEEDS)),--count $(SEEDS),--verbose),--count $(SEEDS))
+
+cuts: setup ## the commit of a Spark batch cut at every step, in every way: make cuts SEEDS=10 (a minute for each)
+	@$(BIN)/python -m tests.simulation.all_cuts --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),3)
 
 fuzz: setup ## mutated bytes against every parser, with bounds checks on in the compiled loops
 	@NUMBA_BOUNDSCHECK=1 $(BIN)/python -m tests.fuzz
@@ -72,4 +75,4 @@ lock: ## renew the lock files (needs uv)
 clean: ## remove .venv, .interop and caches
 	@rm -rf .venv .interop .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
-all: test simulate fuzz interop bench docs ## everything
+all: test simulate cuts fuzz interop bench docs ## everything

@@ -64,9 +64,9 @@ def row(number: int, *, is_bad: bool = False) -> Row:
     return Row(number=number, topic_partition=PLACE, key=b"k", value=b"v", timestamp_ms=0, is_bad=is_bad)
 
 
-def query(*rows: Row) -> Query:
+def query(*rows: Row, **fields: Any) -> Query:
     target = TopicSnapshot(topic="dead", topic_id=bytes(16), partition_count=1)
-    return Query(name="q", batches=[[list(rows)]], marker_partition=PLACE, dead_letter_target=target)
+    return Query(name="q", batches=[[list(rows)]], marker_partition=PLACE, dead_letter_target=target, **fields)
 
 
 LOST = TimeoutException("late", stored=Stored.POSSIBLY)
@@ -143,6 +143,8 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ),
     ("rows", lambda: checkers.rows_are_written_once(query(row(7), row(8, is_bad=True)), {PLACE: [at(0, 7)], DEAD: [at(0, 8)]})),
     ("rows in order", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 7), at(1, 8)]})),
+    ("dead letter file", lambda: checkers.dead_letter_files_are_whole(query(row(7), row(8, is_bad=True), dead_rows={0: 1}))),
+    ("no dead letter file", lambda: checkers.dead_letter_files_are_whole(query(row(7)))),
     ("went with its topic", lambda: checkers.outcomes_are_true(ledger(told(7, 1)), logs(log()), former=[logs(log(at(0, 8), at(1, 7)))])),
     (
         "in the topic and the next",
@@ -229,6 +231,8 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
         "innocent and was dropped",
         lambda: checkers.only_culprits_are_blamed(ledger(told(7, drops=1, said=RetriableResponse.RETRY)), set()),
     ),
+    ("has 0 rows, expected 1", lambda: checkers.dead_letter_files_are_whole(query(row(8, is_bad=True)))),
+    ("has 2 rows, expected 1", lambda: checkers.dead_letter_files_are_whole(query(row(8, is_bad=True), dead_rows={0: 2}))),
     ("has row 7 after row 8", lambda: checkers.rows_are_in_order(query(row(7), row(8)), {PLACE: [at(0, 8), at(1, 7)]})),
 ]
 

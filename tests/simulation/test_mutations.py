@@ -16,9 +16,9 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
 from chaffinch.broker.core.transaction_participants import TransactionParticipants
+from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM, Faults
-from chaffinch.simulation.queries import Cut, CutKind
 from chaffinch.spark import commit_protocol, push, requests
 from chaffinch.spark.marker import Verdict
 from chaffinch.spark.operations import Step

@@ -161,6 +161,15 @@ def rows_are_in_order(query: Query, committed: Committed) -> Iterator[str]:
                 yield f"{query.name}: {topic_partition} has row {numbers[place]} after row {numbers[place - 1]}"
 
 
+def dead_letter_files_are_whole(query: Query) -> Iterator[str]:
+    """The Parquet file of each batch holds its bad rows, whoever wrote it."""
+    for batch_id, tasks in enumerate(query.batches):
+        expected = sum(row.is_bad for rows in tasks for row in rows)
+        found = query.dead_rows.get(batch_id, 0)
+        if found != expected:
+            yield f"{query.name}: the dead letter file of batch {batch_id} has {found} rows, expected {expected}"
+
+
 # What the users of producers were told ------------------------------------------------------------------------------------------------
 
 BLAMING: Final = frozenset({

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES
+from chaffinch.simulation.cuts import Cut
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM, Faults
-from chaffinch.simulation.queries import Cut
 from chaffinch.simulation.world import World
 
 VERSION_2_EVERY: Final = 4
@@ -50,6 +50,11 @@ class Knobs:
     """Requests under way per broker, of each producer, at least; with 1 some producers have five nevertheless."""
     query_count: int = 0
     query_rows: int = 60
+    query_batches: int = 3
+    query_may_be_empty: bool = True
+    """Whether one of its batches may be."""
+    query_is_stream: bool = True
+    """Or a batch write with an idempotency token, which is one batch."""
     query_has_checkpoint: bool = True
     """Whether the sink knows the query's checkpoint."""
     reader_count: int = 0

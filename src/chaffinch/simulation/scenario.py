@@ -22,14 +22,15 @@ from chaffinch.simulation import checkers, consumer_checkers
 from chaffinch.simulation.administrator import Administrator, FormerTopic
 from chaffinch.simulation.cluster import BrokerProcess, TopicPlan
 from chaffinch.simulation.consumers import Group, Member
+from chaffinch.simulation.cuts import CutKind
 from chaffinch.simulation.disk import Death
 from chaffinch.simulation.knobs import Knobs
 from chaffinch.simulation.nemesis import Nemesis
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.producers import MakeProcess, ProducerUser, group_of_producer
 from chaffinch.simulation.programs import GROUP_PARTITION, Ledger
-from chaffinch.simulation.queries import CutKind, Supervisor
 from chaffinch.simulation.reading import CommittedReader, read_logs
+from chaffinch.simulation.supervisor import Supervisor
 from chaffinch.simulation.transformers import Transformer
 from chaffinch.simulation.version_2_producer import Version2Process
 from chaffinch.simulation.workload import COUNTED, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
@@ -121,7 +122,14 @@ class _Scene:
         self.administrator = Administrator(world, self.broker, remade, shortened)
         self.follower = CommittedReader(world, self.network, self.broker, self._lasting, "follower")
         self.queries = [
-            self.workload.query(f"query-{number}", knobs.query_rows, has_checkpoint=knobs.query_has_checkpoint)
+            self.workload.query(
+                f"query-{number}",
+                knobs.query_rows,
+                batch_count=knobs.query_batches if knobs.query_is_stream else 1,
+                is_stream=knobs.query_is_stream,
+                may_be_empty=knobs.query_may_be_empty,
+                has_checkpoint=knobs.query_has_checkpoint,
+            )
             for number in range(knobs.query_count)
         ]
         self.supervisors = [
@@ -305,6 +313,7 @@ class _Scene:
         for query in self.queries:
             world.count("rows", len(query.rows()))
             found += [*checkers.rows_are_written_once(query, committed), *checkers.rows_are_in_order(query, committed)]
+            found += checkers.dead_letter_files_are_whole(query)
         if self.members:
             found += self._group_verdict(self.readers, logs, ledgers)
             remade = consumer_checkers.about(self.readers.diary, [place for place in logs if place.topic == REMADE.name])

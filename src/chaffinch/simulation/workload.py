@@ -49,7 +49,7 @@ TARGETS: Final = TOPICS[:3]
 """What everybody writes."""
 FUTURE_MS: Final = 10 * 3_600_000
 """Ahead of the broker's clock by more than message.timestamp.after.max.ms, one hour, for the whole life of a world."""
-QUERY_TASKS, QUERY_BATCHES = 2, 3
+QUERY_TASKS: Final = 2
 
 
 class Workload:
@@ -137,14 +137,14 @@ class Workload:
             possible.append(Fault.TOO_LARGE)
         return self._world.dice.choice(possible)
 
-    def query(self, name: str, row_count: int, *, has_checkpoint: bool) -> Query:
-        """A query with `row_count` rows over a few batches and tasks; one of its batches may be empty."""
+    def query(self, name: str, row_count: int, *, batch_count: int, is_stream: bool, may_be_empty: bool, has_checkpoint: bool) -> Query:
+        """A query with `row_count` rows over batches and tasks, of which one batch may be empty; or a write with a token."""
         dice = self._world.dice
-        tasks: list[list[list[Row]]] = [[[] for _ in range(QUERY_TASKS)] for _ in range(QUERY_BATCHES)]
-        empty = dice.randrange(2 * QUERY_BATCHES)
-        places = sorted((dice.randrange(QUERY_BATCHES), dice.randrange(QUERY_TASKS)) for _ in range(row_count))
+        tasks: list[list[list[Row]]] = [[[] for _ in range(QUERY_TASKS)] for _ in range(batch_count)]
+        empty = dice.randrange(2 * batch_count)
+        places = sorted((dice.randrange(batch_count), dice.randrange(QUERY_TASKS)) for _ in range(row_count))
         for batch, task in places:
-            if batch != empty:
+            if batch != empty or not may_be_empty:
                 tasks[batch][task].append(self._row())
         return Query(
             name=name,
@@ -152,7 +152,8 @@ class Workload:
             marker_partition=TopicPartition(PLAIN, 0),
             dead_letter_target=TopicSnapshot(topic=DEAD_LETTER_TOPIC, topic_id=bytes(16), partition_count=TOPICS[-1].partition_count),
             record_count_max=dice.choice((1, 4, 4, 10)),
-            has_checkpoint=has_checkpoint,
+            is_stream=is_stream,
+            has_checkpoint=has_checkpoint and is_stream,
         )
 
     def _row(self) -> Row:

@@ -1,0 +1,58 @@
+"""What goes wrong at one step of Spark's commit protocol, and in which state of the world it comes.
+
+`queries.py` performs it. A cut counts as made when it has had its effect: a lost answer was there to be lost, a file was to be written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from chaffinch.spark.operations import Ask, Operation, ReadState, SendBatch, SetAside, Step, WriteDeadLetters, WriteState
+
+
+class CutKind(Enum):
+    """What goes wrong at a step of the commit protocol."""
+
+    DRIVER_DIES_BEFORE = "the driver dies before it"
+    DRIVER_DIES_AFTER = "the driver dies when it is done"
+    REQUEST_LOST = "its request is lost"
+    ANSWER_LOST = "its answer is lost"
+    BROKER_DIES_BEFORE = "the broker dies before it"
+    BROKER_DIES_DURING = "the broker dies in a disk operation of it"
+    BROKER_DIES_AFTER = "the broker dies when it is done"
+    BROKER_RESTARTS = "the broker dies before it and is back again"
+    DRIVER_STALLS = "the driver stalls beyond the transaction's time-out"
+    SECOND_DRIVER = "a second driver starts"
+    ZOMBIE = "the driver stalls, a second one does its work, the first goes on"
+    FILE_FAILS = "the file system refuses it"
+    FILE_UNSURE = "the file system does it, and says that it failed"
+    STAGING_LOST = "what is staged cannot be read"
+
+
+_REQUESTS = (Ask, SendBatch)
+_FILES_CHANGED = (WriteState, WriteDeadLetters, SetAside)
+ONLY_FOR: dict[CutKind, tuple[type[Operation], ...]] = {
+    CutKind.REQUEST_LOST: _REQUESTS,
+    CutKind.ANSWER_LOST: _REQUESTS,
+    CutKind.FILE_FAILS: (*_FILES_CHANGED, ReadState),
+    CutKind.FILE_UNSURE: _FILES_CHANGED,
+    CutKind.STAGING_LOST: (SendBatch,),
+}
+"""Operations that can go wrong in this way; the other kinds befall any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """At the `occurrence`-th operation of `step` that `kind` can befall, counted from 0 over all drivers of the query since the cut before.
+
+    `first` comes before it at the same operation: DRIVER_STALLS, ZOMBIE, SECOND_DRIVER or BROKER_RESTARTS.
+    """
+
+    kind: CutKind
+    step: Step
+    occurrence: int = 0
+    first: CutKind | None = None
+
+    def befalls(self, operation: Operation) -> bool:
+        return operation.step is self.step and isinstance(operation, ONLY_FOR.get(self.kind, object))
