@@ -11,8 +11,9 @@ from chaffinch import EmbeddedBroker
 from chaffinch.broker.core.counters import HELP
 from chaffinch.broker.http_listener import HttpListener
 from chaffinch.broker.listeners import Address
-from chaffinch.broker.metrics import CONTENT_TYPE, PREFIX, Family, Metrics
+from chaffinch.broker.metrics import PREFIX, Metrics
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.runtime.prometheus import CONTENT_TYPE, Family
 from tests.broker.batches import batch_of
 from tests.broker.core_client import produce_request
 from tests.broker.http_client import ask

@@ -7,9 +7,7 @@ is counted twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Iterator
 from typing import Final
 
 from chaffinch.broker.core.counters import ALL_TOPICS, HELP
@@ -17,29 +15,10 @@ from chaffinch.broker.core.declared_replicas import NO_LEADER
 from chaffinch.broker.core.transaction_moves import TransactionState
 from chaffinch.broker.http_listener import Refused, Reply, Request
 from chaffinch.broker.server import BrokerServer
+from chaffinch.runtime.prometheus import CONTENT_TYPE, NO_LABELS, Family, single
 from chaffinch.version import VERSION
 
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "kafka_server_BrokerTopicStats_"
-
-Labels = Mapping[str, str]
-NO_LABELS: Labels = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """One metric with all its series. Names of counters end with `_total`."""
-
-    name: str
-    help: str
-    series: Iterable[tuple[Labels, float]]
-
-    @property
-    def text(self) -> str:
-        kind = "counter" if self.name.endswith("_total") else "gauge"
-        lines = [f"# HELP {self.name} {_escaped(self.help, quotes=False)}", f"# TYPE {self.name} {kind}"]
-        lines += [f"{self.name}{_braced(labels)} {value}" for labels, value in self.series]
-        return "\n".join(lines) + "\n"
 
 
 class Metrics:
@@ -81,52 +60,38 @@ def _cluster(server: BrokerServer) -> Iterator[Family]:
     yield Family(
         "chaffinch_nodes", "declared nodes by state", [({"state": name}, states.count(name)) for name in ("running", "lagging", "stopped")]
     )
-    yield _single("chaffinch_topics", "topics", len(state.topics))
-    yield _single("kafka_server_ReplicaManager_PartitionCount", "partitions of all topics", len(partitions))
-    yield _single(
+    yield single("chaffinch_topics", "topics", len(state.topics))
+    yield single("kafka_server_ReplicaManager_PartitionCount", "partitions of all topics", len(partitions))
+    yield single(
         "kafka_server_ReplicaManager_UnderReplicatedPartitions",
         "partitions with a replica that is not in sync",
         sum(len(partition.replicas.in_sync) < len(partition.replicas.assigned) for partition in partitions),
     )
-    yield _single(
+    yield single(
         "kafka_server_ReplicaManager_UnderMinIsrPartitionCount",
         "partitions with fewer in-sync replicas than min.insync.replicas",
         sum(len(partition.replicas.in_sync) < partition.topic.config.in_sync_min for partition in partitions),
     )
-    yield _single(
+    yield single(
         "kafka_controller_KafkaController_OfflinePartitionsCount",
         "partitions without a leader",
         sum(partition.replicas.leader == NO_LEADER for partition in partitions),
     )
     sizes = [({"topic": topic.name}, sum(partition.log.size_bytes for partition in topic.partitions)) for topic in state.topics]
     yield Family("chaffinch_topic_size_bytes", "bytes of a topic's logs", sizes)
-    yield _single("chaffinch_groups", "consumer groups with members", sum(bool(group.members) for group in state.groups))
+    yield single("chaffinch_groups", "consumer groups with members", sum(bool(group.members) for group in state.groups))
     ongoing = sum(metadata.state is TransactionState.ONGOING for metadata in state.transactions)
-    yield _single("chaffinch_transactions_ongoing", "open transactions", ongoing)
+    yield single("chaffinch_transactions_ongoing", "open transactions", ongoing)
 
 
 def _connections(server: BrokerServer) -> Iterator[Family]:
     peers, traffic = server.peers, server.traffic
-    yield _single("chaffinch_connections", "connections of clients now", len(peers))
-    yield _single("chaffinch_connections_accepted_total", "connections of clients", traffic.connections)
+    yield single("chaffinch_connections", "connections of clients now", len(peers))
+    yield single("chaffinch_connections_accepted_total", "connections of clients", traffic.connections)
     logins = server.core.state.authentication.counts
     outcomes = [({"outcome": outcome}, logins[outcome]) for outcome in ("succeeded", "renewed", "failed", "expired")]
     yield Family("chaffinch_authentications_total", "logins and TLS handshakes by outcome; of the latter only those that failed", outcomes)
     yield Family("chaffinch_requests_total", "requests by API", [({"api": api}, count) for api, count in sorted(traffic.requests.items())])
-    yield _single("chaffinch_received_bytes_total", "bytes of requests", traffic.bytes_received(peers))
-    yield _single("chaffinch_answered_bytes_total", "bytes of answers", traffic.bytes_answered(peers))
-    yield _single("chaffinch_unread_bytes", "bytes of answers that clients have not read", sum(peer.unsent_bytes for peer in peers))
-
-
-def _single(name: str, help_text: str, value: float) -> Family:
-    return Family(name, help_text, [(NO_LABELS, value)])
-
-
-def _braced(labels: Labels) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value, quotes=True)}"' for name, value in labels.items())
-    return f"{{{pairs}}}" if pairs else ""
-
-
-def _escaped(text: str, *, quotes: bool) -> str:
-    text = text.replace("\\", r"\\").replace("\n", r"\n")
-    return text.replace('"', r"\"") if quotes else text
+    yield single("chaffinch_received_bytes_total", "bytes of requests", traffic.bytes_received(peers))
+    yield single("chaffinch_answered_bytes_total", "bytes of answers", traffic.bytes_answered(peers))
+    yield single("chaffinch_unread_bytes", "bytes of answers that clients have not read", sum(peer.unsent_bytes for peer in peers))

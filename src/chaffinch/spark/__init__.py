@@ -11,13 +11,16 @@ from chaffinch.spark.session import session
 
 if TYPE_CHECKING:
     from chaffinch.spark.refusals import ErrorTag, tag_in
+    from chaffinch.spark.supervision import SupervisionEnded, supervise
 
 _MODULES: Final = {
     "ErrorTag": "refusals",
+    "SupervisionEnded": "supervision",
+    "supervise": "supervision",
     "tag_in": "refusals",
 }
 
-__all__ = ["ErrorTag", "session", "tag_in"]
+__all__ = ["ErrorTag", "SupervisionEnded", "session", "supervise", "tag_in"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,228 @@
+"""Keeping a query running: a query of paper and a clock by hand; `test_spark_supervised.py` has real ones."""
+
+import json
+import re
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import pytest
+
+from chaffinch.errors import ConfigException
+from chaffinch.errors.codes import Group
+from chaffinch.spark import supervision
+from chaffinch.spark.commit_messages import BatchCounts
+from chaffinch.spark.marker import CheckpointState, Remembered
+from chaffinch.spark.refusals import ErrorTag
+from chaffinch.spark.supervision import SupervisionEnded, supervise
+from chaffinch.spark.supervision_metrics import Metrics, families
+
+RETRIABLE = "[STREAM_FAILED] x\nRefusal: KAFKA[Retriable] REQUEST_TIMED_OUT: no answer\n at y"
+INVALID = "KAFKA[InvalidConfiguration] ROWS_REJECTED: 4 of 20 rows are rejected"
+TAKEN = "KAFKA[ApplicationRecoverable] ANOTHER_WRITER: batch 3 was written by another run"
+
+
+class Query:
+    """Ends with an error, or without."""
+
+    name = None
+    id = "4711"
+
+    def __init__(self, ending):
+        self.ending = ending
+        self.is_stopped = False
+
+    def awaitTermination(self):
+        if self.ending is not None:
+            raise self.ending
+
+    def stop(self):
+        self.is_stopped = True
+
+
+class Queries:
+    """What `start` is to bring, one after the other: None for a good end, a text for an error."""
+
+    def __init__(self, *endings):
+        self.endings = [RuntimeError(ending) if isinstance(ending, str) else ending for ending in endings]
+        self.started = []
+
+    def __call__(self):
+        self.started.append(Query(self.endings[len(self.started)]))
+        return self.started[-1]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Time that passes only in pauses, of which `pauses` has the list."""
+    found = SimpleNamespace(now_s=0.0, pauses=[])
+
+    def sleep(seconds):
+        found.pauses.append(seconds)
+        found.now_s += seconds
+
+    monkeypatch.setattr(supervision, "time", SimpleNamespace(monotonic=lambda: found.now_s, sleep=sleep))
+    return found
+
+
+def test_a_query_that_ends_well_is_returned(clock):
+    queries = Queries(None)
+    assert supervise(queries) is queries.started[0]
+    assert clock.pauses == []
+
+
+def test_it_is_started_again_after_growing_pauses(clock):
+    queries = Queries(*[RETRIABLE] * 4, None)
+    told = []
+    ended = supervise(queries, pause_s=2, pause_max_s=10, on_restart=lambda *what: told.append(what))
+    assert ended is queries.started[4]
+    assert clock.pauses == [2, 4, 8, 10]
+    assert [(tag.name, number, pause) for tag, number, pause in told] == [("REQUEST_TIMED_OUT", 1 + n, clock.pauses[n]) for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("error", "tag", "text"),
+    [
+        (INVALID, "ROWS_REJECTED",
+         f"{INVALID}; not started again: a restart alone fails again: correct the data, the options or the topic"),
+        (TAKEN, "ANOTHER_WRITER",
+         f"{TAKEN}; not started again: another query has taken over this checkpoint: each would fence the other for ever"),
+        ("[DIVIDE_BY_ZERO] Division by zero.\n at z", None,
+         "[DIVIDE_BY_ZERO] Division by zero.; not started again: this error is not Kafka's, and nothing says that a restart would help"),
+    ],
+)  # fmt: skip
+def test_errors_that_end_it(clock, error, tag, text):
+    queries = Queries(RETRIABLE, error)
+    with pytest.raises(SupervisionEnded) as caught:
+        supervise(queries)
+    assert str(caught.value) == text
+    assert (caught.value.tag and caught.value.tag.name) == tag
+    assert caught.value.restarts == 1
+    assert caught.value.__cause__ is queries.endings[1]
+
+
+def test_the_limit(clock):
+    with pytest.raises(SupervisionEnded, match=r"^KAFKA\[Retriable\] REQUEST_TIMED_OUT: no answer; not started again: 3 restarts within"):
+        supervise(Queries(*[RETRIABLE] * 4), restarts_max=3)
+    assert clock.pauses == [1, 2, 4]
+
+
+def test_restarts_that_are_long_ago_are_forgotten(clock):
+    queries = Queries(*[RETRIABLE] * 9, None)
+
+    def start():
+        clock.now_s += 50
+        return queries()
+
+    supervise(start, restarts_max=1, window_s=50)
+    assert clock.pauses == [1] * 9
+
+
+@pytest.mark.parametrize("raised", [RuntimeError(RETRIABLE)])
+def test_start_that_fails_for_kafka_s_sake_is_called_again(clock, raised):
+    calls = []
+
+    def start():
+        calls.append(None)
+        if len(calls) == 1:
+            raise raised
+        return Query(None)
+
+    supervise(start)
+    assert clock.pauses == [1]
+
+
+def test_a_mistake_in_start_is_shown_as_it_is(clock):
+    with pytest.raises(ZeroDivisionError):
+        supervise(lambda: 1 / 0)
+
+
+def test_an_interruption_stops_the_query(clock):
+    queries = Queries(KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        supervise(queries)
+    assert queries.started[0].is_stopped
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"restarts_max": -1}, "restarts_max cannot be -1"),
+        ({"metrics": "127.0.0.1:0"}, "metrics needs checkpoint"),
+        ({"checkpoint": "/x"}, "checkpoint is only for metrics"),
+        ({"metrics": "nowhere", "checkpoint": "/x"}, "metrics cannot be 'nowhere': it must be HOST:PORT"),
+        ({"metrics": "203.0.113.1:1", "checkpoint": "/x"}, "metrics=203.0.113.1:1: nothing can listen there: "),
+    ],
+)
+def test_options_that_cannot_be(options, text):
+    queries = Queries()
+    with pytest.raises(ConfigException, match=re.escape(text)):
+        supervise(queries, **options)
+    assert queries.started == []
+
+
+class TestMetrics:
+    COUNTS = BatchCounts(rows_written=7, rejected={"INVALID_RECORD": 2}, byte_count=900, push_ms=250)
+
+    def state(self, batch_id, counts):
+        newest = Remembered(batch_id=batch_id, stage="written", digest="", noted_ms=0, counts=self.COUNTS)
+        return CheckpointState(remembered=newest, totals=counts)
+
+    def read(self, metrics, path="/metrics"):
+        with urllib.request.urlopen(f"http://{metrics.address}{path}") as answer:
+            return answer.headers["Content-Type"], answer.read().decode()
+
+    def test_what_the_checkpoint_says_is_read_when_somebody_asks(self, tmp_path, clock):
+        seen = []
+        checkpoint = tmp_path / "checkpoint"
+
+        def start():
+            (checkpoint / "chaffinch" / "bills").mkdir(parents=True, exist_ok=True)
+            (checkpoint / "chaffinch" / "staging").mkdir(exist_ok=True)
+            (checkpoint / "chaffinch" / "state.json").write_text(self.state(3, self.COUNTS + self.COUNTS).to_text())
+            (checkpoint / "chaffinch" / "bills" / "state.json").write_text(self.state(2, self.COUNTS).to_text())
+            return Query(RuntimeError(RETRIABLE) if not seen else None)
+
+        with Metrics("127.0.0.1:0", str(checkpoint)) as metrics:
+            assert "chaffinch_spark_rows_written_total{" not in self.read(metrics)[1]
+            supervision._supervised(start, supervision.Limits(), metrics, lambda *_: seen.append(None))
+            kind, text = self.read(metrics)
+        assert kind == "text/plain; version=0.0.4; charset=utf-8"
+        lines = [line for line in text.splitlines() if not line.startswith("#")]
+        assert lines == [
+            'chaffinch_spark_rows_written_total{query="4711"} 14',
+            'chaffinch_spark_rows_written_total{query="4711",sink="bills"} 7',
+            'chaffinch_spark_rows_rejected_total{query="4711",error="INVALID_RECORD"} 4',
+            'chaffinch_spark_rows_rejected_total{query="4711",sink="bills",error="INVALID_RECORD"} 2',
+            'chaffinch_spark_bytes_total{query="4711"} 1800',
+            'chaffinch_spark_bytes_total{query="4711",sink="bills"} 900',
+            'chaffinch_spark_staged_bytes_total{query="4711"} 0',
+            'chaffinch_spark_staged_bytes_total{query="4711",sink="bills"} 0',
+            'chaffinch_spark_restarts_total{query="4711",group="Retriable"} 1',
+            'chaffinch_spark_last_batch_id{query="4711"} 3',
+            'chaffinch_spark_last_batch_id{query="4711",sink="bills"} 2',
+            'chaffinch_spark_push_seconds{query="4711"} 0.25',
+            'chaffinch_spark_push_seconds{query="4711",sink="bills"} 0.25',
+        ]
+
+    def test_a_damaged_state_is_logged_and_the_rest_is_told(self, tmp_path, caplog):
+        (tmp_path / "chaffinch").mkdir()
+        (tmp_path / "chaffinch" / "state.json").write_text("{")
+        with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
+            metrics.restarted(ErrorTag(group=Group.RETRIABLE, name="N", text="t"))
+            assert 'restarts_total{query="",group="Retriable"} 1' in self.read(metrics)[1]
+        assert "cannot be read" in caplog.text
+
+    def test_another_path_and_the_head_alone(self, tmp_path):
+        with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
+            with pytest.raises(urllib.error.HTTPError) as caught:
+                self.read(metrics, "/")
+            assert json.loads(caught.value.read()) == {"error": "there is no /: only /metrics"}
+            caught.value.close()
+            head = urllib.request.Request(f"http://{metrics.address}/metrics", method="HEAD")
+            with urllib.request.urlopen(head) as answer:
+                assert (answer.status, answer.read()) == (200, b"")
+
+    def test_rows_that_a_handler_dropped(self):
+        (family,) = (found for found in families("q", {"": self.state(0, BatchCounts(dropped={"X": 3}))}, {}) if "dropped" in found.name)
+        assert family.text.splitlines()[-1] == 'chaffinch_spark_rows_dropped_total{query="q",error="X"} 3'

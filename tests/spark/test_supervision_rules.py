@@ -1,0 +1,87 @@
+"""Which errors of a query ask for a restart, how long it waits, and when it is enough."""
+
+import pytest
+
+from chaffinch.errors import ConfigException
+from chaffinch.errors.codes import Group
+from chaffinch.spark.refusals import ErrorTag
+from chaffinch.spark.supervision_rules import Limits, Restart, Stop, decide, first_line, tag_of
+
+LIMITS = Limits(restarts_max=4, window_s=100, pause_s=2, pause_max_s=9)
+
+
+def tag(group, name="NAME"):
+    return ErrorTag(group=group, name=name, text="a text")
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "is_started_again"),
+    [
+        (Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED", True),
+        (Group.APPLICATION_RECOVERABLE, "STAGING_LOST", True),
+        (Group.RETRIABLE, "REQUEST_TIMED_OUT", True),
+        (Group.REFRESH_RETRIABLE, "NOT_LEADER_OR_FOLLOWER", True),
+        (Group.INVALID_CONFIGURATION, "ROWS_REJECTED", False),
+        (Group.APPLICATION_RECOVERABLE, "ANOTHER_WRITER", False),
+        (Group.NONE, "UNKNOWN_SERVER_ERROR", True),
+    ],
+)
+def test_by_the_class_of_the_error(group, name, is_started_again):
+    assert isinstance(decide(tag(group, name), [], 0, LIMITS), Restart) is is_started_again
+
+
+def test_every_class_is_decided():
+    assert {type(decide(tag(group), [], 0, LIMITS)) for group in Group} == {Restart, Stop}
+
+
+def test_an_error_that_is_not_of_kafka():
+    assert decide(None, [], 0, LIMITS) == Stop("this error is not Kafka's, and nothing says that a restart would help")
+
+
+@pytest.mark.parametrize(
+    ("restarts", "now_s", "expected"),
+    [
+        ([], 0, Restart(2)),
+        ([0], 1, Restart(4)),
+        ([0, 1], 2, Restart(8)),
+        ([0, 1, 2], 3, Restart(9)),
+        ([0, 1, 2, 3], 4, Stop("4 restarts within 100 s are the limit (restarts_max=4)")),
+        ([0, 1, 2, 3], 99.9, Stop("4 restarts within 100 s are the limit (restarts_max=4)")),
+        ([0, 1, 2, 3], 100, Restart(9)),
+        ([0, 1, 2, 3], 103, Restart(2)),
+        ([-500, -400, -300, -200, 0], 1, Restart(4)),
+    ],
+)
+def test_pauses_grow_and_restarts_are_counted_within_the_window(restarts, now_s, expected):
+    assert decide(tag(Group.RETRIABLE), restarts, now_s, LIMITS) == expected
+
+
+def test_no_restart_at_all():
+    assert decide(tag(Group.RETRIABLE), [], 0, Limits(restarts_max=0)) == Stop("0 restarts within 3600 s are the limit (restarts_max=0)")
+
+
+def test_ten_thousand_restarts_have_a_pause():
+    assert decide(tag(Group.RETRIABLE), [0.0] * 10_000, 1, Limits(restarts_max=20_000)) == Restart(60)
+
+
+@pytest.mark.parametrize("name", ["restarts_max", "window_s", "pause_s", "pause_max_s"])
+@pytest.mark.parametrize("value", [-1, float("nan"), "1"])
+def test_limits_that_are_none(name, value):
+    with pytest.raises(ConfigException, match=rf"{name} cannot be .*: it must be a number, 0 or more"):
+        Limits(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[STREAM_FAILED] KAFKA[Retriable] REQUEST_TIMED_OUT: no answer SQLSTATE: X", "KAFKA[Retriable] REQUEST_TIMED_OUT: no answer"),
+        ("Job aborted\n  org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): null\n at x",
+         "KAFKA[ApplicationRecoverable] WORKER_LOST: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): null"),
+        ("ExecutorLostFailure (executor 1 exited)", "KAFKA[ApplicationRecoverable] WORKER_LOST: ExecutorLostFailure (executor 1 exited)"),
+        ("\n[DIVIDE_BY_ZERO] Division by zero.\n more", "[DIVIDE_BY_ZERO] Division by zero."),
+        ("", "an error without words"),
+        ("x" * 1000, "x" * 297 + "..."),
+    ],
+)  # fmt: skip
+def test_one_line_for_an_error(text, expected):
+    assert first_line(tag_of(text), text) == expected
