@@ -57,6 +57,7 @@ def test_every_column(spark, broker, plain):
         ({"startingOffsets": {"0": 8, "1": -2}}, range(8, 15)),
         ({"endingOffsets": {"0": 3, "1": -1}}, [0, 1, 2, 10, 11, 12, 13, 14]),
         ({"startingOffsets": {"0": 4, "1": 2}, "endingOffsets": {"0": 6, "1": 2}}, [4, 5]),
+        ({"startingOffsets": {"0": 10, "1": 5}}, []),
     ],
 )
 def test_offsets(spark, broker, plain, options, expected):

@@ -21,7 +21,11 @@ ISOLATION_LEVELS: Final[Mapping[str, int]] = {"read_committed": READ_COMMITTED, 
 
 
 def list_offsets(
-    client: SyncClient, timestamps: Mapping[TopicPartition, int], *, isolation: Isolation = "read_uncommitted"
+    client: SyncClient,
+    timestamps: Mapping[TopicPartition, int],
+    *,
+    isolation: Isolation = "read_uncommitted",
+    timeout_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
     """The offset of each partition's time: ms since 1970, OFFSET_EARLIEST or OFFSET_LATEST.
 
@@ -40,7 +44,7 @@ def list_offsets(
         ]
         return ListOffsetsRequest(isolation_level=ISOLATION_LEVELS[isolation], topics=topics, timeout_ms=30_000)
 
-    return ask_leaders(client, timestamps, request_for, _read)
+    return ask_leaders(client, timestamps, request_for, _read, timeout_ms=timeout_ms)
 
 
 def _read(answer: ListOffsetsResponse) -> Iterator[PartitionAnswer]:

@@ -7,11 +7,12 @@ passed over; `position` follows. Batches of formats 0 and 1 are read as well. Pu
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from chaffinch.records.batch_header import BatchView, TimestampType
+from chaffinch.records.batch_header import MAGIC_POSITION, BatchView, TimestampType
 from chaffinch.records.batches_codec import decode_batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
@@ -20,6 +21,11 @@ from chaffinch.records.old_formats import OldBatch, mixed_views
 
 # Batches are decoded together up to so many bytes, as they came and uncompressed, whatever number of records is asked for.
 PART_BYTES: Final = 8 << 20
+
+_OFFSET_LENGTH: Final = Struct(">qi")
+_LAST_DELTA: Final = Struct(">i")
+_LAST_DELTA_POSITION: Final = 23
+_LENGTH_END: Final = 12
 
 
 class Piece(NamedTuple):
@@ -158,3 +164,24 @@ class FetchedRecords:
 def _belong_together(one: BatchView, other: BatchView) -> bool:
     mine, its = one.header, other.header
     return mine.timestamp_type == its.timestamp_type and mine.leader_epoch == its.leader_epoch
+
+
+def end_offset(records: bytes | bytearray | memoryview) -> int | None:
+    """The offset after the last whole batch (message, in formats 0 and 1); None without one. Only lengths are looked at."""
+    buffer = memoryview(records)
+    position, last = 0, -1
+    while len(buffer) - position > MAGIC_POSITION:
+        _, length = _OFFSET_LENGTH.unpack_from(buffer, position)
+        if length <= 0 or length > len(buffer) - position - _LENGTH_END:
+            break
+        last = position
+        position += _LENGTH_END + length
+    if last < 0:
+        # A length that lies is found, and said, by whoever reads the records.
+        return (
+            None if len(buffer) <= MAGIC_POSITION or _OFFSET_LENGTH.unpack_from(buffer, 0)[1] > 0 else _OFFSET_LENGTH.unpack_from(buffer)[0]
+        )
+    base: int = _OFFSET_LENGTH.unpack_from(buffer, last)[0]
+    if buffer[last + MAGIC_POSITION] < 2 or position - last < _LAST_DELTA_POSITION + _LAST_DELTA.size:
+        return base + 1
+    return base + int(_LAST_DELTA.unpack_from(buffer, last + _LAST_DELTA_POSITION)[0]) + 1

@@ -7,7 +7,6 @@ from uuid import UUID
 import pytest
 
 from chaffinch import errors
-from chaffinch.consumer.core.fetcher import end_offset
 from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.iteration import one_by_one
@@ -28,7 +27,7 @@ from chaffinch.protocol.messages.produce import LeaderIdAndEpoch, NodeEndpoint
 from chaffinch.records.batch import encode
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.control_batch import encode_control_batch
-from chaffinch.records.fetched import FetchedRecords
+from chaffinch.records.fetched import FetchedRecords, end_offset
 from tests.consumer.core.rig import TOPIC_ID, WALL_MS, Rig, records
 
 P0 = TopicPartition("t", 0)

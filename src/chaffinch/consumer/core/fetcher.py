@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from chaffinch.client.addresses import Address
@@ -24,10 +23,9 @@ from chaffinch.errors import CorruptRecordException, ErrorCode, KafkaException, 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchResponse, PartitionData
 from chaffinch.protocol.primitives import ZERO_UUID
-from chaffinch.records.batch_header import MAGIC_POSITION
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
-from chaffinch.records.fetched import FetchedRecords
+from chaffinch.records.fetched import FetchedRecords, end_offset
 
 TRANSIENT: Final = frozenset(
     {
@@ -48,11 +46,6 @@ TRANSIENT: Final = frozenset(
 
 POLL_BYTES_MAX: Final = 64 << 20
 """A poll that has unpacked so many bytes of keys, values and headers gives what it has; the next one gives the rest."""
-
-_OFFSET_LENGTH: Final = Struct(">qi")
-_LAST_DELTA: Final = Struct(">i")
-_LAST_DELTA_POSITION: Final = 23
-_LENGTH_END: Final = 12
 
 
 class Portion(NamedTuple):
@@ -338,24 +331,3 @@ def _size(columns: RecordColumns) -> int:
 
 def _begins(fetched: _Fetched) -> int:
     return fetched.start if fetched.reader is None else fetched.reader.position
-
-
-def end_offset(records: bytes | bytearray | memoryview) -> int | None:
-    """The offset after the last whole batch (message, in formats 0 and 1); None without one. Only lengths are looked at."""
-    buffer = memoryview(records)
-    position, last = 0, -1
-    while len(buffer) - position > MAGIC_POSITION:
-        _, length = _OFFSET_LENGTH.unpack_from(buffer, position)
-        if length <= 0 or length > len(buffer) - position - _LENGTH_END:
-            break
-        last = position
-        position += _LENGTH_END + length
-    if last < 0:
-        # A length that lies is found, and said, by whoever reads the records.
-        return (
-            None if len(buffer) <= MAGIC_POSITION or _OFFSET_LENGTH.unpack_from(buffer, 0)[1] > 0 else _OFFSET_LENGTH.unpack_from(buffer)[0]
-        )
-    base: int = _OFFSET_LENGTH.unpack_from(buffer, last)[0]
-    if buffer[last + MAGIC_POSITION] < 2 or position - last < _LAST_DELTA_POSITION + _LAST_DELTA.size:
-        return base + 1
-    return base + int(_LAST_DELTA.unpack_from(buffer, last + _LAST_DELTA_POSITION)[0]) + 1

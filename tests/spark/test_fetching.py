@@ -1,0 +1,170 @@
+"""Fetching ranges: what is asked for and when, with a cluster whose answers are written down beforehand; and losses with a real broker."""
+
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.exchange import Deadline, Exchange
+from chaffinch.errors import NetworkException, Stored, codes
+from chaffinch.identifiers import NO_PRODUCER, TopicPartition
+from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.runtime.clock import ManualClock
+from chaffinch.spark.fetching import FETCH_BYTES_MIN, bytes_wanted, read_range
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.source import TopicRange
+from chaffinch.spark.source_options import SourceOptions
+from chaffinch.spark.target import client_for, forget_client
+from tests.spark.source_topics import drop_first, fill
+
+
+def options(**given):
+    return SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "t", "kafka.default.api.timeout.ms": "1000", **given})
+
+
+def records(start, count):
+    columns = RecordColumns.from_lists(None, [b"%d" % number for number in range(start, start + count)], [0] * count)
+    out = batches.encode(columns, identity=NO_PRODUCER, base_sequence=-1)
+    batches.patch_offset(out, 0, start, 0)
+    return bytes(out)
+
+
+class Cluster:
+    """Answers Fetch with `script`: per request, in order, what is sent back. A request ahead is answered when somebody pumps."""
+
+    def __init__(self, *script):
+        self.script = list(script)
+        self.log = []
+        self.clock = ManualClock()
+        self.lock = contextlib.nullcontext()
+        self.cluster = SimpleNamespace(leader_address=lambda where: "leader")
+        self._ahead = []
+
+    def deadline(self, timeout_ms, what):
+        return Deadline(self.clock, timeout_ms, what)
+
+    def start(self, request, address):
+        self.log.append(("ahead", position_of(request)))
+        self._ahead.append(Exchange(request, address))
+        return self._ahead[-1]
+
+    def pump(self, wait_ms):
+        if not self._ahead:
+            self.clock.advance(wait_ms)
+        while self._ahead:
+            exchange, answer = self._ahead.pop(0), self._next()
+            if isinstance(answer, Exception):
+                exchange.outcome = Failed(address="leader", token=exchange, reason="gone", was_sent=True)
+            else:
+                exchange.outcome = Answered(address="leader", token=exchange, message=response(answer))
+
+    def _next(self):
+        return self.script.pop(0) if self.script else b""
+
+    def leader_request(self, where, request, *, timeout_ms):
+        self.log.append(("asked", position_of(request)))
+        answer = self._next()
+        if isinstance(answer, Exception):
+            raise answer
+        return response(answer)
+
+
+def position_of(request):
+    return request.topics[0].partitions[0].fetch_offset
+
+
+def response(answer):
+    code, data = (answer.number, b"") if not isinstance(answer, bytes) else (0, answer)
+    part = PartitionData(partition_index=0, error_code=code, high_watermark=100, records=memoryview(data))
+    return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
+
+
+def read(cluster, start, end, **given):
+    found = read_range(cluster, TopicRange("t", 0, start, end), options(**given))
+    return [offset for batch in found for offset in batch["offset"].to_pylist()]
+
+
+GONE = NetworkException("gone", stored=Stored.NO, api="Fetch")
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ([records(0, 3), records(3, 4)], [("asked", 0), ("ahead", 3)]),
+        ([b"", b"", records(0, 7)], [("asked", 0)] * 3),
+        ([records(0, 3), GONE, records(3, 4)], [("asked", 0), ("ahead", 3), ("asked", 3)]),
+        ([records(0, 3), codes.NOT_LEADER_OR_FOLLOWER, records(3, 4)], [("asked", 0), ("ahead", 3), ("asked", 3)]),
+        ([records(0, 3), b"", records(3, 4)], [("asked", 0), ("ahead", 3), ("asked", 3)]),
+        ([records(0, 9)], [("asked", 0)]),
+    ],
+    ids=["ahead", "nothing at first", "lost", "moved", "nothing ahead", "more than the range"],
+)
+def test_what_is_asked(script, expected):
+    cluster = Cluster(*script)
+    assert read(cluster, 0, 7) == list(range(7))
+    assert (cluster.log, cluster.script) == (expected, [])
+
+
+def test_a_partition_that_gives_nothing_is_given_up_in_time():
+    cluster = Cluster(records(0, 3))
+    with pytest.raises(Refusal, match=r"REQUEST_TIMED_OUT: t-0 gave nothing at offset 3 for 1000 ms; offsets up to 6 were there"):
+        read(cluster, 0, 7)
+    assert cluster.clock.now_ms() == 1000
+
+
+def test_what_comes_late_is_waited_for_anew():
+    """Patience is for each stretch without progress, not for all of the range."""
+    silence = [b""] * 15
+    assert read(Cluster(records(0, 1), *silence, records(1, 1), *silence, records(2, 1)), 0, 3) == [0, 1, 2]
+
+
+def test_damage_is_named():
+    damaged = bytearray(records(0, 3))
+    damaged[-1] ^= 1
+    with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] CORRUPT_MESSAGE: t-0: .*checksum"):
+        read(Cluster(bytes(damaged)), 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("count", "seen", "expected"),
+    [
+        (1, (0, 0), FETCH_BYTES_MIN),
+        (1000, (0, 0), 1000 << 10),
+        (10**9, (0, 0), 16 << 20),
+        (1000, (400, 4), 125_000),
+        (10, (8 << 20, 1), 16 << 20),
+    ],
+)
+def test_no_more_is_asked_for_than_the_range_needs(count, seen, expected):
+    assert bytes_wanted(count, *seen, 16 << 20) == max(expected, FETCH_BYTES_MIN)
+
+
+class TestLoss:
+    """Offsets that are gone when a task comes for them."""
+
+    @pytest.fixture
+    def found(self):
+        with EmbeddedBroker(topics={"t": {"partitions": 1}}) as broker:
+            fill(broker.bootstrap_servers, "t", {0: 10})
+            chosen = options(**{"kafka.bootstrap.servers": broker.bootstrap_servers})
+            client = client_for(chosen.client)
+            drop_first(client, TopicPartition("t", 0), 4)
+            yield client, broker.bootstrap_servers
+            forget_client(chosen.client)
+
+    def test_it_is_an_error(self, found):
+        client, servers = found
+        with pytest.raises(
+            Refusal, match=r"InvalidConfiguration\] OFFSET_OUT_OF_RANGE: t-0 begins at offset 4, offset 0 was asked for; set"
+        ):
+            read(client, 0, 10, **{"kafka.bootstrap.servers": servers})
+
+    @pytest.mark.parametrize(("start", "end", "left"), [(0, 10, [4, 5, 6, 7, 8, 9]), (0, 3, []), (12, 15, [])])
+    def test_or_what_is_left_is_read(self, found, start, end, left, caplog):
+        client, servers = found
+        assert read(client, start, end, **{"kafka.bootstrap.servers": servers, "failOnDataLoss": "false"}) == left
+        assert "reading what is left" in caplog.text
