@@ -92,6 +92,7 @@ def written(*runs: str, **others: str) -> dict[str, str]:
 
 
 FIRST = [table("aBc", "dEf"), refused(1)]
+ONE_IN_FLIGHT = {"options": {"max.in.flight.requests.per.connection": 1}}
 IN_HANDLER = {"says": {"B": NonRetriableResponse.SWALLOW, "E": NonRetriableResponse.SWALLOW}}
 
 # fmt: off
@@ -108,7 +109,7 @@ SCENARIOS = [
              written("acdf", B="refused", E="screened"), {"options": {"compression.type": "gzip"}}),
     Scenario("without idempotence", [*FIRST, OK, OK], ["aBc", "ac", "df"],
              written("acdf", B="refused", E="screened"),
-             {"options": {"enable.idempotence": False, "max.in.flight.requests.per.connection": 1}}),
+             {"options": {**ONE_IN_FLIGHT["options"], "enable.idempotence": False}}),
     # By a refusal of what left after it was handed over, and no other.
     Scenario("handed over later", [table("aBc"), table("dEf"), refused(1), OK, refused(1), OK],
              ["aBc@0/0", "ac@0/0", "dEf@2/0", "df@2/0"], written("acdf", B="refused", E="refused")),
@@ -124,8 +125,8 @@ SCENARIOS = [
     Scenario("one asks, the others do not wait",
              [table("aBc", "dEf", "gHi"), refused(1), PROBE_AFTER_MS, OK, refused(1), GAP, OK, OK],
              ["aBc@0/0", "ac@0/0", "dEf@2/0", "gi@5/0", "df@2/0", "gi@4/0"], written("acdfgi", B="refused", E="refused", H="screened")),
-    Scenario("who asks hears another answer", [table("aBc", "dEf"), refused(1), PROBE_AFTER_MS, OK, OK, table("gHi"), OK],
-             ["aBc@0/0", "ac@0/0", "dEf@2/0", "gHi@5/0"], written("acdEfgHi", B="refused")),
+    Scenario("who asks hears another answer", [table("aBc", "dEf", "gHi"), refused(1), PROBE_AFTER_MS, OK, OK, OK],
+             ["aBc@0/0", "ac@0/0", "dEf@2/0", "gHi@5/0"], written("acdEfgHi", B="refused"), ONE_IN_FLIGHT),
     Scenario("no answer to who asks", [table("aBc", "dEf", "gHi", "jKl"), refused(1), PROBE_AFTER_MS, LATER_MS, OK, OK, OK, OK],
              ["aBc@0/0", "ac@0/0", "dEf@2/0", "gHi@5/0", "jKl@8/0"], written("acdEfgHijKl", B="refused")),
     Scenario("what was screened asks for no more time", [table("aBc", "dEf"), refused(1), 400, OK, OK, table("gHi"), 200, OK],
@@ -135,6 +136,10 @@ SCENARIOS = [
              ["aBc@0/0", "ac@0/0", "dEf@2/0"], written("acdEf", B="InvalidTimestampException no")),
     Scenario("two reasons", [table("aBc", "dEf"), Answer(codes.INVALID_TIMESTAMP, [(0, codes.INVALID_TIMESTAMP), (1, NO_KEY)]), OK, OK],
              ["aBc@0/0", "c@0/0", "df@1/0"], written("cdf", a="InvalidTimestampException no", B="refused", E="screened")),
+    Scenario("another reason, of a batch where all have keys",
+             [table("aBc", "def", "gHi"), refused(1), OK, Answer(codes.INVALID_TIMESTAMP, [(0, codes.INVALID_TIMESTAMP)]), OK, OK],
+             ["aBc@0/0", "ac@0/0", "def@2/0", "ef@2/0", "gi@4/0"],
+             written("acefgi", B="refused", d="InvalidTimestampException no", H="screened"), ONE_IN_FLIGHT),
     Scenario("two reasons, one at a time",
              [table("aBc", "dEf"), Answer(codes.INVALID_TIMESTAMP, [(0, codes.INVALID_TIMESTAMP)]), refused(0), OK, OK],
              ["aBc@0/0", "Bc@0/0", "c@0/0", "df@1/0"], written("cdf", a="InvalidTimestampException no", B="refused", E="screened")),
@@ -211,6 +216,18 @@ def test_where_it_is_known(elsewhere: Elsewhere) -> None:
     rig.answer(refused(1), request=1)
     rig.answer(OK)
     assert rig.trace == ["xyz@0/0", "aBc@0/0", "ac@0/0", elsewhere.sent]
+
+
+def test_a_refusal_that_does_not_name_them_counts_at_once() -> None:
+    """Before any of them was written."""
+    rig = Rig()
+    play(rig, [table("uvw", "xYz", place=ORDERS_1), table("aBc", "dEf")])
+    rig.answer(refused(1), request=1)
+    rig.sleep(PROBE_AFTER_MS)
+    rig.answer(OK, request=1)
+    rig.answer(Answer(codes.INVALID_TIMESTAMP, [(0, codes.INVALID_TIMESTAMP)]), request=1)
+    rig.answer(OK)
+    assert rig.trace == ["uvw@0/0", "aBc@0/0", "ac@0/0", "dEf@2/0", "Ef@2/0", "xYz@3/0"]
 
 
 def test_a_new_leader_is_asked() -> None:

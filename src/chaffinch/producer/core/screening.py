@@ -32,7 +32,6 @@ from chaffinch.producer.core.batch_answers import BatchAnswer
 from chaffinch.producer.core.batches import ProducerBatch, Rows
 from chaffinch.producer.core.culprit_errors import CulpritErrors, ScreenedErrors
 from chaffinch.producer.core.endings import NOTHING_DROPPED, Endings
-from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.wiring import Wiring
 
 # A caller of a long `send_table` may change the topic meanwhile: so old at most is the word by which a row fails. Long enough for hundreds
@@ -61,18 +60,18 @@ class Screening:
         self._wiring = wiring
         self._accumulator = accumulator
         self._endings = endings
-        self._is_on = Question.REJECTED not in wiring.questions
         self._screens: dict[tuple[str, Address], _Screen] = {}
 
     def refused(self, batch: ProducerBatch, answer: BatchAnswer, errors: Mapping[int, ApiException]) -> None:
         """The broker refused a batch, surely not stored, for these of its records."""
-        if not self._is_on or batch.key_valid is None or batch.sent_to is None:
+        keyless = _keyless(batch)
+        if not len(keyless) or batch.sent_to is None:
             return
         (address, topic_id), topic = batch.sent_to, batch.topic_partition.topic
         self._screens.pop((topic, address), None)
-        keyless = _keyless(batch)
-        # What a broker of old does not say, but its topic's configuration, is no word of the broker.
-        if not len(keyless) or not answer.blamed or not isinstance(errors, CulpritErrors):
+        # What a broker of old does not say, but its topic's configuration, is no word of the broker. And where an exception handler was
+        # asked, which leaves a plain dictionary, it wants to be asked about the next ones too.
+        if not answer.blamed or not isinstance(errors, CulpritErrors):
             return
         if np.array_equal(errors.refused_with(codes.INVALID_COMPACTION_KEY), keyless):
             self._screens[topic, address] = _Screen(topic_id, batch.sent_ms, errors.said_of(int(keyless[0])))
