@@ -1,9 +1,11 @@
 """What surrounds a commit in the sink, without Spark: rates, folders, names, and what is left behind by what fails."""
 
+import pickle
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from chaffinch.errors.codes import Group
 from chaffinch.spark import sink, sink_commit
@@ -63,6 +65,25 @@ class TestRates:
         assert transaction_timeout_ms(writer.committer.plan(sized(100 * MIB), FACTS, 3)) > 300_000
         with pytest.raises(Refusal, match="may last 900000 ms"):
             transaction_timeout_ms(writer.committer.plan(sized(5_000_000_000), FACTS, 3))
+
+
+class TestVersions:
+    """Driver and worker with different versions of Chaffinch: what a writer has in it may then mean nothing."""
+
+    @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
+    def test_one_version_on_both_sides(self, dumps):
+        assert pickle.loads(dumps(stream()))._options == stream()._options
+
+    def test_another_one_is_a_failure_of_the_task_with_both(self, monkeypatch):
+        monkeypatch.setattr(sink, "task_facts", lambda: replace(FACTS, host="host-b"))
+        monkeypatch.setattr(sink, "VERSION", "0.0.9")
+        planned = pickle.dumps(stream()).replace(b"SinkOptions", b"NotThereYet")
+        monkeypatch.setattr(sink, "VERSION", "1.0.0")
+        rows = iter([large_task()])
+        failure = pickle.loads(planned).write(rows).outcome.failure
+        assert (failure.group, failure.name) == (Group.INVALID_CONFIGURATION, "VERSIONS_DIFFER")
+        assert failure.text == "host-b has chaffinch 1.0.0, the driver has 0.0.9: install the same version everywhere"
+        assert list(rows) == []
 
 
 def large_task(rows=30, value=b"x" * 100_000):

@@ -22,13 +22,17 @@ _DEFAULTS: Mapping[str, str] = {
 }
 
 
-def session(app_name: str = "chaffinch", *, master: str | None = None, config: Mapping[str, object] | None = None) -> SparkSession:
+def session(
+    app_name: str = "chaffinch", *, master: str | None = None, config: Mapping[str, object] | None = None, check: bool = True
+) -> SparkSession:
     """A SparkSession on ``master`` (default: ``local[*]``, or what ``spark-submit`` set), with ``config`` on top of our few defaults.
 
     Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process, the latter two unless set already.
-    The format ``chaffinch`` is known in it by name. Errors: JavaNotFound, with what to install.
+    The format ``chaffinch`` is known in it by name. ``check``: on a cluster, ask the workers in a small job whether they have what
+    the format needs. Errors: JavaNotFound, with what to install; WorkersUnfit, with what a worker lacks.
     """
     from chaffinch.spark.java import use_java
+    from chaffinch.spark.places import is_one_machine
 
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -45,7 +49,12 @@ def session(app_name: str = "chaffinch", *, master: str | None = None, config: M
         builder = builder.master(master)
     for key, value in {**_DEFAULTS, **(config or {})}.items():
         builder = builder.config(key, _spelled(value))
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if check and not is_one_machine(spark.sparkContext.master):
+        from chaffinch.spark.workers import check_workers
+
+        check_workers(spark)
+    return spark
 
 
 def _spelled(value: object) -> str:

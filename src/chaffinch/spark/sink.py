@@ -10,6 +10,7 @@ built, before any task, or by `commit`.
 
 from __future__ import annotations
 
+import pickle
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from chaffinch.spark.sink_options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.staging import StagedWriter
 from chaffinch.spark.task_facts import TaskContextFacts, facts_of
+from chaffinch.version import VERSION
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +45,8 @@ class CommitMessage(WriterCommitMessage):
 class _Writer:
     """What both writers share. `write_id`: of a batch write; a stream's query is known to its tasks only."""
 
+    _planned_with = VERSION
+
     def __init__(self, options: SinkOptions, snapshot: TargetSnapshot, write_id: str | None) -> None:
         self._options = options
         self._snapshot = snapshot
@@ -50,10 +54,17 @@ class _Writer:
         self._places = Places(options, is_stream=write_id is None)
         self.committer = Committer(options, snapshot, write_id, self._places)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # In bytes of their own: a worker with another version may not understand them, and shall say just that.
+        return _unpickled, (type(self), VERSION, pickle.dumps(self.__dict__))
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
         """Stages the rows of one task; every failure travels in the message, and the input is always drained."""
         facts = task_facts()
         try:
+            if self._planned_with != VERSION:
+                text = f"{facts.host} has chaffinch {VERSION}, the driver has {self._planned_with}: install the same version everywhere"
+                raise Refusal(Group.INVALID_CONFIGURATION, "VERSIONS_DIFFER", text)
             outcome = self._stage(facts, iterator)
         except Refusal as refusal:
             outcome = _failed(facts, failure_of(refusal))
@@ -121,6 +132,15 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     @property
     def _batch_id(self) -> int:
         return 0 if self._options.run is None else self._options.run.batch_id
+
+
+def _unpickled(kind: type[_Writer], version: str, state: bytes) -> _Writer:
+    writer = kind.__new__(kind)
+    if version == VERSION:
+        writer.__dict__.update(pickle.loads(state))
+    else:
+        writer._planned_with = version
+    return writer
 
 
 def planned_stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:

@@ -1,0 +1,74 @@
+"""What workers lack, and what is advised on Spark's own errors. On a cluster: `on_a_cluster.py`."""
+
+import importlib.util
+import pickle
+import sys
+
+import pytest
+from pyspark.cloudpickle import dumps
+
+from chaffinch.spark.workers import NEEDED, Worker, _looker, advice_for, unfit
+from chaffinch.version import VERSION
+
+ALL = dict.fromkeys(NEEDED, "") | {"chaffinch": "1.0"}
+
+
+def worker(host="host-a", **versions):
+    return Worker(host=host, executable="/opt/python", versions=ALL | versions)
+
+
+@pytest.mark.parametrize(
+    ("workers", "reason"),
+    [
+        ([], None),
+        ([worker(), worker("host-b")], None),
+        (
+            [worker("host-b", numba=None, crc32c=None), worker()],
+            "the worker's Python /opt/python on host-b lacks numba, crc32c: install it",
+        ),
+        ([worker(chaffinch=None)], "on host-a lacks chaffinch: install it for that Python on every worker, or ship it with the query"),
+        ([worker(chaffinch="0.9")], "on host-a has chaffinch 0.9, the driver has 1.0: install the same version everywhere"),
+        ([worker("b", chaffinch=None), worker("a", pyarrow=None)], "on a lacks pyarrow"),
+    ],
+)
+def test_what_keeps_workers_from_taking_part(workers, reason):
+    found = unfit(workers, "1.0")
+    assert (found is None) == (reason is None)
+    assert reason is None or reason in found
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11", "set PYSPARK_PYTHON"),
+        ("ModuleNotFoundError: No module named 'chaffinch'", "lacks the package chaffinch: install it"),
+        ("ModuleNotFoundError: No module named 'chaffinch.spark'", "lacks the package chaffinch: install it"),
+        ("ModuleNotFoundError: No module named 'pyarrow'", "lacks the package pyarrow"),
+        (
+            'java.io.IOException: Cannot run program "./environment/bin/python": error=2, No such file',
+            "no program ./environment/bin/python",
+        ),
+        ("java.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main has been compiled by", "version 17 or newer"),
+        ("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.", "JAVA_HOME"),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: chaffinch. Make sure", "does not find the format chaffinch"),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure", None),
+        ("No module named 'chaffinchlike'", None),
+        ("KAFKA[InvalidConfiguration] CONFIG: unknown option", None),
+        ("", None),
+    ],
+)
+def test_advice(text, advice):
+    found = advice_for(text)
+    assert (found is None) == (advice is None)
+    assert advice is None or advice in found
+    assert found is None or "\n" not in found
+
+
+def test_what_a_worker_says_of_itself(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setenv("SPARK_LOCAL_HOSTNAME", "host-b")
+    look = pickle.loads(dumps(_looker()))
+    assert list(look([])) == [("host-b", sys.executable, {**ALL, "chaffinch": VERSION})]
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("chaffinch", "numba") else find_spec(name))
+    ((_, _, versions),) = look([])
+    assert {name for name, version in versions.items() if version is None} == {"chaffinch", "numba"}
