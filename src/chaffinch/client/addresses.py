@@ -91,7 +91,7 @@ class Attempts:
 
     def wait_ends_ms(self, now_ms: int) -> int | None:
         """When the first of the addresses that have to wait may be tried again; None when none has to."""
-        return min((time_ms for time_ms in self._wait_until_ms.values() if time_ms > now_ms), default=None)
+        return min([time_ms for time_ms in self._wait_until_ms.values() if time_ms > now_ms], default=None)
 
     def failures(self, address: Address) -> int:
         """Failures in a row; 0 after a success."""

@@ -223,7 +223,7 @@ def test_nothing_of_a_topic_that_is_gone_is_kept_once_it_has_its_outcome() -> No
     queue.acknowledged(stored, 0)
     queue.failed(failed)
     assert queue.drop_waiting() == [waits]
-    assert queue.is_idle
+    assert not queue.batches()
     assert not [name for name in queue.__slots__ if isinstance(value := getattr(queue, name), list) and value]
 
 

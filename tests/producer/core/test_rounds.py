@@ -9,6 +9,7 @@ import pytest
 from chaffinch.errors import codes
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import WakeCallers
+from tests.client.scripted_server import metadata
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, Answer, Rig
 
 STEPS = 60
@@ -87,3 +88,20 @@ def rig_that_counts_wake_ups(options: dict[str, str] | None = None) -> tuple[Rig
 
     rig._note = counted  # type: ignore[method-assign]
     return rig, woken
+
+
+def test_what_lacks_of_the_cluster_is_found_again_after_each_answer() -> None:
+    """Nobody looks at every topic in each round: what was there in an answer is there until the next one, and until a new topic is used."""
+    rig = Rig()
+    watch, cluster = rig.core.wiring.metadata, rig.core.wiring.cluster
+    rig.now_ms += 60_000
+    assert not watch.is_due(rig.now_ms), "all topics are there"
+    watch.use("payments", rig.now_ms)
+    assert watch.is_due(rig.now_ms), "one is new"
+    cluster.update(metadata({"payments": 1}, {1: 9092}), rig.now_ms)
+    assert not watch.is_due(rig.now_ms)
+    gone = metadata({"payments": 0}, {1: 9092})
+    gone.topics[0].error_code = codes.LEADER_NOT_AVAILABLE.number
+    cluster.forget("payments")
+    cluster.update(gone, rig.now_ms)
+    assert watch.is_due(rig.now_ms), "one is there no more"

@@ -310,8 +310,8 @@ class Accumulator:
 
     def oldest_ms(self) -> int | None:
         """When the first record of all that wait came; None when none does."""
-        times = (self._queues[topic_partition].oldest_ms() for topic_partition in self._busy)
-        return min((time for time in times if time is not None), default=None)
+        times = [self._queues[topic_partition].oldest_ms() for topic_partition in self._busy]
+        return min([time for time in times if time is not None], default=None)
 
     def _queue(self, topic_partition: TopicPartition) -> _Queue:
         queue = self._queues.get(topic_partition)

@@ -107,11 +107,6 @@ class PartitionQueue:
         self._unstored_position: int | None = None
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing is under way and nothing has come back."""
-        return not (self.in_flight or self.retries or self.returned)
-
-    @property
     def is_drained(self) -> bool:
         """Whether every number given has its answer or was given up."""
         return not (self.in_flight or self.retries)

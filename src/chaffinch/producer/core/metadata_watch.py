@@ -24,6 +24,8 @@ class MetadataWatch:
         self._backoff = backoff
         self._dice = dice
         self._used_ms: dict[str, int] = {}
+        self._nothing_lacks_in = -1
+        """The version of the cluster in which all of them were there."""
         self._is_wanted = False
         self._is_under_way = False
         self._asked: frozenset[str] = frozenset()
@@ -35,6 +37,7 @@ class MetadataWatch:
         is_new = topic not in self._used_ms
         self._used_ms[topic] = now_ms
         if is_new:
+            self._nothing_lacks_in = -1
             self._repeats = 0
             self._not_before_ms = now_ms
 
@@ -44,10 +47,13 @@ class MetadataWatch:
 
     @property
     def _is_lacking(self) -> bool:
+        if self._nothing_lacks_in == self.cluster.version:
+            return False
         for topic in self._used_ms:
             state = self.cluster.topic(topic)
             if state is None or (not state.partitions and state.code.is_retriable):
                 return True
+        self._nothing_lacks_in = self.cluster.version
         return False
 
     def is_due(self, now_ms: int) -> bool:

@@ -43,7 +43,7 @@ class PartitionQueues:
 
     def busy(self) -> Collection[PartitionQueue]:
         """Those of partitions with something under way, or that came back."""
-        busy = [queue for queue in self._busy.values() if not queue.is_idle]
+        busy = [queue for queue in self._busy.values() if queue.in_flight or queue.retries or queue.returned]
         if len(busy) < len(self._busy):
             self._busy = {queue.topic_partition: queue for queue in busy}
         return busy

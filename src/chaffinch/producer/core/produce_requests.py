@@ -36,6 +36,7 @@ class ProduceSent:
     """Of a name, as far as is known when its first batch joins; ZERO_UUID: not known."""
     batches: dict[TopicPartition, ProducerBatch] = field(default_factory=dict)
     size: int = 0
+    record_count: int = 0
     topic_ids: dict[str, UUID] = field(default_factory=dict)
 
     def takes(self, topic_partition: TopicPartition, size: int, request_bytes_max: int) -> bool:
@@ -50,6 +51,7 @@ class ProduceSent:
         batch.sent_to = self.address, self.topic_ids[topic]
         self.batches[batch.topic_partition] = batch
         self.size += batch.size
+        self.record_count += batch.count
 
     def arrived(self, version: int | None) -> None:
         """A broker may have had it, in this version; None: nobody knows in which."""

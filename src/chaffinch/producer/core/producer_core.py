@@ -455,4 +455,4 @@ class ProducerCore:
         if metadata_ms is not None or has_work:
             # Each of them, not the first: a leader or coordinator that has to wait may be another than the one that need not.
             times.append(wiring.attempts.wait_ends_ms(now_ms))
-        return min((time for time in times if time is not None and time > now_ms), default=None)
+        return min([time for time in times if time is not None and time > now_ms], default=None)

@@ -160,7 +160,7 @@ class Sending:
         self._requests[sent.address] += 1
         wiring.counts["requests_sent"] += 1
         wiring.counts["batches_sent"] += len(sent.batches)
-        wiring.counts["records_sent"] += sum(batch.count for batch in sent.batches.values())
+        wiring.counts["records_sent"] += sent.record_count
         wiring.counts["bytes_sent"] += sent.size
         self._out.append(
             SendRequest(
@@ -185,4 +185,4 @@ class Sending:
         for queue in self._queues.busy():
             times.append(queue.not_before_ms)
             times += [batch.retry_at_ms for batch in queue.retries]
-        return min((time for time in times if time > now_ms), default=None)
+        return min([time for time in times if time > now_ms], default=None)
