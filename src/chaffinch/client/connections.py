@@ -157,10 +157,8 @@ class BrokerConnection:
     @property
     def deadline_ms(self) -> int | None:
         """When the first request in flight is too late; None when none is."""
-        deadlines = [
-            request.deadline_ms for requests in (self._in_flight.values(), self._waiting, self._unanswered) for request in requests
-        ]
-        return min(deadlines, default=None)
+        requests = [*self._in_flight.values(), *self._waiting, *self._unanswered]
+        return min([request.deadline_ms for request in requests]) if requests else None
 
     def opened(self, now_ms: int) -> None:
         """The socket is connected: ask for the versions first."""

@@ -115,8 +115,12 @@ class Network:
     def poll(self, timeout_ms: int | None) -> list[ConnectionEvent]:
         """Move bytes and wait up to `timeout_ms` (None: for ever) until something has happened; what did."""
         now_ms, look_at_ms = self._clock.now_ms(), self._look_at_ms()
-        waits = [max(0, at_ms - now_ms) for at_ms in (look_at_ms, None if timeout_ms is None else now_ms + timeout_ms) if at_ms is not None]
-        wait_ms = 0 if self._events else min(waits, default=None)
+        wait_ms = timeout_ms
+        if look_at_ms is not None:
+            look_in_ms = max(0, look_at_ms - now_ms)
+            wait_ms = look_in_ms if timeout_ms is None else min(look_in_ms, timeout_ms)
+        if self._events:
+            wait_ms = 0
         for key, mask in self._selector.select(None if wait_ms is None else wait_ms / 1000):
             transport: _Transport | None = key.data
             if transport is None:
@@ -164,8 +168,11 @@ class Network:
         """When the first connection has to be looked at: its set-up or an answer takes too long, or nobody has used it."""
         found = None
         for transport in self._transports.values():
-            times = (transport.connection.deadline_ms, self._idle_deadline_ms(transport), transport.setup_deadline_ms)
-            for at_ms in times if not transport.is_open else times[:2]:
+            deadline_ms = transport.connection.deadline_ms
+            for at_ms in (
+                self._idle_deadline_ms(transport) if deadline_ms is None else deadline_ms,
+                None if transport.is_open else transport.setup_deadline_ms,
+            ):
                 if at_ms is not None and (found is None or at_ms < found):
                     found = at_ms
         return found
