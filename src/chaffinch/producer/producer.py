@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -126,13 +127,16 @@ class Producer:
             and not headers
             and type(topic) is str
         ):
-            # What `_send` does, where nothing is to be asked or decided. In a method of its own, whose closures would cost something here.
+            # What `_send` does, where nothing is to be checked. In a method of its own, whose closures would cost something here.
             with self._lock:
                 if (receipts := self._core.join(topic, key, value, self._clock.wall_ms(), future)) is not None:
                     future.batch, future.index = receipts, len(receipts) - 1
                     if on_delivery is not None:
                         receipts.callbacks[future.index] = on_delivery
                     return future
+            future.batch = None
+            self._put(topic, None, key, value, self._clock.wall_ms(), (), future, on_delivery, partial(ProducerRecord, topic, value, key))
+            return future
         future.batch = None
         self._send(future, topic, value, key, partition, timestamp_ms, headers, on_delivery)
         return future
@@ -148,7 +152,7 @@ class Producer:
         headers: Headers | None,
         on_delivery: Callback | None,
     ) -> None:
-        """Check a record step by step, and put it into its batch; or settle its future."""
+        """Check a record step by step, and put it into its batch."""
         record = arguments.record_of(
             topic, {"value": value, "key": key, "partition": partition, "timestamp_ms": timestamp_ms, "headers": headers}
         )
@@ -168,9 +172,24 @@ class Producer:
 
         if self._handler.questions:
             future.record = record_itself()
-        stop = self._append(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future, on_delivery, record_itself)
+        self._put(name, partition, key_bytes, value_bytes, timestamp, checked_headers, future, on_delivery, record_itself)
+
+    def _put(
+        self,
+        topic: str,
+        partition: int | None,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp_ms: int,
+        headers: Headers,
+        future: RecordFuture[RecordMetadata],
+        on_delivery: Callback | None,
+        record_of: Callable[[], ProducerRecord],
+    ) -> None:
+        """Put a record into its batch, or settle its future."""
+        stop = self._append(topic, partition, key, value, timestamp_ms, headers, future, on_delivery, record_of)
         if isinstance(stop, Dropped):
-            metadata = RecordMetadata(name, -1 if partition is None else partition, timestamp_ms=timestamp, dropped=True)
+            metadata = RecordMetadata(topic, -1 if partition is None else partition, timestamp_ms=timestamp_ms, dropped=True)
             settle(future, on_delivery, metadata)
         elif stop is not None:
             settle(future, on_delivery, None, stop)
