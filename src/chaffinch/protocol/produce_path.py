@@ -8,6 +8,7 @@ sense) gives None: the compiled codec decides then. A property test holds the tw
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as LayoutError
 from typing import Final
@@ -80,7 +81,7 @@ def read_request(frame: memoryview, version: int) -> tuple[str, ProduceRequest] 
         partition_count, index, first, second, third = _PARTITION.unpack_from(frame, position)
         client_id = str(frame[_CLIENT_POSITION + 2 : _CLIENT_POSITION + 2 + client_size], "utf-8")
         name = "" if has_id else str(frame[start:position], "utf-8")
-        topic_id = UUID(bytes=bytes(frame[start:position])) if has_id else ZERO_UUID
+        topic_id = _topic_id(bytes(frame[start:position])) if has_id else ZERO_UUID
     except (LayoutError, ValueError):
         return None
     if first < 128:
@@ -208,7 +209,7 @@ def read_response(frame: memoryview, position: int, version: int) -> ProduceResp
         if data[0] != _ONE:
             return None
         if version >= VERSION_WITH_TOPIC_IDS:
-            topic = TopicProduceResponse(topic_id=UUID(bytes=data[start : start + _ID_BYTES]))
+            topic = TopicProduceResponse(topic_id=_topic_id(data[start : start + _ID_BYTES]))
             start += _ID_BYTES
         else:
             size = data[start]
@@ -216,17 +217,40 @@ def read_response(frame: memoryview, position: int, version: int) -> ProduceResp
                 return None
             topic = TopicProduceResponse(name=str(data[start + 1 : start + size], "utf-8"))
             start += size
-        partition_count, index, error_code, base_offset, log_append_time_ms, log_start_offset = _FATE.unpack_from(data, start)
-        count, start = read_uvarint(data, start + _FATE.size)
-        found = RecordErrors.read(data, start, count - 1) if count else None
-        if found is None or partition_count != _ONE:
-            return None
-        errors, start = found
-        size, start = read_uvarint(data, start)
-        text = str(data[start : start + size - 1], "utf-8") if size else None
-        partition_tags, topic_tags, throttle_time_ms, tags = _TAIL.unpack_from(data, start + max(0, size - 1))
+        found = _read_plainly(data, start) if len(data) == start + _ANSWER.size else None
+        found = found or _read_with_reasons(data, start)
     except (LayoutError, ValueError, IndexError):
         return None  # The compiled decoder says what is wrong.
+    if found is None:
+        return None
+    answer, throttle_time_ms = found
+    topic.partition_responses.append(answer)
+    return ProduceResponse(responses=[topic], throttle_time_ms=throttle_time_ms)
+
+
+def _read_plainly(data: bytes, start: int) -> tuple[PartitionProduceResponse, int] | None:
+    """(answer, throttle time) where it has neither culprits nor text; else None."""
+    count, index, error, base, append_ms, log_start, culprits, text, tags, topic_tags, throttle_ms, last = _ANSWER.unpack_from(data, start)
+    if count != _ONE or culprits != 1 or text or tags or topic_tags or last:
+        return None
+    answer = PartitionProduceResponse.__new__(PartitionProduceResponse)  # As in `read_request`.
+    answer.index, answer.error_code, answer.base_offset = index, error, base
+    answer.log_append_time_ms, answer.log_start_offset = append_ms, log_start
+    answer.record_errors, answer.error_message, answer.current_leader = [], None, None
+    return answer, throttle_ms
+
+
+def _read_with_reasons(data: bytes, start: int) -> tuple[PartitionProduceResponse, int] | None:
+    """(answer, throttle time) of a refusal, or of any other answer; None for anything unusual."""
+    partition_count, index, error_code, base_offset, log_append_time_ms, log_start_offset = _FATE.unpack_from(data, start)
+    count, start = read_uvarint(data, start + _FATE.size)
+    found = RecordErrors.read(data, start, count - 1) if count else None
+    if found is None or partition_count != _ONE:
+        return None
+    errors, start = found
+    size, start = read_uvarint(data, start)
+    text = str(data[start : start + size - 1], "utf-8") if size else None
+    partition_tags, topic_tags, throttle_time_ms, tags = _TAIL.unpack_from(data, start + max(0, size - 1))
     if partition_tags or topic_tags or tags:
         return None
     answer = PartitionProduceResponse(
@@ -238,8 +262,13 @@ def read_response(frame: memoryview, position: int, version: int) -> ProduceResp
         record_errors=errors,
         error_message=text,
     )
-    topic.partition_responses.append(answer)
-    return ProduceResponse(responses=[topic], throttle_time_ms=throttle_time_ms)
+    return answer, throttle_time_ms
+
+
+@lru_cache(maxsize=1024)
+def _topic_id(data: bytes) -> UUID:
+    """Remembered: it takes as long to make one as to read the rest."""
+    return UUID(bytes=data)
 
 
 def _response_head(topic: TopicProduceResponse, correlation_id: int, version: int) -> bytes | None:
