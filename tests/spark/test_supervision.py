@@ -89,6 +89,9 @@ def test_it_is_started_again_after_growing_pauses(clock):
          f"{TAKEN}; not started again: another query has taken over this checkpoint: each would fence the other for ever"),
         ("[DIVIDE_BY_ZERO] Division by zero.\n at z", None,
          "[DIVIDE_BY_ZERO] Division by zero.; not started again: this error is not Kafka's, and nothing says that a restart would help"),
+        ("[STREAM_FAILED] x\nModuleNotFoundError: No module named 'numba'\n at z", None,
+         "[STREAM_FAILED] x; not started again: the Python of a worker, or that of PYSPARK_PYTHON on the driver, lacks the package numba: "
+         "install it for that Python on every worker, or ship it with the query (docs/spark-cluster.md)"),
     ],
 )  # fmt: skip
 def test_errors_that_end_it(clock, error, tag, text):

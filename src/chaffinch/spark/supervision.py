@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from chaffinch.errors import ConfigException
 from chaffinch.spark.refusals import ErrorTag
 from chaffinch.spark.supervision_rules import Limits, Stop, decide, first_line, tag_of
+from chaffinch.spark.workers import advice_for
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
@@ -79,7 +80,8 @@ def _supervised(
         tag = tag_of(text)
         decision = decide(tag, restarts, time.monotonic(), limits)
         if isinstance(decision, Stop):
-            raise SupervisionEnded(f"{first_line(tag, text)}; not started again: {decision.reason}", tag, len(restarts)) from ended
+            reason = (advice_for(text) if tag is None else None) or decision.reason
+            raise SupervisionEnded(f"{first_line(tag, text)}; not started again: {reason}", tag, len(restarts)) from ended
         assert tag is not None, "else it is not started again"
         number = len(restarts) + 1
         _log.warning("restart %d in %g s: %s", number, decision.pause_s, first_line(tag, text))
