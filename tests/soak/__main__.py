@@ -1,4 +1,5 @@
-"""`make soak`: the broker killed under clients of others (`broker.py`), then under our own (`clients.py`); everything is counted."""
+"""`make soak`: the broker killed under clients of others (`broker.py`), then under our own (`clients.py`), then around a Spark query
+(`spark.py`); everything is counted."""
 
 from __future__ import annotations
 
@@ -8,13 +9,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.soak import broker, clients
+from tests.soak import broker, clients, spark
+
+BROKER_ROUNDS = 200
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("broker", "clients"), help="one of the two parts; both unless given")
-    parser.add_argument("--rounds", type=int, default=200, help="kills in all of the broker's part, half of them for each flush.policy")
+    parser.add_argument("part", nargs="?", choices=("broker", "clients", "spark"), help="one of the parts; all unless given")
+    parser.add_argument("--rounds", type=int, help="kills of the broker's part, half for each flush.policy, or of Spark's")
     parser.add_argument("--log-bytes", type=int, default=1 << 30, help="size of the log whose restart is timed; 0 leaves it out")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long the clients' part loads the broker")
     parser.add_argument("--seed", type=int, default=1)
@@ -22,10 +25,12 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="chaffinch-soak-"))
     print(f"data and logs are in {folder}; they stay there if something is wrong", flush=True)
     faults: list[str] = []
-    if arguments.part != "clients":
-        faults += broker.soaked_and_restarted(folder, arguments.rounds, arguments.log_bytes, arguments.seed)
-    if arguments.part != "broker":
+    if arguments.part in (None, "broker"):
+        faults += broker.soaked_and_restarted(folder, arguments.rounds or BROKER_ROUNDS, arguments.log_bytes, arguments.seed)
+    if arguments.part in (None, "clients"):
         faults += clients.soaked(folder, arguments.minutes, arguments.seed)
+    if arguments.part in (None, "spark"):
+        faults += spark.soaked(folder, arguments.rounds or spark.SPARK_ROUNDS, arguments.seed)
     for fault in faults:
         print(fault)
     print(f"{len(faults)} faults" if faults else "nothing is wrong")

@@ -22,6 +22,12 @@ def read_all(bootstrap_servers: str, topic: str) -> dict[int, list[bytes]]:
 
 def read_with_offsets(bootstrap_servers: str, topic: str) -> dict[int, list[tuple[int, bytes]]]:
     """partition -> (offset, value) in order, up to the last stable offset."""
+    found = read_messages(bootstrap_servers, topic)
+    return {partition: [(message.offset(), message.value()) for message in messages] for partition, messages in found.items()}
+
+
+def read_messages(bootstrap_servers: str, topic: str) -> dict[int, list[confluent_kafka.Message]]:
+    """partition -> messages in order, up to the last stable offset."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -34,7 +40,7 @@ def read_with_offsets(bootstrap_servers: str, topic: str) -> dict[int, list[tupl
     try:
         partitions = sorted(consumer.list_topics(topic, 30).topics[topic].partitions)
         consumer.assign([confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING) for number in partitions])
-        records: dict[int, list[tuple[int, bytes]]] = {number: [] for number in partitions}
+        records: dict[int, list[confluent_kafka.Message]] = {number: [] for number in partitions}
         unfinished, silent_seconds = set(partitions), 0.0
         while unfinished:
             # It waits for a whole batch, or for so long.
@@ -43,7 +49,7 @@ def read_with_offsets(bootstrap_servers: str, topic: str) -> dict[int, list[tupl
             assert silent_seconds < SECONDS_WITHOUT_RECORDS_MAX, f"no end of {topic}-{sorted(unfinished)} in sight"
             for message in messages:
                 if message.error() is None:
-                    records[message.partition()].append((message.offset(), message.value()))
+                    records[message.partition()].append(message)
                 elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     unfinished.discard(message.partition())
                 else:

@@ -1,0 +1,216 @@
+"""`python -m tests.soak spark`: a streaming query whose driver, workers and broker are killed at named steps of its commits.
+
+Each round is one event at one step of one micro-batch: the commit waits there (`pause.py`), so nothing is left to luck. A query lives
+through several events until its driver is killed; the next life goes on from its checkpoint. In the end every row is counted
+(`spark_judge.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import cycle, islice
+from pathlib import Path
+
+from chaffinch.spark.operations import Step
+from tests.soak.killed_broker import KilledBroker
+from tests.soak.spark_judge import verdict
+from tests.soak.spark_process import QueryProcess
+from tests.soak.spark_query import GATE
+
+TOPIC, DEAD = "rows", "dead"
+TOPICS = [f"{TOPIC}:3,segment.bytes=1048576", f"{DEAD}:2"]
+TRANSACTION_TIMEOUT_MS = 6_000
+BROKER_CONFIG = ("transaction.abort.timed.out.transaction.cleanup.interval.ms=500",)
+SLEEP_SECONDS = 2 * TRANSACTION_TIMEOUT_MS / 1000
+SPARK_ROUNDS = 30
+ROWS = 300
+BAD_EVERY = 20
+LARGE_VALUE = 12_000
+"""Of each row in some micro-batches: what they stage goes to files."""
+LARGE_SHARE = 0.4
+EVENTS_PER_LIFE = 5
+AFTER_A_FAILURE = (Step.ABORT, Step.READ_MARKER_AFTER_FENCING)
+STEPS = [step for step in Step if step not in AFTER_A_FAILURE]
+"""That every commit takes; the first one only fixes the transactional id."""
+
+
+class Kind(Enum):
+    DRIVER = "the driver is killed"
+    COMMITTER = "the Python worker that commits is killed"
+    BROKER = "the broker is killed and started"
+    STOP = "the query is stopped, and started again"
+    SLEEP = "the commit sleeps beyond the transaction's time-out"
+    TASK_WORKER = "all Python workers are killed in the middle of a task"
+    SLOW_TASK = "a task takes longer than a transaction may"
+
+
+AT_GATE = (Kind.TASK_WORKER, Kind.SLOW_TASK)
+AT_ANY_STEP = (Kind.COMMITTER, Kind.BROKER, Kind.STOP)
+OPEN_STEPS = (Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.COMMIT_MARKER, Step.NOTE_ENDING)
+"""While the transaction is open."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    kind: Kind
+    step: Step | None = None
+
+    def __str__(self) -> str:
+        return self.kind.value if self.step is None else f"{self.kind.value} at {self.step.value}"
+
+
+def events_of(rounds: int, dice: random.Random) -> list[Event]:
+    """The driver's death at each step, and the others in turn, at steps by chance; in any order. The transactional id is fixed first."""
+    steps = [step for step in STEPS if step is not Step.FIX_TRANSACTIONAL_ID]
+    events = [Event(kind=Kind.DRIVER, step=step) for step in dice.sample(steps, len(steps))]
+    others = {
+        **{kind: [Event(kind=kind, step=step) for step in dice.sample(steps, len(steps))] for kind in AT_ANY_STEP},
+        Kind.SLEEP: [Event(kind=Kind.SLEEP, step=step) for step in dice.sample(OPEN_STEPS, len(OPEN_STEPS))],
+        **{kind: [Event(kind=kind)] for kind in AT_GATE},
+    }
+    turns = cycle(zip(*(cycle(found) for found in others.values()), strict=True))
+    rest = (event for turn in turns for event in turn)
+    # Half and half, so that few rounds have some of each.
+    drivers = min(len(events), rounds // 2)
+    chosen = [*events[:drivers], *islice(rest, max(0, rounds - 1 - drivers))]
+    dice.shuffle(chosen)
+    return [Event(kind=Kind.DRIVER, step=Step.FIX_TRANSACTIONAL_ID), *chosen][:rounds]
+
+
+def lives_of(events: Sequence[Event]) -> Iterator[list[Event]]:
+    """A life ends with its driver's death, after some events, or before a second gate."""
+    life: list[Event] = []
+    for event in events:
+        if len(life) == EVENTS_PER_LIFE or (event.kind in AT_GATE and any(other.kind in AT_GATE for other in life)):
+            yield life
+            life = []
+        life.append(event)
+        if event.kind is Kind.DRIVER:
+            yield life
+            life = []
+    if life:
+        yield life
+
+
+class Run:
+    """A query and a broker, over all lives."""
+
+    def __init__(self, folder: Path, broker: KilledBroker, dice: random.Random) -> None:
+        self.good: set[str] = set()
+        self.bad: set[str] = set()
+        self.done: Counter[str] = Counter()
+        self._broker, self._dice, self._folder = broker, dice, folder
+        self._next_batch = 0
+        self._began_s = time.monotonic()
+        self.options = {
+            "kafka.bootstrap.servers": broker.bootstrap_servers,
+            "topic": TOPIC,
+            "errors.tolerance": "all",
+            "errors.dead.letter.queue.topic.name": DEAD,
+            "errors.dead.letter.path": str(folder / "letters"),
+            "kafka.transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+        }
+        self.query_folder = folder / "query"
+        self._process = QueryProcess(self.query_folder, self.options)
+
+    def close(self) -> None:
+        self._process.close()
+
+    def live(self, events: Sequence[Event]) -> None:
+        """One life: each event in a micro-batch of its own. Raises RuntimeError when the query does not come to where it ought to."""
+        batches = [self._add(has_gate=event.kind in AT_GATE) for event in events]
+        pauses = [(event.step, batch_id) for event, batch_id in zip(events, batches, strict=True) if event.step is not None]
+        self._process.start(pauses, has_gate=any(event.kind in AT_GATE for event in events))
+        for event, batch_id in zip(events, batches, strict=True):
+            self._happens(event, batch_id)
+            self.done[event.kind.value] += 1
+            print(f"  {time.monotonic() - self._began_s:5.0f} s, batch {batch_id}: {event}", flush=True)
+        if not events or events[-1].kind is not Kind.DRIVER:
+            self._process.wait_for("ended")
+            for line in self._process.lines:
+                if line.startswith("failed"):
+                    print(f"           {line[:240]}", flush=True)
+        self._process.kill()
+
+    def verdict(self) -> list[str]:
+        return verdict(self._broker.bootstrap_servers, TOPIC, DEAD, self._folder / "letters", self.good, self.bad)
+
+    def _add(self, *, has_gate: bool) -> int:
+        batch_id = self._next_batch
+        self._next_batch += 1
+        size = LARGE_VALUE if self._dice.random() < LARGE_SHARE else 10
+        rows: list[Mapping[str, object]] = []
+        for number in range(ROWS):
+            key, is_bad = f"{batch_id}-{number}", number % BAD_EVERY == 1
+            (self.bad if is_bad else self.good).add(key)
+            value = GATE if has_gate and number == 0 else "v" * size
+            # The broker takes no timestamps so far ahead.
+            rows.append({"key": key, "value": value, "timestamp": "2200-01-01T00:00:00Z" if is_bad else None})
+        self._process.add_input(batch_id, rows)
+        return batch_id
+
+    def _happens(self, event: Event, batch_id: int) -> None:
+        process = self._process
+        if event.step is None:
+            process.wait_for("gate")
+            if event.kind is Kind.TASK_WORKER:
+                for pid in process.python_workers():
+                    os.kill(pid, signal.SIGKILL)
+            else:
+                threading.Event().wait(SLEEP_SECONDS)
+            process.open_gate()
+            return
+        pid = process.wait_at(event.step, batch_id)
+        match event.kind:
+            case Kind.DRIVER:
+                process.kill()
+            case Kind.COMMITTER:
+                os.kill(pid, signal.SIGKILL)
+            case Kind.BROKER:
+                self._broker.kill()
+                self._broker.start()
+            case Kind.STOP:
+                # It stands until the commit under way has ended, and is then interrupted.
+                process.ask_to_stop()
+                process.wait_for("stopping")
+            case Kind.SLEEP:
+                threading.Event().wait(SLEEP_SECONDS)
+        process.go(event.step, batch_id)
+
+
+def soaked(folder: Path, rounds: int, seed: int) -> list[str]:
+    """Faults found after so many events."""
+    dice = random.Random(f"{seed} spark")
+    began_s = time.monotonic()
+    with KilledBroker(folder / "spark-broker", flush_policy="os", topics=TOPICS, config=BROKER_CONFIG) as broker:
+        run = Run(folder / "spark", broker, dice)
+        try:
+            for life in lives_of(events_of(rounds, dice)):
+                run.live(life)
+            run.live([])
+            faults = run.verdict()
+            broker.kill()
+            broker.start()
+            faults += [f"after one more kill: {fault}" for fault in run.verdict()]
+        except RuntimeError as error:
+            faults = [str(error)]
+        finally:
+            run.close()
+        if "Traceback" in broker.log_text:
+            faults.append("the broker's log has a traceback")
+            print(broker.log_text[broker.log_text.index("Traceback") - 500 :][:3000])
+    for kind, count in sorted(run.done.items()):
+        print(f"  {count} times {kind}")
+    print(
+        f"spark, seed {seed}, {rounds} rounds: {len(run.good)} good rows, {len(run.bad)} bad ones, "
+        f"{time.monotonic() - began_s:.0f} s: {len(faults)} faults", flush=True,
+    )  # fmt: skip
+    return faults

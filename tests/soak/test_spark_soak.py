@@ -1,0 +1,43 @@
+"""What the Spark part of `make soak` would find: one line for each thing that can be wrong; and what its rounds are."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from chaffinch.spark.operations import Step
+from tests.soak.spark import AFTER_A_FAILURE, AT_GATE, SPARK_ROUNDS, Kind, events_of, lives_of
+from tests.soak.spark_judge import miscounted
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (["a", "b"], []),
+        (["a"], ["t: 1 of 2 keys are missing, for example ['b']"]),
+        (["a", "b", "b"], ["t: 1 of 2 keys are there more than once, for example ['b']"]),
+        (["a", "b", "c"], ["t: 1 of 2 keys are there, but ought not to be, for example ['c']"]),
+    ],
+)
+def test_what_is_wrong_is_said(found: list[str], says: list[str]) -> None:
+    assert list(miscounted("t", Counter(found), {"a", "b"})) == says
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_rounds_have_every_kind_and_the_drivers_death_at_every_step(seed: int) -> None:
+    events = events_of(SPARK_ROUNDS, random.Random(seed))
+    assert len(events) == SPARK_ROUNDS
+    assert {event.kind for event in events} == set(Kind)
+    assert {event.step for event in events if event.kind is Kind.DRIVER} == set(Step) - set(AFTER_A_FAILURE)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7, SPARK_ROUNDS, 200])
+def test_lives_have_all_events_and_end_with_the_driver(rounds: int) -> None:
+    events = events_of(rounds, random.Random(1))
+    lives = list(lives_of(events))
+    assert [event for life in lives for event in life] == events
+    for life in lives:
+        assert all(event.kind is not Kind.DRIVER for event in life[:-1])
+        assert sum(event.kind in AT_GATE for event in life) <= 1
