@@ -76,7 +76,7 @@ def test_limits_that_are_none(name, value):
     [
         ("[STREAM_FAILED] KAFKA[Retriable] REQUEST_TIMED_OUT: no answer SQLSTATE: X", "KAFKA[Retriable] REQUEST_TIMED_OUT: no answer"),
         ("Job aborted\n  org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): null\n at x",
-         "KAFKA[ApplicationRecoverable] WORKER_LOST: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): null"),
+         "KAFKA[ApplicationRecoverable] WORKER_LOST: Python worker exited unexpectedly (crashed): null"),
         ("ExecutorLostFailure (executor 1 exited)", "KAFKA[ApplicationRecoverable] WORKER_LOST: ExecutorLostFailure (executor 1 exited)"),
         ("\n[DIVIDE_BY_ZERO] Division by zero.\n more", "[DIVIDE_BY_ZERO] Division by zero."),
         ("", "an error without words"),

@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 from chaffinch.spark.session import session
 
 if TYPE_CHECKING:
+    from chaffinch.spark.kafka_sink import KafkaSink
     from chaffinch.spark.refusals import ErrorTag, tag_in
     from chaffinch.spark.supervision import SupervisionEnded, supervise
 
 _MODULES: Final = {
     "ErrorTag": "refusals",
+    "KafkaSink": "kafka_sink",
     "SupervisionEnded": "supervision",
     "supervise": "supervision",
     "tag_in": "refusals",
 }
 
-__all__ = ["ErrorTag", "SupervisionEnded", "session", "supervise", "tag_in"]
+__all__ = ["ErrorTag", "KafkaSink", "SupervisionEnded", "session", "supervise", "tag_in"]
 
 
 def __getattr__(name: str) -> Any:

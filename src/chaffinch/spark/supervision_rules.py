@@ -14,7 +14,7 @@ from chaffinch.spark.refusals import ErrorTag, tag_in
 ANOTHER_WRITER: Final = "ANOTHER_WRITER"
 WORKER_LOST: Final = "WORKER_LOST"
 # What Spark says, in its own words, when a process of it died: nobody's fault, so the batch is run again.
-_LOST: Final = re.compile(r"[^\r\n]*(?:Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure)[^\r\n]*")
+_LOST: Final = re.compile(r"(?:Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure)[^\r\n]*")
 _LINE_MAX: Final = 300
 
 # Why a restart would be in vain, by the error's class; the other classes are those that a restart may cure.

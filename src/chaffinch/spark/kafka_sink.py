@@ -1,0 +1,111 @@
+"""`foreachBatch(KafkaSink(...))`: the sink for output mode `update`, and for several outputs of one query (decision 45).
+
+Each call is a batch write that belongs to a micro-batch of the query: one Kafka transaction with a marker, as the format's own sink
+for streams has it. A query's sinks are told apart by their names: each has its own marker, transactional id, state and staging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from chaffinch.errors import ConfigException
+from chaffinch.errors.codes import Group
+from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
+from chaffinch.spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_RUN_PROPERTY: Final = "spark.jobGroup.id"
+_QUERY_PROPERTY: Final = "sql.streaming.queryId"
+# Nothing of the batch is visible, or its marker tells: the same rows are written again without a restart of the query.
+_AGAIN: Final = (Group.TRANSACTION_ABORTABLE, Group.RETRIABLE, Group.REFRESH_RETRIABLE)
+
+# By run of a query and name of a sink: the newest batch that was written, or is being written. Each run has few sinks.
+_taken: dict[tuple[str | None, str], int] = {}
+_taken_lock = Lock()
+
+
+class KafkaSink:
+    """Writes a micro-batch when it is called with its DataFrame and its id. Picklable.
+
+    `options`: those of the format's sink, `checkpointLocation` of the query among them, so that its state is kept there; keywords are
+    options too, `kafka_acks` for `kafka.acks`. `name` tells several sinks of one query apart, and must stay the same as long as its
+    checkpoint lives; default: the option `topic`. An error that lets the batch be written again is met in place, `attempts_max` times
+    in all; the frame is computed again for that. Errors: ConfigException when it is made; Refusal, or Spark's own, when it is called.
+    """
+
+    def __init__(
+        self, options: Mapping[str, object] | None = None, *, name: str | None = None, attempts_max: int = 3, **keywords: object
+    ) -> None:
+        named = {keyword.replace("_", "."): value for keyword, value in keywords.items()}
+        if both := sorted(set(named) & set(options or {})):
+            raise ConfigException(f"option {both[0]} is given twice: in options and as a keyword")
+        self._options = {option: _spelled(value) for option, value in {**(options or {}), **named}.items() if value is not None}
+        if attempts_max < 1:
+            raise ConfigException(f"attempts_max cannot be {attempts_max}: it must be at least 1")
+        self._attempts_max = attempts_max
+        topic = SinkOptions.parse(self._of_batch("?", 0), is_stream=False).topic
+        if not (name or topic):
+            raise ConfigException("a sink whose rows name their topic needs a name: KafkaSink(..., name=...), another one for each sink")
+        self.name: str = name or str(topic)
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Writes the rows of one micro-batch exactly once, however often the batch is run. Not twice for one batch in one run."""
+        run_id = self._run_of(frame)
+        self._take(run_id, batch_id)
+        try:
+            self._write(frame, batch_id)
+        except BaseException:
+            with _taken_lock:
+                del _taken[run_id, self.name]
+            raise
+
+    def _run_of(self, frame: DataFrame) -> str | None:
+        """The run of the query that calls; None where that cannot be seen (Spark Connect)."""
+        try:
+            context = frame.sparkSession.sparkContext
+        except Exception:
+            return None
+        if context.getLocalProperty(_QUERY_PROPERTY) is None:
+            text = "a KafkaSink was called outside of foreachBatch, or in another thread than the one that foreachBatch calls"
+            raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", f"{text}: the query that the rows belong to is not known there")
+        found: str | None = context.getLocalProperty(_RUN_PROPERTY)
+        return found
+
+    def _take(self, run_id: str | None, batch_id: int) -> None:
+        """Two outputs under one name would find each other's marker, and the second one's rows would be lost."""
+        with _taken_lock:
+            if _taken.get((run_id, self.name)) == batch_id:
+                text = f"batch {batch_id} was given to a sink named {self.name!r} already: its rows would be taken for written"
+                raise Refusal(
+                    Group.INVALID_CONFIGURATION, "DUPLICATE_OUTPUT", f"{text}; give each output a name of its own, KafkaSink(..., name=...)"
+                )
+            _taken[run_id, self.name] = batch_id
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        for attempt in range(1, self._attempts_max + 1):
+            writer = frame.write.format("chaffinch").mode("append").options(**self._of_batch(self.name, batch_id))
+            try:
+                return writer.save()
+            except Exception as error:
+                tag = tag_in(str(error))
+                if tag is None:
+                    raise
+                if attempt == self._attempts_max or tag.group not in _AGAIN:
+                    raise _refusal(tag) from None
+        raise AssertionError("the last attempt returns or raises")
+
+    def _of_batch(self, name: str, batch_id: int) -> dict[str, str]:
+        return {**self._options, "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id)}
+
+
+def _refusal(tag: ErrorTag) -> Refusal:
+    return Refusal(tag.group, tag.name, tag.text)
+
+
+def _spelled(value: Any) -> str:
+    """Spark's spelling of an option: true and false in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,150 @@
+"""The sink for `foreachBatch`, with a frame of paper; `test_spark_pipeline.py` has real ones."""
+
+import pickle
+import re
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+from chaffinch.errors import ConfigException
+from chaffinch.errors.codes import Group
+from chaffinch.spark.kafka_sink import KafkaSink
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink_options import SinkOptions
+
+SERVERS = {"kafka.bootstrap.servers": "broker:9092"}
+ABORTABLE = "An error occurred.\n: x KAFKA[TransactionAbortable] SNAPSHOT_CHANGED: topic orders changed SQLSTATE: 1"
+LOST = "KAFKA[ApplicationRecoverable] STAGING_LOST: gone"
+INVALID = "KAFKA[InvalidConfiguration] ROWS_REJECTED: 1 of 2"
+TIMED_OUT = "KAFKA[Retriable] REQUEST_TIMED_OUT: no answer"
+
+_runs = count()
+
+
+class Frame:
+    """Stands for a DataFrame in foreachBatch: takes what is written, or fails with the next of `errors`."""
+
+    def __init__(self, *errors, run=None, query="q"):
+        self.errors = list(errors)
+        self.given = []
+        properties = {"sql.streaming.queryId": query, "spark.jobGroup.id": run or f"run-{next(_runs)}"}
+        self.sparkSession = SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=properties.get))
+        self.write = self
+
+    def format(self, name):
+        assert name == "chaffinch"
+        return self
+
+    def mode(self, name):
+        assert name == "append"
+        return self
+
+    def options(self, **options):
+        self.given.append(options)
+        return self
+
+    def save(self):
+        if self.errors and (error := self.errors.pop(0)):
+            raise RuntimeError(error)
+
+
+def sink(**options):
+    return KafkaSink(SERVERS, **{"topic": "orders", **options})
+
+
+def test_it_writes_as_a_sink_of_the_query_s_batch():
+    frame = Frame()
+    sink(checkpointLocation="/c", errors_tolerance="all", errors_dead_letter_queue_topic_name="dead", kafka_batch_size=1000)(frame, 7)
+    (given,) = frame.given
+    parsed = SinkOptions.parse(given, is_stream=False)
+    assert (parsed.sink_name, parsed.run.batch_id, parsed.checkpoint_location) == ("orders", 7, "/c")
+    assert (parsed.dead_letter_topic, parsed.batch_bytes) == ("dead", 1000)
+
+
+def test_it_travels():
+    frame = Frame()
+    pickle.loads(pickle.dumps(sink(name="a")))(frame, 0)
+    assert frame.given[0]["chaffinch.sink"] == "a"
+
+
+@pytest.mark.parametrize("error", [ABORTABLE, TIMED_OUT, "KAFKA[RefreshRetriable] NOT_LEADER_OR_FOLLOWER: moved"])
+def test_what_can_be_written_again_is(error):
+    frame = Frame(error, error)
+    sink()(frame, 0)
+    assert len(frame.given) == 3
+
+
+@pytest.mark.parametrize(
+    ("errors", "attempts_max", "attempts", "group"),
+    [
+        ([ABORTABLE] * 9, 3, 3, Group.TRANSACTION_ABORTABLE),
+        ([ABORTABLE], 1, 1, Group.TRANSACTION_ABORTABLE),
+        ([INVALID], 3, 1, Group.INVALID_CONFIGURATION),
+        ([TIMED_OUT, LOST], 3, 2, Group.APPLICATION_RECOVERABLE),
+    ],
+)
+def test_what_cannot_is_raised_under_its_tag(errors, attempts_max, attempts, group):
+    frame = Frame(*errors)
+    with pytest.raises(Refusal, match=r"^KAFKA\[") as caught:
+        sink(attempts_max=attempts_max)(frame, 0)
+    assert (len(frame.given), caught.value.group) == (attempts, group)
+
+
+def test_what_is_not_of_kafka_is_raised_as_it_is():
+    with pytest.raises(RuntimeError, match="division by zero"):
+        sink()(Frame("division by zero"), 0)
+
+
+class TestTwoOutputs:
+    @pytest.mark.parametrize("is_same_object", [True, False])
+    def test_under_one_name_are_refused_before_the_second_is_taken_for_written(self, is_same_object):
+        frame, first = Frame(), sink()
+        second = first if is_same_object else sink()
+        first(frame, 0)
+        with pytest.raises(Refusal, match=r"DUPLICATE_OUTPUT: batch 0 was given to a sink named 'orders' already.*name=") as caught:
+            second(frame, 0)
+        assert caught.value.group is Group.INVALID_CONFIGURATION
+        assert len(frame.given) == 1
+        first(frame, 1)
+
+    def test_under_two_names(self):
+        frame = Frame()
+        for name in ("a", "b"):
+            sink(name=name)(frame, 0)
+        assert [given["chaffinch.sink"] for given in frame.given] == ["a", "b"]
+
+    def test_a_batch_that_failed_may_be_given_again(self):
+        frame, output = Frame(INVALID), sink()
+        with pytest.raises(Refusal, match="ROWS_REJECTED"):
+            output(frame, 0)
+        output(frame, 0)
+
+    def test_the_same_batch_in_another_run_of_the_query(self):
+        output = sink()
+        output(Frame(run="one"), 0)
+        output(Frame(run="two"), 0)
+
+
+def test_outside_of_foreach_batch():
+    frame = Frame(query=None)
+    with pytest.raises(Refusal, match="QUERY_UNKNOWN: a KafkaSink was called outside of foreachBatch"):
+        sink()(frame, 0)
+    assert frame.given == []
+
+
+@pytest.mark.parametrize(
+    ("options", "keywords", "text"),
+    [
+        ({}, {"topic": "t"}, "kafka.bootstrap.servers"),
+        (SERVERS, {"topci": "t"}, "unknown option 'topci': the nearest known one is 'topic'"),
+        (SERVERS, {"topic": "t", "idempotencyToken": "x"}, "idempotencyToken is for batch writes"),
+        (SERVERS, {"markerTopic": "t"}, "a sink whose rows name their topic needs a name"),
+        (SERVERS, {"topic": "t", "attempts_max": 0}, "attempts_max cannot be 0"),
+        ({**SERVERS, "topic": "t"}, {"topic": "u"}, "option topic is given twice"),
+        (SERVERS, {"topic": "t", "errors_tolerance": "some"}, "errors.tolerance"),
+    ],
+)
+def test_refused_when_it_is_made(options, keywords, text):
+    with pytest.raises(ConfigException, match=re.escape(text)):
+        KafkaSink(options, **keywords)
