@@ -26,7 +26,7 @@ from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit_messages import Rejection
 from chaffinch.spark.dead_letters import Origin, dead_letter_records, parquet_name, rows_stream
-from chaffinch.spark.sink_options import SINK
+from chaffinch.spark.sink_tables import SINK
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.source_options import SOURCE as SPARK_SOURCE
 from tools import print_documents

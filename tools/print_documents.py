@@ -34,7 +34,7 @@ from chaffinch.producer.core import transaction_moves
 from chaffinch.producer.metrics import METRICS as PRODUCER_METRICS
 from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable
-from chaffinch.spark import sink_options, source_options
+from chaffinch.spark import sink_tables, source_options
 from chaffinch.spark.operations import Step
 from chaffinch.spark.options import OF_SPARK
 from tests.interop.differential.meant import MEANT
@@ -244,8 +244,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "transaction states": transaction_states,
     "transaction moves": transaction_moves.moves_table,
     "transaction answers": transaction_answers,
-    "sink options": lambda: options_table(sink_options.SINK.options),
-    "sink options without effect": lambda: without_effect(sink_options.SINK),
+    "sink options": lambda: options_table(sink_tables.SINK.options),
+    "sink options of direct": lambda: options_table(sink_tables.DIRECT_ONLY),
+    "sink options without effect": lambda: without_effect(sink_tables.SINK),
     "source options": lambda: options_table(source_options.SOURCE.options),
     "source options without effect": lambda: without_effect(source_options.SOURCE),
     "commit steps": steps,

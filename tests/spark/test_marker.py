@@ -1,7 +1,10 @@
 """Which batches are written, skipped and refused: the table of decision 37, and the texts that markers are kept in."""
 
+from dataclasses import replace
+
 import pytest
 
+from chaffinch.spark.commit_messages import BatchCounts
 from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Remembered, Verdict, judge
 from chaffinch.spark.refusals import Refusal
 
@@ -84,10 +87,43 @@ def test_other_texts_are_no_markers(text):
         Marker.from_text(text)
 
 
-@pytest.mark.parametrize("kept", [None, remembered(3, "ending"), remembered(0, "empty", "")])
-def test_the_state_survives_its_text(kept):
-    state = CheckpointState(transactional_id="t", remembered=kept)
+@pytest.mark.parametrize(
+    ("seen", "kept", "verdict"),
+    [
+        (4, 5, SKIP),  # Batch 5 was sent by tasks since.
+        (None, 5, SKIP),
+        (4, 3, WRITE),
+        (5, 4, SKIP),
+        (4, 6, "CHECKPOINT_RESTORED"),
+        (6, 7, "CHECKPOINT_RESTORED"),
+        (6, 5, "CHECKPOINT_RESTORED"),
+    ],
+)
+def test_the_newer_of_marker_and_note_counts_where_tasks_have_sent(seen, kept, verdict):
+    noted = replace(remembered(kept, "written"), is_without_marker=True)
+    found = None if seen is None else marker(seen)
+    if isinstance(verdict, Verdict):
+        assert judge(at_hand(), found, noted, NOW_MS) is verdict
+    else:
+        with pytest.raises(Refusal, match=verdict):
+            judge(at_hand(), found, noted, NOW_MS)
+
+
+COUNTS = BatchCounts(rows_written=3, rejected={"X": 1}, byte_count=9)
+FULL = replace(remembered(3, "written"), counts=COUNTS, is_without_marker=True, marker="orders-0")
+
+
+@pytest.mark.parametrize("totals", [None, COUNTS + COUNTS])
+@pytest.mark.parametrize("kept", [None, remembered(3, "ending"), remembered(0, "empty", ""), FULL])
+def test_the_state_survives_its_text(kept, totals):
+    state = CheckpointState(transactional_id="t", remembered=kept, totals=totals)
     assert CheckpointState.from_text(state.to_text()) == state
+
+
+def test_a_state_from_before_there_were_counts():
+    text = '{"version": 1, "transactional.id": "t", "batch": {"id": 3, "stage": "ending", "digest": "d3", "noted_ms": 5, "marker": "m"}}'
+    kept = Remembered(batch_id=3, stage="ending", digest="d3", noted_ms=5, marker="m")
+    assert CheckpointState.from_text(text) == CheckpointState(transactional_id="t", remembered=kept)
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 2}', "[1]"])

@@ -9,7 +9,7 @@ import pytest
 from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.spark.options import parse
-from chaffinch.spark.sink_options import SINK
+from chaffinch.spark.sink_tables import SINK
 from chaffinch.spark.source_options import SOURCE
 
 LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}

@@ -109,10 +109,10 @@ class TestWhatIsLeftBehind:
         monkeypatch.setattr(sink, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
         calls = iter(range(100))
-        stage = "chaffinch.spark.task.TaskStager._stage_topic"
+        stage = "chaffinch.spark.task.TaskStager._stage"
         from chaffinch.spark.task import TaskStager
 
-        original = TaskStager._stage_topic
+        original = TaskStager._stage
 
         def breaks(self, *arguments):
             if next(calls) == 3:

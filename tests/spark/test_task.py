@@ -29,7 +29,7 @@ def run(columns, *, snapshots=(PLAIN,), topic="orders", task=0, dead=DEAD, keeps
             "context": TaskContextFacts(task=task), "topic": topic,
             "compression_type": "none", "compression_level": None, "batch_bytes": 1_000_000,
             "origin": Origin(query="q", batch_id=5, task=task), "dead_letter_target": dead, "keeps_dead_rows": keeps_dead_rows,
-            "snapshot_of": known.get, "now_ms": NOW_MS, **changes,
+            "snapshot_of": lambda name, patience_ms: known.get(name), "now_ms": NOW_MS, **changes,
         }
     )  # fmt: skip
     data = pa.record_batch(columns)

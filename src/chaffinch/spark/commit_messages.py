@@ -86,6 +86,10 @@ class TaskOutcome:
     """The first `REJECTIONS_NAMED_MAX` of them."""
     snapshots: tuple[TopicSnapshot, ...] = ()
     """What the task took for true about its topics: the committer refuses a batch whose tasks disagree (decision 40)."""
+    sent_bytes: int = 0
+    """Of records that the task sent itself, before compression."""
+    sent_ms: int = 0
+    """How long it took until all of them had an outcome."""
     failure: Failure | None = None
 
     @property

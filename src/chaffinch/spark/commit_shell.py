@@ -7,6 +7,7 @@ is thrown into the generator as a Refusal, so that it can abort first.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from chaffinch.errors import ApiException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit_messages import Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit_protocol import Commit, CommitResult
 from chaffinch.spark.dead_letters import Origin, parquet_name, parquet_pattern, rows_stream
@@ -43,6 +45,7 @@ from chaffinch.spark.operations import (
 from chaffinch.spark.parquet_file import write_parquet
 from chaffinch.spark.pause import pause, pause_is_due
 from chaffinch.spark.refusals import Refusal, refusal_of
+from chaffinch.spark.row_handler import RowHandler
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.staging import StagedReader
 from chaffinch.spark.target import find_topic, wall_ms
@@ -69,6 +72,7 @@ class ShellPlan:
     """`<checkpoint>/chaffinch`."""
     dead_letter_folder: Folder | None
     dead_letter_target: TopicSnapshot | None
+    handler: RowHandler | None = None
 
 
 class CommitShell:
@@ -111,7 +115,7 @@ class CommitShell:
             case NextAnswer():
                 return self._next_answer()
             case AskHandler():
-                raise AssertionError("no plan has a handler yet")
+                return self._ask_handler(operation)
             case SetAside():
                 return self._set_aside(operation)
             case WriteDeadLetters():
@@ -224,7 +228,7 @@ class CommitShell:
     def _set_aside(self, operation: SetAside) -> DeadLetters:
         plan = self._plan
         rejections: list[Rejection] = list(operation.culprits)
-        columns = batches.decode(self._reader.read(operation.batch.bytes)).take(np.array([culprit.row for culprit in rejections], np.int64))
+        columns = self._blamed(operation.batch, rejections)
         found = broker_found(columns, rejections, plan.origin, plan.dead_letter_target, wall_ms())
         rows = [rows_stream(columns, rejections, plan.origin)] if plan.dead_letter_folder is not None else []
         return DeadLetters(
@@ -233,6 +237,16 @@ class CommitShell:
             ),
             rows=tuple(_inline(data) for data in rows),
         )
+
+    def _ask_handler(self, operation: AskHandler) -> frozenset[int]:
+        handler = self._plan.handler
+        assert handler is not None, "asked only where the plan has one"
+        left_out = handler.rejected(self._blamed(operation.batch, operation.culprits), operation.culprits)
+        return frozenset(operation.culprits[index].row for index in left_out)
+
+    def _blamed(self, batch: StagedBatch, culprits: Sequence[Rejection]) -> RecordColumns:
+        """The records of a staged batch that the broker blamed."""
+        return batches.decode(self._reader.read(batch.bytes)).take(np.array([culprit.row for culprit in culprits], np.int64))
 
     def _write_dead_letters(self, rows: tuple[StagedBytes, ...]) -> None:
         folder = self._plan.dead_letter_folder

@@ -53,6 +53,8 @@ class Remembered:
     """The partition that carries the marker."""
     counts: BatchCounts | None = None
     """What the batch came to; None before its end, and from versions that kept none."""
+    is_without_marker: bool = False
+    """Its rows were sent by tasks: the marker in Kafka, if there is one, is of an older batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ class CheckpointState:
             "batch": None if newest is None else {
                 "id": newest.batch_id, "stage": newest.stage, "digest": newest.digest, "noted_ms": newest.noted_ms,
                 "marker": newest.marker, "counts": None if newest.counts is None else newest.counts.to_fields(),
+                "without_marker": newest.is_without_marker,
             },
             "totals": None if self.totals is None else self.totals.to_fields(),
         }, indent=1)  # fmt: skip
@@ -88,6 +91,7 @@ class CheckpointState:
             remembered = Remembered(
                 batch_id=int(batch["id"]), stage=batch["stage"], digest=str(batch["digest"]), noted_ms=int(batch["noted_ms"]),
                 marker=str(batch.get("marker", "")), counts=_counts(batch.get("counts")),
+                is_without_marker=bool(batch.get("without_marker", False)),
             )  # fmt: skip
         return cls(transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")))
 
@@ -120,6 +124,8 @@ _RESTORED_ADVICE = "bring back the newest copy, or start with a new checkpoint"
 
 def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | None, now_ms: int) -> Verdict:
     """Write the batch, skip it because it is in Kafka already, or raise a Refusal: see the table in decision 37."""
+    if marker is not None and remembered is not None and remembered.is_without_marker and remembered.batch_id > marker.batch_id:
+        marker = None  # What was sent since by tasks left none.
     if marker is not None:
         if not batch.is_stream:
             return Verdict.SKIP

@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -33,6 +33,8 @@ from chaffinch.version import VERSION
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from chaffinch.spark.row_check import TaskPlan
 
 
 @dataclass(frozen=True)
@@ -77,41 +79,72 @@ class _Writer:
 
     def _stage(self, facts: TaskContextFacts, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
         from chaffinch.records.faults import RecordsError
-        from chaffinch.spark.dead_letters import Origin
-        from chaffinch.spark.target import client_for, find_topic, wall_ms
-        from chaffinch.spark.task import TaskPlan, TaskStager
 
-        options = self._options
-        query = options.named(facts.query(self._write_id))
-        batch_id = (facts.batch_id or 0) if options.run is None else options.run.batch_id
-
-        def snapshot_of(topic: str) -> TopicSnapshot | None:
-            return self._snapshot.topic(topic) or find_topic(client_for(options.client), topic, options.block_max_ms)
-
-        plan = TaskPlan(
-            context=facts,
-            topic=options.topic,
-            compression_type=options.compression_type,
-            compression_level=options.compression_level,
-            batch_bytes=options.batch_bytes,
-            origin=Origin(query=query, batch_id=batch_id, task=facts.task),
-            dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
-            keeps_dead_rows=options.dead_letter_path is not None,
-            snapshot_of=snapshot_of,
-            now_ms=wall_ms(),
-        )
+        query = self._options.named(facts.query(self._write_id))
+        plan = self._plan(facts, query)
         writer = StagedWriter(lambda: self._places.spill(facts, query), f"task-{facts.task}")
         try:
-            return TaskStager(plan, writer).run(iterator)
+            return self._run(plan, writer, iterator)
         except BaseException as error:
             writer.discard()
             if isinstance(error, RecordsError):
                 return _failed(facts, Failure(group=Group.INVALID_CONFIGURATION, name=codes.INVALID_RECORD.name, text=str(error)))
             raise
 
+    def _run(self, plan: TaskPlan, writer: StagedWriter, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
+        options = self._options
+        if options.is_exactly_once:
+            from chaffinch.spark.task import TaskStager
+
+            return TaskStager(plan, writer).run(iterator)
+        from chaffinch.spark.direct_task import TaskSender, forget_producer, producer_for
+
+        try:
+            sender = TaskSender(plan, producer_for(options.producer), writer, stops_at_bad_rows=not options.tolerance.tolerates)
+            return sender.run(iterator)
+        except BaseException:
+            forget_producer(options.producer)
+            raise
+
+    def _plan(self, facts: TaskContextFacts, query: str) -> TaskPlan:
+        from chaffinch.spark.dead_letters import Origin
+        from chaffinch.spark.row_check import TaskPlan
+        from chaffinch.spark.row_handler import handler_for
+        from chaffinch.spark.target import client_for, find_topic, wall_ms
+
+        options = self._options
+        batch_id = (facts.batch_id or 0) if options.run is None else options.run.batch_id
+
+        def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:
+            return self._snapshot.topic(topic) or find_topic(client_for(options.client), topic, options.block_max_ms, patience_ms)
+
+        return TaskPlan(
+            context=facts,
+            topic=options.topic,
+            compression_type=options.compression_type,
+            compression_level=options.compression_level,
+            batch_bytes=options.batch_bytes,
+            request_bytes_max=options.request_bytes_max,
+            unknown_topic_ms=options.unknown_topic_ms,
+            origin=Origin(query=query, batch_id=batch_id, task=facts.task),
+            dead_letter_target=self._dead_letter_target(),
+            keeps_dead_rows=options.dead_letter_path is not None,
+            snapshot_of=snapshot_of,
+            handler=handler_for(options.handler),
+            now_ms=wall_ms(),
+        )
+
+    def _dead_letter_target(self) -> TopicSnapshot | None:
+        """The dead letter topic; where tasks send, a letter has to fit into a request too."""
+        options = self._options
+        target = self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None
+        if target is None or options.is_exactly_once or options.request_bytes_max is None:
+            return target
+        return replace(target, batch_bytes_max=min(target.batch_bytes_max, options.request_bytes_max))
+
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes micro-batches, each in one Kafka transaction."""
+    """Writes micro-batches, each in one Kafka transaction unless `deliveryGuarantee` is another."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         self.committer.run(_outcomes(messages), batchId)
@@ -121,7 +154,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
-    """Writes one DataFrame in one Kafka transaction; with an idempotencyToken at most once per token."""
+    """Writes one DataFrame, as a rule in one Kafka transaction; with an idempotencyToken at most once per token."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.committer.run(_outcomes(messages), self._batch_id)
@@ -157,9 +190,11 @@ def planned_batch_writer(given: Mapping[str, str], schema: StructType, *, overwr
 
 def _checked(given: Mapping[str, str], schema: StructType, *, is_stream: bool) -> SinkOptions:
     from chaffinch.spark.row_codec import check_schema
+    from chaffinch.spark.row_handler import handler_for
 
     try:
         options = SinkOptions.parse(given, is_stream=is_stream)
+        handler_for(options.handler)
         check_schema(schema, has_topic=options.topic is not None)
     except ConfigException as error:
         raise invalid(error) from None
@@ -184,7 +219,9 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
     if options.staging_location is not None:
         leave_token(options.staging_location)
     probe_once(options.dead_letter_path, "errors.dead.letter.path")
-    topics = {options.marker_topic: "topic" if options.topic == options.marker_topic else "markerTopic"}
+    topics = {}
+    if options.marker_topic is not None:
+        topics[options.marker_topic] = "markerTopic"
     if options.topic is not None:
         topics[options.topic] = "topic"
     if options.dead_letter_topic is not None:

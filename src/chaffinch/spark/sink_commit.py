@@ -12,11 +12,13 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit_messages import TaskOutcome
 from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
+from chaffinch.spark.direct_commit import note_batch
 from chaffinch.spark.folders import Folder, name_of
 from chaffinch.spark.log_lines import show_log
 from chaffinch.spark.places import Places
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.sink_tables import NONE
 from chaffinch.spark.snapshot import TargetSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 
@@ -29,6 +31,8 @@ PUSH_BYTES_PER_S_ASSUMED = 20e6
 """Before anything was measured: slow enough for a far-away cluster, so that time-outs err on the long side."""
 _PUSH_MEASURED_BYTES_MIN = 32 << 20
 """Of smaller batches the round trips take the time: their rate would forbid a large batch that fits well."""
+# Queries of which this process has said what they do without.
+_told: set[str] = set()
 # What earlier batches of this process reached, by bootstrap servers: a hint for time-outs, never truth.
 _push_bytes_per_s: dict[tuple[str, ...], float] = {}
 
@@ -53,12 +57,18 @@ class Committer:
         plan = self.plan(outcomes, facts, batch_id)
         try:
             client = client_for(self._options.client)
-            result = CommitShell(self._shell_plan(plan, facts), client).run(commit_batch(plan))
+            commit = commit_batch(plan) if self._options.is_exactly_once else note_batch(plan)
+            result = CommitShell(self._shell_plan(plan, facts), client).run(commit)
         except BaseException:
             forget_client(self._options.client)
             raise
-        self.learn(result)
+        if self._options.is_exactly_once:
+            self.learn(result)
         show_log()
+        if self._options.guarantee == NONE and (query := self._query(facts)) not in _told:
+            _told.add(query)
+            text = "nobody acknowledges rows; a record batch of which the broker refuses one is lost as a whole, unseen"
+            _log.warning("query %s: deliveryGuarantee=%s: %s", query, NONE, text)
         _log.info("query %s, %s", self._query(facts), result.counts.line(batch_id, result.outcome))
         self.clean_up(outcomes, batch_id)
         return result
@@ -73,7 +83,7 @@ class Committer:
             # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
             text = "Spark told the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
             raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", text)
-        has_marker = is_stream or options.idempotency_token is not None
+        has_marker = options.marker_topic is not None and (is_stream or options.idempotency_token is not None)
         return CommitPlan(
             batch_id=batch_id,
             wall_ms=wall_ms(),
@@ -82,13 +92,14 @@ class Committer:
             target=self._snapshot,
             transactional_id=options.transactional_id or f"chaffinch-{query}",
             group_id=f"chaffinch-{query}" if has_marker else None,
-            marker_partition=TopicPartition(options.marker_topic, 0),
+            marker_partition=TopicPartition(options.marker_topic or "", 0),
             is_stream=is_stream,
             digest=self._places.digest(batch_id, facts),
             has_checkpoint=self._places.checkpoint(facts) is not None,
             writes_without_marker=options.writes_without_marker,
             tolerance=options.tolerance,
             writes_dead_letter_file=options.dead_letter_path is not None,
+            has_handler=options.handler is not None,
             transaction_timeout_ms=options.transaction_timeout_ms,
             push_bytes_per_s=_push_bytes_per_s.get(options.client.bootstrap_servers, PUSH_BYTES_PER_S_ASSUMED),
             block_max_ms=options.block_max_ms,
@@ -97,6 +108,7 @@ class Committer:
     def _shell_plan(self, plan: CommitPlan, facts: TaskContextFacts) -> ShellPlan:
         from chaffinch.spark.commit_shell import ShellPlan
         from chaffinch.spark.dead_letters import Origin
+        from chaffinch.spark.row_handler import handler_for
 
         options = self._options
         checkpoint = self._places.checkpoint(facts) if plan.has_checkpoint else None
@@ -110,6 +122,7 @@ class Committer:
             state=None if checkpoint is None else checkpoint.below("chaffinch", *state),
             dead_letter_folder=Folder(options.dead_letter_path, "errors.dead.letter.path") if options.dead_letter_path else None,
             dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
+            handler=handler_for(options.handler),
         )
 
     def learn(self, result: CommitResult) -> None:

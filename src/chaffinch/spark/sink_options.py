@@ -1,4 +1,4 @@
-"""The options of the sink: their table, what of it is fixed per query, and the checks that need no broker."""
+"""The options of the sink: what of them is fixed per query, and the checks that need no broker. Their tables: `sink_tables.py`."""
 
 from __future__ import annotations
 
@@ -7,45 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from chaffinch.errors import ConfigException
-from chaffinch.settings import Option, OptionTable, Settings
-from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, OF_SPARK, ClientOptions, parse
+from chaffinch.settings import Settings
+from chaffinch.spark.options import ClientOptions, parse
+from chaffinch.spark.sink_tables import EXACTLY_ONCE, table_for
 from chaffinch.spark.tolerance import Tolerance
 
-BATCH_SIZE_DEFAULT: Final = 1_000_000
-
-SINK: Final = OptionTable(
-    (
-        *CLIENT,
-        Option("topic", "string", None, "the target topic; without it every row names its own in a column `topic`"),
-        Option("deliveryGuarantee", "string", "exactly-once", "one Kafka transaction per micro-batch", choices=("exactly-once",)),
-        Option("idempotencyToken", "string", None, "batch writes: the same token is written once"),
-        Option("stagingLocation", "string", None, "where tasks leave more than 1 MiB; default: `chaffinch/staging` in the checkpoint"),
-        Option("errors.tolerance", "string", "none", "`none`: a bad row fails the batch; `all`: it becomes a dead letter",
-               choices=("none", "all")),
-        Option("errors.tolerance.max", "string", None, "count (`100`) or share (`5%`) of bad rows above which the batch fails anyway"),
-        Option("errors.dead.letter.queue.topic.name", "string", None, "topic for dead letters, written in the same transaction"),
-        Option("errors.dead.letter.path", "string", None, "folder or URI for dead letters as Parquet, one file per batch"),
-        Option("onMissingMarker", "string", "fail", "what to do when a batch that is not the first finds no marker",
-               choices=("fail", "write")),
-        Option("markerTopic", "string", None, "existing topic whose partition 0 carries the marker; default: the `topic` option"),
-        Option("kafka.compression.type", "string", "none", "codec of the batches", choices=("none", "gzip", "snappy", "lz4", "zstd")),
-        Option("kafka.compression.level", "int", None, "the codec's level; default: its own"),
-        Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
-               minimum=1),
-        Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is asked again", minimum=1),
-        Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint"),
-        Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1),
-        Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1")),
-        Option("kafka.enable.idempotence", "bool", True, "a transaction is idempotent"),
-    ),
-    without_effect=(
-        *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "includeHeaders", "kafka.linger.ms", "kafka.buffer.memory", "kafka.retries",
-        "kafka.delivery.timeout.ms", "kafka.max.in.flight.requests.per.connection", "kafka.max.request.size", "kafka.partitioner.class",
-    ),
-    hints={"path": "save() and start() take no path here; a topic is named by the option topic, or in a column topic"},
-)  # fmt: skip
-
-
+_KAFKA: Final = "kafka."
 # Options that KafkaSink sets for its writes; nobody else's, so they are in no table.
 _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
@@ -61,12 +28,24 @@ class BatchRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """What is asked about bad rows (KIP-1038). Hashable: a process keeps one handler per value of this."""
+
+    class_name: str | None
+    drops_large: bool
+    settings: tuple[tuple[str, Any], ...]
+    """All `kafka.*` options given, without that prefix, for the handler's `configure`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
     """All that a query's options say about writing; travels to the tasks."""
 
     client: ClientOptions
+    guarantee: str
     topic: str | None
-    marker_topic: str
+    marker_topic: str | None
+    """None: no marker is kept."""
     idempotency_token: str | None
     staging_location: str | None
     checkpoint_location: str | None
@@ -77,12 +56,23 @@ class SinkOptions:
     compression_type: str
     compression_level: int | None
     batch_bytes: int
+    request_bytes_max: int | None
+    """Of the largest row; None: what the topic takes."""
     block_max_ms: int
+    unknown_topic_ms: int
     transactional_id: str | None
     transaction_timeout_ms: int | None
+    handler: HandlerOptions | None = None
+    """None: nobody is asked about bad rows."""
+    producer: tuple[tuple[str, Any], ...] = ()
+    """Where tasks send: the options of their producers, by Kafka's names."""
     sink_name: str | None = None
     """Tells several sinks of one query apart: each has its own marker, transactional id, state, staging and dead letter files."""
     run: BatchRun | None = None
+
+    @property
+    def is_exactly_once(self) -> bool:
+        return self.guarantee == EXACTLY_ONCE
 
     def named(self, query: str) -> str:
         """The name under which this sink keeps what it writes for a query."""
@@ -92,10 +82,14 @@ class SinkOptions:
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Errors: ConfigException for everything that can be told without a broker."""
         hidden = {name.lower(): value for name, value in options.items() if name.lower() in (_SINK_NAME, _BATCH_ID, _RUN_ID)}
-        settings = parse(SINK, {name: value for name, value in options.items() if name.lower() not in hidden})
+        shown = {name: value for name, value in options.items() if name.lower() not in hidden}
+        guarantee, table = table_for(shown)
+        settings = parse(table, shown)
         run = BatchRun(batch_id=int(hidden[_BATCH_ID]), run_id=hidden.get(_RUN_ID)) if _BATCH_ID in hidden else None
         is_stream = is_stream or run is not None
-        _refuse_contradictions(settings, is_stream)
+        _refuse_contradictions(settings)
+        if guarantee == EXACTLY_ONCE:
+            _refuse_what_no_transaction_can(settings, is_stream)
         try:
             tolerance = Tolerance.parse(settings["errors.tolerance"], settings["errors.tolerance.max"])
         except ValueError as error:
@@ -103,27 +97,68 @@ class SinkOptions:
         checkpoint: Any = settings.ignored.get("checkpointLocation") if is_stream else None
         return cls(
             client=ClientOptions.of(settings),
+            guarantee=guarantee,
             topic=settings["topic"],
-            marker_topic=settings["markerTopic"] or settings["topic"],
-            idempotency_token=settings["idempotencyToken"],
+            marker_topic=(settings["markerTopic"] or settings["topic"]) if guarantee == EXACTLY_ONCE else None,
+            idempotency_token=settings.get("idempotencyToken"),
             staging_location=settings["stagingLocation"],
             checkpoint_location=checkpoint,
             tolerance=tolerance,
             dead_letter_topic=settings["errors.dead.letter.queue.topic.name"],
             dead_letter_path=settings["errors.dead.letter.path"],
-            writes_without_marker=settings["onMissingMarker"] == "write",
+            writes_without_marker=settings.get("onMissingMarker") == "write",
             compression_type=settings["kafka.compression.type"],
-            compression_level=settings["kafka.compression.level"],
+            compression_level=settings.get("kafka.compression.level"),
             batch_bytes=settings["kafka.batch.size"],
+            request_bytes_max=settings["kafka.max.request.size"],
             block_max_ms=settings["kafka.max.block.ms"],
-            transactional_id=settings["kafka.transactional.id"],
-            transaction_timeout_ms=settings["kafka.transaction.timeout.ms"],
+            unknown_topic_ms=settings["kafka.retry.unknown.topic.partition.ms"],
+            transactional_id=settings.get("kafka.transactional.id"),
+            transaction_timeout_ms=settings.get("kafka.transaction.timeout.ms"),
+            handler=_handler(settings),
+            producer=() if guarantee == EXACTLY_ONCE else _producer(settings),
             sink_name=hidden.get(_SINK_NAME),
             run=run,
         )
 
 
-def _refuse_contradictions(settings: Settings, is_stream: bool) -> None:
+_OF_THE_SINK: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.drop.invalid.large.records"})
+
+
+def _given(settings: Settings) -> dict[str, Any]:
+    """The `kafka.*` options that somebody set, by Kafka's names."""
+    return {name.removeprefix(_KAFKA): settings[name] for name in sorted(settings.given) if name.startswith(_KAFKA)}
+
+
+def _handler(settings: Settings) -> HandlerOptions | None:
+    class_name, drops_large = settings["kafka.custom.exception.handler.class"], settings["kafka.drop.invalid.large.records"]
+    if class_name is None and not drops_large:
+        return None
+    return HandlerOptions(class_name=class_name, drops_large=drops_large, settings=tuple(_given(settings).items()))
+
+
+def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
+    """The options of the tasks' producers. Rows are checked, and handlers asked, before they come to one."""
+    from chaffinch.producer.core.options import parse_options
+
+    given = {name: value for name, value in _given(settings).items() if _KAFKA + name not in _OF_THE_SINK}
+    given |= {name: settings[_KAFKA + name] for name in ("client.id", "batch.size", "acks")}
+    parse_options(given)
+    return tuple(sorted(given.items()))
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
+    if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
+        raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")
+    if settings["errors.tolerance"] == "all" and dead_letter_topic is None and settings["errors.dead.letter.path"] is None:
+        raise ConfigException(
+            "errors.tolerance=all needs a place for the bad rows, or they would be lost: "
+            "set errors.dead.letter.queue.topic.name, errors.dead.letter.path, or both"
+        )
+
+
+def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None:
     if settings["topic"] is None and settings["markerTopic"] is None:
         raise ConfigException(
             "option topic is missing: name the target topic; or, where rows name theirs in a column topic, "
@@ -135,11 +170,3 @@ def _refuse_contradictions(settings: Settings, is_stream: bool) -> None:
         raise ConfigException("option idempotencyToken is empty: give each write a token of its own, or leave it out")
     if not settings["kafka.enable.idempotence"]:
         raise ConfigException("option kafka.enable.idempotence cannot be false: deliveryGuarantee=exactly-once needs it")
-    dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
-    if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
-        raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")
-    if settings["errors.tolerance"] == "all" and dead_letter_topic is None and settings["errors.dead.letter.path"] is None:
-        raise ConfigException(
-            "errors.tolerance=all needs a place for the bad rows, or they would be lost: "
-            "set errors.dead.letter.queue.topic.name, errors.dead.letter.path, or both"
-        )

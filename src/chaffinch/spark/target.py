@@ -86,9 +86,9 @@ def take_snapshot(client: SyncClient, topics: Sequence[tuple[str, str]], timeout
     )
 
 
-def find_topic(client: SyncClient, topic: str, timeout_ms: int) -> TopicSnapshot | None:
-    """One topic now; None when there is no such topic. ApiException for everything else that is wrong."""
-    state = _topic_snapshots(client, [topic], timeout_ms)[topic]
+def find_topic(client: SyncClient, topic: str, timeout_ms: int, patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS) -> TopicSnapshot | None:
+    """One topic; None when there is no such topic for `patience_ms`. ApiException for everything else that is wrong."""
+    state = _topic_snapshots(client, [topic], timeout_ms, patience_ms)[topic]
     if isinstance(state, TopicSnapshot):
         return state
     if state in (codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION):
@@ -104,9 +104,11 @@ def _unusable(client: SyncClient, name: str, option: str, code: ErrorCode) -> Re
     return refusal_for(code, f"topic {name!r} (option {option}): {code.text}")
 
 
-def _topic_snapshots(client: SyncClient, topics: Sequence[str], timeout_ms: int) -> dict[str, TopicSnapshot | ErrorCode]:
+def _topic_snapshots(
+    client: SyncClient, topics: Sequence[str], timeout_ms: int, patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS
+) -> dict[str, TopicSnapshot | ErrorCode]:
     """Each topic's snapshot, or the code that says why there is none."""
-    deadline_ms = wall_ms() + UNKNOWN_TOPIC_PATIENCE_MS
+    deadline_ms = wall_ms() + patience_ms
     while True:
         cluster = client.refresh_metadata(topics, timeout_ms=timeout_ms)
         states = {name: cluster.topic(name) for name in topics}

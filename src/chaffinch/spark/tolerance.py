@@ -104,13 +104,18 @@ class Tally:
         self.dead_batches.extend(made.batches)
         self.dead_rows.extend(made.rows)
 
-    def refusal(self, tolerance: Tolerance) -> Refusal | None:
-        """The error for a batch with more bad rows than tolerated: how many of how many, by error, and the first ten in full."""
+    def refusal(self, tolerance: Tolerance, *, nothing_written: str = "nothing was written") -> Refusal | None:
+        """The error for a batch with more bad rows than tolerated: how many of how many, by error, and the first ten in full.
+
+        `nothing_written`: what became of the good ones.
+        """
         if not tolerance.is_exceeded(self.rejected_count, self.row_count):
             return None
         by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_found).most_common())
         named = [*self.named, *self.broker_named][:REJECTIONS_NAMED_MAX]
-        advice = "nothing was written" if tolerance.tolerates else "set errors.tolerance=all and a dead letter place to write the others"
+        advice = nothing_written
+        if not tolerance.tolerates:
+            advice += "; set errors.tolerance=all and a dead letter place to write the others"
         text = (
             f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows fewer; {advice}; "
             f"the first {len(named)}: " + "; ".join(str(rejection) for rejection in named)

@@ -1,0 +1,112 @@
+"""The options of the sink, a table for each `deliveryGuarantee`: what one of them has no use for is refused there, never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT
+from chaffinch.errors import ConfigException
+from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
+from chaffinch.settings import Option, OptionTable
+from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, OF_SPARK
+
+EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
+BATCH_SIZE_DEFAULT: Final = 1_000_000
+UNKNOWN_TOPIC_MS_DEFAULT: Final = 1_000
+
+GUARANTEE: Final = Option(
+    "deliveryGuarantee", "string", EXACTLY_ONCE,
+    "`exactly-once`: one Kafka transaction per micro-batch; `at-least-once`: tasks send; `none`: tasks send, nobody acknowledges",
+    choices=(EXACTLY_ONCE, AT_LEAST_ONCE, NONE),
+)  # fmt: skip
+_COMMON: Final = (
+    *CLIENT,
+    Option("topic", "string", None, "the target topic; without it every row names its own in a column `topic`"),
+    GUARANTEE,
+    Option("stagingLocation", "string", None, "where tasks leave more than 1 MiB; default: `chaffinch/staging` in the checkpoint"),
+    Option("errors.tolerance", "string", "none", "`none`: a bad row fails the batch; `all`: it becomes a dead letter",
+           choices=("none", "all")),
+    Option("errors.tolerance.max", "string", None, "count (`100`) or share (`5%`) of bad rows above which the batch fails anyway"),
+    Option("errors.dead.letter.queue.topic.name", "string", None, "topic for dead letters, written as the rows are, in their transaction"),
+    Option("errors.dead.letter.path", "string", None, "folder or URI for dead letters as Parquet, one file per batch"),
+    Option("kafka.custom.exception.handler.class", "string", None,
+           "dotted name of a ProducerExceptionHandler, asked about bad rows: those that it swallows are left out, and are no dead letters"),
+    Option("kafka.drop.invalid.large.records", "bool", False, "rows larger than kafka.max.request.size are left out"),
+    Option("kafka.retry.unknown.topic.partition.ms", "int", UNKNOWN_TOPIC_MS_DEFAULT,
+           "how long a task looks for the topic that a row names, before the row is a bad one", minimum=0),
+)  # fmt: skip
+_OF_TRANSACTIONS: Final = (
+    Option("idempotencyToken", "string", None, "batch writes: the same token is written once"),
+    Option("onMissingMarker", "string", "fail", "what to do when a batch that is not the first finds no marker",
+           choices=("fail", "write")),
+    Option("markerTopic", "string", None, "existing topic whose partition 0 carries the marker; default: the `topic` option"),
+    Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic takes", minimum=1),
+    Option("kafka.compression.type", "string", "none", "codec of the batches", choices=("none", "gzip", "snappy", "lz4", "zstd")),
+    Option("kafka.compression.level", "int", None, "the codec's level; default: its own"),
+    Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
+           minimum=1),
+    Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is asked again", minimum=1),
+    Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint"),
+    Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1),
+    Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1")),
+    Option("kafka.enable.idempotence", "bool", True, "a transaction is idempotent"),
+)  # fmt: skip
+
+# The producer's own rows, as far as they are not Python objects, transactions, or told by rows themselves.
+PRODUCER_NAMES: Final = (
+    "metadata.max.idle.ms", "retries", "delivery.timeout.ms", "max.in.flight.requests.per.connection", "max.request.size", "linger.ms",
+    "buffer.memory", "max.block.ms", "compression.type", "compression.gzip.level", "compression.lz4.level",
+    "compression.zstd.level", *(option.name for option in METADATA_OPTIONS),
+)  # fmt: skip
+_OF_PRODUCERS: Final = (
+    Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
+           minimum=1),
+    *(replace(option, name=f"kafka.{option.name}") for option in PRODUCER_OPTIONS if option.name in PRODUCER_NAMES),
+)  # fmt: skip
+_OF_ACKNOWLEDGED: Final = (
+    Option("kafka.acks", "string", "all", "all in-sync replicas have a batch before it counts as written", choices=("all", "-1")),
+    Option("kafka.enable.idempotence", "bool", True, "each batch of a task is written once, however often it is sent"),
+)
+_OF_UNACKNOWLEDGED: Final = (Option("kafka.acks", "string", "0", "nobody is asked whether a batch arrived", choices=("0",)),)
+_PATH_HINT: Final = {"path": "save() and start() take no path here; a topic is named by the option topic, or in a column topic"}
+
+
+def _direct(*own: Option) -> OptionTable:
+    options = (*_COMMON, *_OF_PRODUCERS, *own)
+    known = {option.name for option in options}
+    hints = {
+        option.name: f"it belongs to deliveryGuarantee={EXACTLY_ONCE}, leave it out"
+        for option in _OF_TRANSACTIONS
+        if option.name not in known
+    }
+    idle = (*OF_SPARK, "includeHeaders", "kafka.partitioner.class", *(f"kafka.{name}" for name in sorted(WITHOUT_EFFECT)))
+    return OptionTable(options, without_effect=idle, hints={**_PATH_HINT, **hints})
+
+
+SINK: Final = OptionTable(
+    (*_COMMON, *_OF_TRANSACTIONS),
+    without_effect=(
+        *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "includeHeaders", "kafka.linger.ms", "kafka.buffer.memory", "kafka.retries",
+        "kafka.delivery.timeout.ms", "kafka.max.in.flight.requests.per.connection", "kafka.partitioner.class",
+    ),
+    hints=_PATH_HINT,
+)  # fmt: skip
+"""Of `exactly-once`."""
+TABLES: Final[Mapping[str, OptionTable]] = {
+    EXACTLY_ONCE: SINK,
+    AT_LEAST_ONCE: _direct(*_OF_ACKNOWLEDGED),
+    NONE: _direct(*_OF_UNACKNOWLEDGED),
+}
+DIRECT_ONLY: Final = (*_OF_PRODUCERS, *_OF_ACKNOWLEDGED)
+"""What `at-least-once` and `none` have beside `_COMMON`, for the documentation."""
+
+
+def table_for(options: Mapping[str, str]) -> tuple[str, OptionTable]:
+    """The guarantee that the options ask for, in any case, and its table. ConfigException for what is none."""
+    given = [value for name, value in options.items() if name.lower() == GUARANTEE.name.lower()]
+    if len(given) > 1:
+        raise ConfigException(f"option {GUARANTEE.name} is given twice, as {given[0]!r} and as {given[1]!r}: give it once")
+    guarantee: str = GUARANTEE.parse(given[0]) if given else EXACTLY_ONCE
+    return guarantee, TABLES[guarantee]

@@ -1,0 +1,66 @@
+"""What Spark does around the sink, played by hand: planner, tasks and committer of one streaming query, each with a writer of its own."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+
+from chaffinch.spark import sink
+from chaffinch.spark.direct_task import forget_producer
+from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.target import forget_client
+from chaffinch.spark.task_facts import TaskContextFacts
+
+
+class PlayedQuery:
+    """One query with its checkpoint. `close` ends the connections that this process keeps for it."""
+
+    def __init__(self, monkeypatch, bootstrap_servers, checkpoint: Path, query_id="q", run_id="run", **options):
+        self._monkeypatch = monkeypatch
+        self._used: list[SinkOptions] = []
+        self.checkpoint, self.query_id, self.run_id = checkpoint, query_id, run_id
+        self.options = {
+            "kafka.bootstrap.servers": bootstrap_servers, "topic": "orders", "checkpointlocation": str(checkpoint),
+            "kafka.max.block.ms": "5000", **named(options),
+        }  # fmt: skip
+        self.begin()
+
+    def begin(self):
+        """A checkpoint as Spark begins it, with the offsets of batches 0 to 9."""
+        (self.checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+        (self.checkpoint / "metadata").write_text(f'{{"id":"{self.query_id}"}}')
+        for batch_id in range(10):
+            (self.checkpoint / "offsets" / str(batch_id)).write_text(f"v1\n{self.query_id} {batch_id}")
+
+    def writer(self, **changes):
+        options = SinkOptions.parse({**self.options, **named(changes)}, is_stream=True)
+        self._used.append(options)
+        return sink.stream_writer(options)
+
+    def write(self, *tables, batch_id=0, **changes):
+        """What planner and tasks do: the messages."""
+        messages = []
+        for task, table in enumerate(tables):
+            facts = TaskContextFacts(task=task, query_id=self.query_id, run_id=self.run_id, batch_id=batch_id, master="local[2]")
+            self._monkeypatch.setattr(sink, "task_facts", lambda facts=facts: facts)
+            travelled = pickle.loads(pickle.dumps(self.writer(**changes)))
+            messages.append(pickle.loads(pickle.dumps(travelled.write(iter([pa.record_batch(table)])))))
+        return messages
+
+    def commit(self, messages, batch_id=0, **changes):
+        self.writer(**changes).commit(messages, batch_id)
+
+    def run(self, *tables, batch_id=0, **changes):
+        """A whole micro-batch."""
+        self.commit(self.write(*tables, batch_id=batch_id, **changes), batch_id, **changes)
+
+    def close(self):
+        for options in self._used:
+            forget_producer(options.producer)
+            forget_client(options.client)
+
+
+def named(options):
+    return {name.replace("__", "."): value for name, value in options.items()}

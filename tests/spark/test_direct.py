@@ -1,0 +1,215 @@
+"""`at-least-once` and `none`: tasks send to a real broker, in this process; what Spark does around them is played by hand."""
+
+import json
+import logging
+
+import pyarrow.parquet as pq
+import pytest
+
+from chaffinch.admin.topics import delete_topics
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors.codes import Group
+from chaffinch.spark.direct_task import _producers
+from chaffinch.spark.refusals import Refusal
+from tests.spark.played_query import PlayedQuery
+from tests.spark.test_spark_write import alter, values
+
+ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
+GUARANTEES = pytest.mark.parametrize("guarantee", ["at-least-once", "none"])
+LETTERS = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
+
+
+@pytest.fixture(scope="module")
+def served():
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def kafka(served):
+    for name, partitions in {"orders": 2, "dead": 1}.items():
+        served.create_topic(name, partitions, 1, {})
+    yield served
+    served.faults.clear()
+    with SyncClient([served.bootstrap_servers]) as client:
+        delete_topics(client, ["orders", "dead"])
+
+
+@pytest.fixture
+def query(kafka, tmp_path, monkeypatch):
+    played = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / "checkpoint", deliveryGuarantee="at-least-once")
+    yield played
+    played.close()
+
+
+def state_of(query):
+    return json.loads((query.checkpoint / "chaffinch" / "state.json").read_text())
+
+
+@GUARANTEES
+def test_tasks_send(kafka, query, guarantee):
+    messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]}, deliveryGuarantee=guarantee)
+    if guarantee == "at-least-once":
+        assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1, "4": 1}
+    query.commit(messages, deliveryGuarantee=guarantee)
+    if guarantee == "none":  # Nobody acknowledged them: the connection's next answer says that they were read.
+        query.run(ROWS, batch_id=1)
+        assert set(values(kafka, "orders")) == {"1", "2", "3", "4"}
+    assert state_of(query)["totals"]["rows_written"] == (4 if guarantee == "at-least-once" else 7)
+
+
+def test_rows_go_where_those_of_exactly_once_go(kafka, query):
+    table = {"key": [f"k{number}" for number in range(50)], "value": [b"v"] * 50}
+    query.run(table)
+    direct = {row["key"]: row["partition"] for row in kafka.read("orders").to_pylist()}
+    query.run(table, batch_id=1, deliveryGuarantee="exactly-once")
+    assert {row["key"]: row["partition"] for row in kafka.read("orders").to_pylist()} == direct
+    query.run({"key": ["k1"], "value": [b"told"], "partition": [1 - direct[b"k1"]]}, batch_id=2)
+    told = [row["partition"] for row in kafka.read("orders").to_pylist() if row["value"] == b"told"]
+    assert told == [1 - direct[b"k1"]]
+
+
+def test_headers_and_timestamps_arrive(kafka, query):
+    import pyarrow as pa
+
+    headers = pa.array([[{"key": "h", "value": b"x"}], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+    times = pa.array([1_700_000_000_000_000, 1_700_000_000_001_000], pa.timestamp("us", "UTC"))
+    query.run(
+        pa.table({"value": [b"1", b"2"], "headers": headers, "timestamp": times}).to_batches()[0].to_pydict()
+        | {"headers": headers, "timestamp": times}
+    )
+    rows = sorted(kafka.read("orders").to_pylist(), key=lambda row: row["value"])
+    assert [row["headers"] for row in rows] == [[{"key": "h", "value": b"x"}], []]
+    assert [row["timestamp"].timestamp() for row in rows] == [1_700_000_000.0, 1_700_000_000.001]
+
+
+@GUARANTEES
+def test_bad_rows_found_before_sending_become_dead_letters(kafka, query, tmp_path, guarantee):
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    query.run(ROWS, deliveryGuarantee=guarantee, errors__dead__letter__path=str(tmp_path / "dead"), **LETTERS)
+    query.run({"key": ["z"], "value": [b"9"]}, batch_id=1)
+    assert set(values(kafka, "orders")) == {"1", "3", "9"}
+    letter = kafka.read("dead").to_pylist()[0]
+    assert (letter["value"], {header["key"]: header["value"] for header in letter["headers"]}["chaffinch.error.name"]) == (
+        b"2", b"INVALID_COMPACTION_KEY",
+    )  # fmt: skip
+    row = pq.read_table(tmp_path / "dead").to_pylist()[0]
+    assert (row["value"], row["error_name"], row["task"], row["row"]) == (b"2", "INVALID_COMPACTION_KEY", 0, 1)
+
+
+def test_bad_rows_that_only_the_broker_finds(kafka, query, tmp_path):
+    """The topic changes between the plan and the task."""
+    writer = query.writer(errors__dead__letter__path=str(tmp_path / "dead"), **LETTERS)
+    query._monkeypatch.setattr(query, "writer", lambda **_: writer)
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    query.run(ROWS)
+    assert values(kafka, "orders") == {"1": 1, "3": 1}
+    assert values(kafka, "dead") == {"2": 1}
+    row = pq.read_table(tmp_path / "dead").to_pylist()[0]
+    assert (row["value"], row["error_name"], row["row"]) == (b"2", "INVALID_COMPACTION_KEY", 1)
+    assert state_of(query)["batch"]["counts"]["rejected"] == {"INVALID_COMPACTION_KEY": 1}
+
+
+def test_without_tolerance_the_error_says_what_stays(kafka, query):
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]})
+    with pytest.raises(Refusal, match=r"1 of 4 rows are rejected .* rows that are written already stay, and a restart writes them again"):
+        query.commit(messages)
+    # The first task sent nothing, for it met the bad row before.
+    assert values(kafka, "orders") == {"4": 1}
+    assert not (query.checkpoint / "chaffinch").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "group"),
+    [("TOPIC_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION), ("UNSUPPORTED_FOR_MESSAGE_FORMAT", Group.INVALID_CONFIGURATION)],
+)
+def test_an_error_of_no_row_fails_the_batch_and_ends_the_producer(kafka, query, error, group):
+    kafka.faults.add(api="Produce", error=error, count=1)
+    messages = query.write(ROWS)
+    assert not _producers
+    with pytest.raises(Refusal, match=rf"{error}: task 0: .*rows that are written already stay") as caught:
+        query.commit(messages)
+    assert caught.value.group is group
+    query.run(ROWS)
+    assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
+
+
+@pytest.mark.parametrize("action", ["drop_before", "drop_after"])
+def test_a_connection_cut_costs_no_row_and_doubles_none(kafka, query, action):
+    kafka.faults.add(api="Produce", action=action, count=1)
+    query.run(ROWS)
+    assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
+
+
+def test_a_dead_letter_topic_that_refuses_its_letters(kafka, query):
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    writer = query.writer(**LETTERS)
+    query._monkeypatch.setattr(query, "writer", lambda **_: writer)
+    alter(kafka, "dead", "max.message.bytes", "100")
+    with pytest.raises(Refusal, match="the dead letter topic itself refuses 1 of 1 dead letters"):
+        query.run(ROWS)
+
+
+def test_one_producer_serves_all_tasks_of_a_process(query):
+    query.run(ROWS, ROWS)
+    query.run(ROWS, batch_id=1)
+    assert len(_producers) == 1
+    query.run(ROWS, batch_id=2, kafka__linger__ms="1")
+    assert len(_producers) == 2
+
+
+def test_options_of_the_producer_have_their_effect(query):
+    query.run(ROWS, kafka__linger__ms="3", kafka__buffer__memory="5000000", kafka__compression__type="zstd")
+    (producer,) = _producers.values()
+    told = {name: producer.settings[name] for name in ("linger.ms", "buffer.memory", "compression.type", "acks", "batch.size", "client.id")}
+    assert told == {
+        "linger.ms": 3, "buffer.memory": 5_000_000, "compression.type": "zstd", "acks": "all", "batch.size": 1_000_000,
+        "client.id": "chaffinch-spark",
+    }  # fmt: skip
+
+
+def test_rows_above_the_largest_request_are_bad(kafka, query):
+    query.run({"key": ["a", "b"], "value": [b"x" * 5000, b"y"]}, kafka__max__request__size="4000", **LETTERS)
+    assert values(kafka, "orders") == {"y": 1}
+    letter = kafka.read("dead").to_pylist()[0]  # It has to fit into a request, too.
+    headers = {header["key"]: header["value"] for header in letter["headers"]}
+    assert (letter["key"], letter["value"], headers["chaffinch.error.value.bytes"]) == (b"a", None, b"5000")
+    assert headers["chaffinch.error.message"].endswith(b"bytes, kafka.max.request.size allows 4000")
+
+
+class TestAnotherGuarantee:
+    """One checkpoint, first under one guarantee, then under another."""
+
+    def test_batches_sent_by_tasks_are_known_when_transactions_come_back(self, kafka, query):
+        query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
+        query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
+        query.run({"key": ["a"], "value": [b"1"]}, batch_id=1, deliveryGuarantee="exactly-once")
+        query.run({"key": ["a"], "value": [b"2"]}, batch_id=2, deliveryGuarantee="exactly-once")
+        assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
+        assert state_of(query)["transactional.id"] == "chaffinch-q"
+        assert state_of(query)["totals"]["rows_written"] == 3
+
+    def test_an_older_checkpoint_is_refused_then(self, query):
+        query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
+        query.run({"key": ["a"], "value": [b"5"]}, batch_id=5)
+        with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 3 is older than batch 5"):
+            query.run({"key": ["a"], "value": [b"3"]}, batch_id=3, deliveryGuarantee="exactly-once")
+
+    def test_without_the_note_it_is_refused_with_words(self, query):
+        query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
+        (query.checkpoint / "chaffinch" / "state.json").unlink()
+        with pytest.raises(Refusal, match="MARKER_MISSING"):
+            query.run({"key": ["a"], "value": [b"2"]}, batch_id=2, deliveryGuarantee="exactly-once")
+
+
+@GUARANTEES
+def test_the_line_of_a_batch(query, caplog, guarantee):
+    query.query_id = f"q-{guarantee}"
+    with caplog.at_level(logging.INFO, "chaffinch.spark"):
+        for batch_id in range(2):
+            query.run(ROWS, batch_id=batch_id, deliveryGuarantee=guarantee)
+    told = [record.message for record in caplog.records if record.levelname == "WARNING" and "deliveryGuarantee" in record.message]
+    assert len(told) == (guarantee == "none")
+    assert caplog.messages[-1].startswith(f"query q-{guarantee}, batch 1: 3 rows written, 0 rejected, ")

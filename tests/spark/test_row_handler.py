@@ -1,0 +1,212 @@
+"""KIP-1038 over rows: what a user's handler, and the options that stand for one, do in tasks and in the commit."""
+
+import itertools
+import logging
+
+import numpy as np
+import pytest
+
+from chaffinch import NonRetriableResponse, ProducerExceptionHandler
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.errors import ConfigException, codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.exception_handler import RetriableResponse
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark.commit_messages import Rejection
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.row_handler import RowHandler, handler_for
+from chaffinch.spark.sink_options import HandlerOptions
+from tests.spark.played_query import PlayedQuery
+from tests.spark.test_spark_write import alter, values
+
+HERE = "tests.spark.test_row_handler"
+GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+_numbers = itertools.count()
+asked = []
+
+
+class SwallowOdd(ProducerExceptionHandler):
+    """Leaves out what has an odd value, and what is too large; waits for no topic."""
+
+    def configure(self, settings):
+        self.client_id = settings.get("client.id")
+
+    def handle_record_too_large(self, record, exception):
+        asked.append((record.key, exception.name))
+        return NonRetriableResponse.SWALLOW
+
+    def handle_unknown_topic_or_partition(self, record, exception):
+        asked.append((record.topic, exception.name))
+        return RetriableResponse.SWALLOW if record.topic == "gone" else RetriableResponse.FAIL
+
+    def handle_rejected_record(self, record, exception):
+        asked.append((record.value, exception.name))
+        return NonRetriableResponse.SWALLOW if int(record.value) % 2 else NonRetriableResponse.FAIL
+
+
+class Raises(SwallowOdd):
+    def handle_rejected_record(self, record, exception):
+        raise RuntimeError("broken")
+
+
+class Nonsense(SwallowOdd):
+    def handle_rejected_record(self, record, exception):
+        return "SWALLOW"
+
+
+class CannotBeMade(ProducerExceptionHandler):
+    def __init__(self):
+        raise RuntimeError("no")
+
+
+@pytest.fixture(autouse=True)
+def nothing_asked():
+    asked.clear()
+
+
+def blamed(code=codes.INVALID_COMPACTION_KEY, count=3):
+    """`count` records with values 0, 1, ..., each rejected."""
+    columns = RecordColumns.from_lists([None] * count, [b"%d" % number for number in range(count)], np.zeros(count, np.int64))
+    where = TopicPartition("orders", 0)
+    return columns, [Rejection(row=10 + index, topic_partition=where, code=code, message="why") for index in range(count)]
+
+
+def options(class_name=None, *, drops_large=False):
+    return HandlerOptions(class_name=class_name, drops_large=drops_large, settings=(("client.id", "me"),))
+
+
+class TestWhatIsAsked:
+    def test_without_one_nothing_is_left_out(self):
+        assert handler_for(None) is None
+        handler = RowHandler(ProducerExceptionHandler())
+        assert (handler.too_large(*blamed()), handler.rejected(*blamed())) == (frozenset(), frozenset())
+        columns, rejections = blamed()
+        assert handler.unknown_topic(columns, rejections[0]) is RetriableResponse.RETRY
+
+    def test_the_option_leaves_out_large_records_and_no_others(self):
+        handler = handler_for(options(drops_large=True))
+        assert (handler.too_large(*blamed()), handler.rejected(*blamed())) == ({0, 1, 2}, frozenset())
+
+    def test_a_handler_decides_row_by_row(self):
+        handler = handler_for(options(f"{HERE}.SwallowOdd"))
+        assert handler.rejected(*blamed()) == {1}
+        assert asked == [(b"0", "INVALID_COMPACTION_KEY"), (b"1", "INVALID_COMPACTION_KEY"), (b"2", "INVALID_COMPACTION_KEY")]
+        assert handler._handler.client_id == "me"
+
+    def test_it_is_one_object_for_a_process(self):
+        assert handler_for(options(f"{HERE}.SwallowOdd")) is handler_for(options(f"{HERE}.SwallowOdd"))
+
+    @pytest.mark.parametrize("name", ["Raises", "Nonsense"])
+    def test_one_that_raises_or_answers_nonsense_has_said_fail(self, name):
+        assert handler_for(options(f"{HERE}.{name}")).rejected(*blamed()) == frozenset()
+
+    def test_errors_that_are_no_rejection_are_not_asked_about(self):
+        assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(*blamed(codes.UNKNOWN_TOPIC_OR_PARTITION)) == frozenset()
+        assert asked == []
+
+
+@pytest.fixture(scope="module")
+def served():
+    with EmbeddedBroker(topics={"dead": {"partitions": 1}}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def query(served, tmp_path, monkeypatch):
+    topic = f"orders-{next(_numbers)}"
+    served.create_topic(topic, 1, 1, {})
+    played = PlayedQuery(monkeypatch, served.bootstrap_servers, tmp_path / "checkpoint", topic=topic)
+    played.broker, played.topic = served, topic
+    yield played
+    played.close()
+
+
+ROWS = {"key": ["a", None, None, "d"], "value": [b"0", b"1", b"2", b"3"]}
+TOLERANT = {"errors__tolerance": "all", "errors__dead__letter__queue__topic__name": "dead"}
+OURS = {"kafka__custom__exception__handler__class": f"{HERE}.SwallowOdd"}
+
+
+@GUARANTEES
+def test_rows_that_the_task_finds(query, caplog, guarantee):
+    alter(query.broker, query.topic, "cleanup.policy", "compact")
+    with caplog.at_level(logging.INFO, "chaffinch.spark"):
+        query.run(ROWS, deliveryGuarantee=guarantee, **TOLERANT, **OURS)
+    assert values(query.broker, query.topic) == {"0": 1, "3": 1}
+    line = "2 rows written, 1 rejected (1 INVALID_COMPACTION_KEY), 1 dropped (1 INVALID_COMPACTION_KEY), "
+    assert line in caplog.messages[-1]
+
+
+@GUARANTEES
+def test_rows_that_only_the_broker_finds(query, caplog, guarantee):
+    changes = {"deliveryGuarantee": guarantee, **TOLERANT, **OURS}
+    before = query.writer(**changes)
+    query._monkeypatch.setattr(query, "writer", lambda **_: before)
+    if guarantee == "exactly-once":
+        messages = query.write(ROWS, **changes)
+        alter(query.broker, query.topic, "cleanup.policy", "compact")
+    else:
+        alter(query.broker, query.topic, "cleanup.policy", "compact")
+        messages = query.write(ROWS, **changes)
+    with caplog.at_level(logging.INFO, "chaffinch.spark"):
+        query.commit(messages, **changes)
+    assert values(query.broker, query.topic) == {"0": 1, "3": 1}
+    assert sorted(asked) == [(b"1", "INVALID_COMPACTION_KEY"), (b"2", "INVALID_COMPACTION_KEY")]
+    assert "1 rejected (1 INVALID_COMPACTION_KEY), 1 dropped (1 INVALID_COMPACTION_KEY), " in caplog.messages[-1]
+
+
+@GUARANTEES
+def test_swallowed_rows_need_no_tolerance(query, guarantee):
+    alter(query.broker, query.topic, "cleanup.policy", "compact")
+    query.run({"key": ["a", None], "value": [b"0", b"1"]}, deliveryGuarantee=guarantee, **OURS)
+    assert values(query.broker, query.topic) == {"0": 1}
+    with pytest.raises(Refusal, match="1 of 2 rows are rejected"):
+        query.run({"key": ["a", None], "value": [b"0", b"2"]}, batch_id=1, deliveryGuarantee=guarantee, **OURS)
+
+
+@GUARANTEES
+@pytest.mark.parametrize("how", [OURS, {"kafka__drop__invalid__large__records": "true"}], ids=["handler", "option"])
+def test_rows_above_the_largest_request(query, guarantee, how):
+    rows = {"key": ["a", "b"], "value": [b"x" * 2000, b"0"]}
+    query.run(rows, deliveryGuarantee=guarantee, kafka__max__request__size="1000", **how)
+    assert values(query.broker, query.topic) == {"0": 1}
+    with pytest.raises(Refusal, match=r"MESSAGE_TOO_LARGE: \d+ bytes, kafka.max.request.size allows 1000"):
+        query.run(rows, batch_id=1, deliveryGuarantee=guarantee, kafka__max__request__size="1000")
+
+
+@GUARANTEES
+def test_topics_that_nobody_knows(query, guarantee):
+    """Asked once per topic, with its first row; the handler's FAIL waits for no topic, so the long wait is not begun."""
+    del query.options["topic"]
+    marker = {"markerTopic": query.topic} if guarantee == "exactly-once" else {}
+    rows = {"value": [b"0", b"1", b"2", b"3"], "topic": [query.topic, "gone", "gone", "missing"]}
+    changes = {"kafka__retry__unknown__topic__partition__ms": "600000", "deliveryGuarantee": guarantee, **marker, **OURS}
+    query.run(rows, **TOLERANT, **changes)
+    assert sorted(asked) == [("gone", "UNKNOWN_TOPIC_OR_PARTITION"), ("missing", "UNKNOWN_TOPIC_OR_PARTITION")]
+    assert values(query.broker, query.topic) == {"0": 1}
+
+
+def test_a_topic_that_comes_while_it_is_waited_for(query):
+    del query.options["topic"]
+    new = f"{query.topic}-new"
+    query.broker.faults.add(api="Metadata", error="UNKNOWN_TOPIC_OR_PARTITION", topic=new, count=2)
+    query.broker.create_topic(new, 1, 1, {})
+    rows = {"value": [b"0"], "topic": [new]}
+    with pytest.raises(Refusal, match="UNKNOWN_TOPIC_OR_PARTITION"):
+        query.run(rows, markerTopic=query.topic, kafka__retry__unknown__topic__partition__ms="0")
+    query.broker.faults.clear()
+    query.broker.faults.add(api="Metadata", error="UNKNOWN_TOPIC_OR_PARTITION", topic=new, count=2)
+    query.run(rows, markerTopic=query.topic, kafka__retry__unknown__topic__partition__ms="60000")
+    assert values(query.broker, new) == {"0": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("no.such.module.Handler", "custom.exception.handler.class"),
+        (f"{HERE}.HERE", "must be a ProducerExceptionHandler"),
+        (f"{HERE}.CannotBeMade", "raised RuntimeError"),
+    ],
+)
+def test_what_is_no_handler_is_refused_before_any_task(name, text):
+    with pytest.raises(ConfigException, match=text):
+        handler_for(options(name))
