@@ -297,7 +297,7 @@ class Network:
             count = transport.receive(transport.opened, buffer)
             if count is None:
                 return
-            self._events += transport.connection.received(count, self._clock.now_ms())
+            self._events += transport.connection.received(count, transport.active_ms)
             if transport.connection.is_useless or (count < len(buffer) and transport.tls is None):
                 return
 
