@@ -13,6 +13,8 @@ import pytest
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors.codes import Group
 from chaffinch.spark import sink
+from chaffinch.spark.commit_shell import CommitShell
+from chaffinch.spark.operations import Step
 from chaffinch.spark.options import ClientOptions, parse
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink_options import SinkOptions
@@ -167,6 +169,24 @@ class TestStaging:
         assert len(self.files(query)) == 1
         query.commit(query.write(self.LARGE, batch_id=1), batch_id=1)
         assert self.files(query) == []
+
+    def test_letters_of_what_only_the_broker_refuses_are_staged_too(self, kafka, query, monkeypatch):
+        messages = query.write({"key": [None] * 200 + ["k"], "value": [b"x" * 10_000] * 201})
+        alter(kafka, "orders", "cleanup.policy", "compact")
+        inline = []
+        send = CommitShell._send
+
+        def watched(shell, operation):
+            if operation.step is Step.PUSH_DEAD_LETTERS:
+                inline.append(operation.batch.bytes.data is not None)
+            send(shell, operation)
+
+        monkeypatch.setattr(CommitShell, "_send", watched)
+        query.commit(messages)
+        assert (kafka.read("orders").num_rows, kafka.read("dead").num_rows) == (1, 200)
+        assert set(inline) == {True, False}
+        assert pq.read_table(query.folder / "dead").num_rows == 200
+        assert not (query.folder / "checkpoint" / "chaffinch" / "staging" / "q").exists()
 
     def test_an_abort_removes_the_files_and_never_raises(self, query):
         messages = query.write(self.LARGE)

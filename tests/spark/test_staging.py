@@ -8,7 +8,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.parquet_file import write_parquet
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.staging import StagedReader, StagedWriter
+from chaffinch.spark.staging import LetterStore, StagedReader, StagedWriter
 
 
 def staged(folder, parts, inline_bytes_max=100):
@@ -94,3 +94,36 @@ def test_a_parquet_file_that_cannot_be_finished_leaves_nothing(tmp_path):
     with pytest.raises(Refusal, match="gone"):
         write_parquet(folder, "x.parquet", streams())
     assert list((tmp_path / "dead").iterdir()) == []
+
+
+class TestLetters:
+    """What the committing process sets aside itself."""
+
+    def test_beyond_a_limit_they_lie_in_files_of_about_that_size(self, tmp_path):
+        letters = LetterStore(Folder(str(tmp_path), "stagingLocation"), inline_bytes_max=100)
+        data = [bytes([number]) * 30 for number in range(20)]
+        kept = [letters.keep(part) for part in data]
+        assert [part.data is not None for part in kept] == [True] * 3 + [False] * 17
+        letters.flush()
+        assert sorted(path.stat().st_size for path in tmp_path.iterdir()) == [30, 120, 120, 120, 120]
+        reader = StagedReader(Folder(str(tmp_path), "stagingLocation"))
+        assert [bytes(reader.read(part)) for part in kept] == data
+        later = letters.keep(b"later")
+        letters.flush()
+        assert bytes(reader.read(later)) == b"later"
+        reader.close()
+        letters.discard()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_where_no_folder_is_known_they_stay_in_memory(self):
+        letters = LetterStore(None, inline_bytes_max=10)
+        assert [letters.keep(b"x" * 9).data for _ in range(3)] == [b"x" * 9] * 3
+        letters.flush()
+        letters.discard()
+
+    def test_a_folder_that_cannot_be_written_is_said(self, tmp_path):
+        (tmp_path / "file").write_text("in the way")
+        letters = LetterStore(Folder(str(tmp_path / "file"), "stagingLocation"), inline_bytes_max=10)
+        with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=.*file cannot be written"):
+            letters.keep(b"x" * 11)
+        letters.discard()

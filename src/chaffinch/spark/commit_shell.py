@@ -38,6 +38,7 @@ from chaffinch.spark.operations import (
     Reply,
     SendBatch,
     SetAside,
+    Step,
     Wait,
     WriteDeadLetters,
     WriteState,
@@ -47,7 +48,7 @@ from chaffinch.spark.pause import pause, pause_is_due
 from chaffinch.spark.refusals import Refusal, refusal_of
 from chaffinch.spark.row_handler import RowHandler
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.staging import StagedReader
+from chaffinch.spark.staging import LetterStore, StagedReader
 from chaffinch.spark.target import find_topic, wall_ms
 from chaffinch.spark.task import broker_found, reason_of
 
@@ -82,6 +83,7 @@ class CommitShell:
         self._plan = plan
         self._client = client
         self._reader = StagedReader(plan.staging)
+        self._letters = LetterStore(plan.staging)
         self._under_way: dict[int, Exchange] = {}
         self._settled: list[BatchAnswer] = []
         self._batches: dict[int, tuple[StagedBatch, tuple[int, ...] | None]] = {}
@@ -105,6 +107,12 @@ class CommitShell:
             return result
         finally:
             self._reader.close()
+            self._letters.discard()
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether it has left a folder behind, of what only the broker could refuse."""
+        return bool(self._letters.files)
 
     def _perform(self, operation: Operation) -> Any:
         match operation:
@@ -141,6 +149,8 @@ class CommitShell:
 
     def _send(self, operation: SendBatch) -> None:
         topic_partition = operation.batch.topic_partition
+        if operation.step is Step.PUSH_DEAD_LETTERS:
+            self._letters.flush()
         data = self._reader.read(operation.batch.bytes)
         if operation.kept is not None:
             kept = set(operation.kept)
@@ -233,9 +243,9 @@ class CommitShell:
         rows = [rows_stream(columns, rejections, plan.origin)] if plan.dead_letter_folder is not None else []
         return DeadLetters(
             batches=tuple(
-                StagedBatch(topic_partition=where, record_count=count, bytes=_inline(bytes(data))) for where, count, data in found
+                StagedBatch(topic_partition=where, record_count=count, bytes=self._letters.keep(data)) for where, count, data in found
             ),
-            rows=tuple(_inline(data) for data in rows),
+            rows=tuple(self._letters.keep(data) for data in rows),
         )
 
     def _ask_handler(self, operation: AskHandler) -> frozenset[int]:
@@ -255,6 +265,7 @@ class CommitShell:
         if (place := (folder.location, self._plan.origin.query)) not in _swept:
             _swept.add(place)
             folder.sweep(parquet_pattern(self._plan.origin))
+        self._letters.flush()
         if rows:
             write_parquet(folder, name, (self._reader.read(part) for part in rows))
         else:
@@ -270,10 +281,6 @@ class CommitShell:
             return CheckpointState.from_text(data.decode())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error) from None
-
-
-def _inline(data: bytes) -> StagedBytes:
-    return StagedBytes(data=data, byte_count=len(data))
 
 
 def _lost(error: ApiException, *, was_sent: bool) -> Lost:

@@ -58,7 +58,8 @@ class Committer:
         try:
             client = client_for(self._options.client)
             commit = commit_batch(plan) if self._options.is_exactly_once else note_batch(plan)
-            result = CommitShell(self._shell_plan(plan, facts), client).run(commit)
+            shell = CommitShell(self._shell_plan(plan, facts), client)
+            result = shell.run(commit)
         except BaseException:
             forget_client(self._options.client)
             raise
@@ -70,7 +71,7 @@ class Committer:
             text = "nobody acknowledges rows; a record batch of which the broker refuses one is lost as a whole, unseen"
             _log.warning("query %s: deliveryGuarantee=%s: %s", query, NONE, text)
         _log.info("query %s, %s", self._query(facts), result.counts.line(batch_id, result.outcome))
-        self.clean_up(outcomes, batch_id)
+        self.clean_up(outcomes, batch_id, facts if shell.has_staged else None)
         return result
 
     def plan(self, outcomes: tuple[TaskOutcome, ...], facts: TaskContextFacts, batch_id: int) -> CommitPlan:
@@ -134,13 +135,18 @@ class Committer:
             before = _push_bytes_per_s.get(servers, PUSH_BYTES_PER_S_ASSUMED)
             _push_bytes_per_s[servers] = (before + measured) / 2
 
-    def clean_up(self, outcomes: Iterable[TaskOutcome | None], batch_id: int) -> None:
-        """Removes what this batch, and older ones whose committer died, have staged in files. Never raises: it is only space."""
-        found = [outcome for outcome in outcomes if outcome is not None and outcome.files()]
+    def clean_up(self, outcomes: Iterable[TaskOutcome | None], batch_id: int, facts: TaskContextFacts | None = None) -> None:
+        """Removes what this batch, and older ones whose committer died, have staged in files. Never raises: it is only space.
+
+        `facts`: of the committing process, if it has staged something itself.
+        """
+        found = [outcome.context for outcome in outcomes if outcome is not None and outcome.files()]
+        if facts is not None:
+            found.append(facts)
         if not found:
             return
         with suppress(Refusal, OSError, ValueError):
-            folder = self._staging(found[0].context)
+            folder = self._staging(found[0])
             assert folder is not None, "files were staged somewhere"
             folder.remove_all()
             query_folder = folder.parent()

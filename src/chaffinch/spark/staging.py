@@ -93,6 +93,57 @@ class StagedWriter:
             raise self._folder.refusal("cannot be written", error) from None
 
 
+class LetterStore:
+    """Dead letters that the committing process makes itself, until they are pushed: in memory up to `inline_bytes_max`, then in files
+    of about that size. They live as long as one commit: `discard` them at its end.
+    """
+
+    def __init__(self, folder: Folder | None, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
+        """`folder`: the batch's; None where none is known, then everything stays in memory."""
+        self.files: list[str] = []
+        self._folder = folder
+        self._inline_bytes_max = inline_bytes_max
+        self._inline_bytes = 0
+        self._open: bytearray | None = None
+        """What the last of the files will hold."""
+
+    def keep(self, data: bytes | bytearray) -> StagedBytes:
+        """Takes the bytes. Raises Refusal where they need a file and none can be written."""
+        if self._folder is None or self._inline_bytes + len(data) <= self._inline_bytes_max:
+            self._inline_bytes += len(data)
+            return StagedBytes(data=bytes(data), byte_count=len(data))
+        if self._open is None:
+            self._open = bytearray()
+            self.files.append(f"broker-{secrets.token_hex(8)}")
+        staged = StagedBytes(file=self.files[-1], position=len(self._open), byte_count=len(data))
+        self._open += data
+        if len(self._open) >= self._inline_bytes_max:
+            self.flush()
+        return staged
+
+    def flush(self) -> None:
+        """From here on everything kept can be read."""
+        if self._open is None:
+            return
+        assert self._folder is not None
+        data, self._open = self._open, None
+        filesystem, path = self._folder.opened()
+        try:
+            filesystem.create_dir(path, recursive=True)
+            with filesystem.open_output_stream(self._folder.path(self.files[-1])) as out:
+                out.write(data)
+        except OSError as error:
+            raise self._folder.refusal("cannot be written", error) from None
+
+    def discard(self) -> None:
+        """Removes the files. Never raises: it is only space."""
+        self._open = None
+        for name in self.files:
+            assert self._folder is not None
+            with suppress(Refusal):
+                self._folder.remove(name)
+
+
 class StagedReader:
     """Reads what tasks staged; keeps the files open until `close`."""
 
