@@ -187,7 +187,7 @@ def steps() -> str:
 def command_line() -> str:
     """The options of each command that talks to a cluster, as its signature has them; those that all have are said once in the page."""
     parts = []
-    for name in ("topics", "produce", "consume", "groups", "transactions"):
+    for name in ("topics", "produce", "consume", "groups", "transactions", "replay"):
         module, _, attribute = COMMANDS[name].target.partition(":")
         target = getattr(import_module(module), attribute)
         if not isinstance(target, typer.Typer):
@@ -249,6 +249,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "sink options without effect": lambda: without_effect(sink_tables.SINK),
     "source options": lambda: options_table(source_options.SOURCE.options),
     "source options without effect": lambda: without_effect(source_options.SOURCE),
+    "stream source options": lambda: options_table(
+        option for option in source_options.STREAM_SOURCE.options if option not in source_options.SOURCE.options
+    ),
     "commit steps": steps,
     "admin options": lambda: options_table(admin_options.READING_TABLE.options),
     "command line": command_line,

@@ -16,7 +16,7 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.runtime.clock import ManualClock
 from chaffinch.spark.fetching import FETCH_BYTES_MIN, bytes_wanted, read_range
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.source import TopicRange
+from chaffinch.spark.fetching import TopicRange
 from chaffinch.spark.source_options import SourceOptions
 from chaffinch.spark.target import client_for, forget_client
 from tests.spark.source_topics import drop_first, fill

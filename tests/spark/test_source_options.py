@@ -1,36 +1,126 @@
 """Options of the source: what is understood, what is refused and with which words."""
 
+import logging
+
 import pytest
 
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.spark.source_options import SourceOptions
-from chaffinch.spark.topic_offsets import parse_assignment, parse_offsets
+from chaffinch.spark.source_options import SOURCE, STREAM_SOURCE, SourceOptions, includes_headers
+from chaffinch.spark.topic_offsets import from_checkpoint, parse_assignment, parse_offsets, parse_times, to_checkpoint
+
+A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
+EITHER = (OFFSET_LATEST, OFFSET_EARLIEST)
+
+
+def parsed(*, is_stream=False, **given):
+    return SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "a", **given}, is_stream=is_stream)
 
 
 class TestOffsets:
     def test_words_and_json(self):
-        assert parse_offsets("o", "Earliest", sentinel=OFFSET_EARLIEST).of(TopicPartition("a", 3), "o") == OFFSET_EARLIEST
-        choice = parse_offsets("o", '{"a":{"0":5,"1":-1}}', sentinel=OFFSET_LATEST)
-        assert [choice.of(TopicPartition("a", number), "o") for number in range(2)] == [5, -1]
-        with pytest.raises(ConfigException, match="says nothing about a-2"):
-            choice.of(TopicPartition("a", 2), "o")
+        assert parse_offsets("o", " Earliest", words=[OFFSET_EARLIEST]).of([A2]) == {A2: OFFSET_EARLIEST}
+        choice = parse_offsets("o", '{"a":{"0":5,"1":-1}}', words=[OFFSET_LATEST])
+        assert choice.of([A1, A0]) == {A0: 5, A1: -1}
+        with pytest.raises(ConfigException, match="o says nothing about a-2: it must name every partition that is read; it names a-0, a-1"):
+            choice.of([A0, A1, A2])
+        with pytest.raises(ConfigException, match="o names a-1, not among the partitions that are read: a-0"):
+            choice.of([A0])
 
     @pytest.mark.parametrize(
-        "text", ["latest", "", "{}", "[]", '{"a":5}', '{"a":{"x":5}}', '{"a":{"0":-1}}', '{"a":{"0":-3}}', '{"a":{"0":"5"}}']
+        "text",
+        ["latest", "", "{}", "[]", '{"a":5}', '{"a":{"x":5}}', '{"a":{"0":-1}}', '{"a":{"0":-3}}', '{"a":{"0":"5"}}', '{"a":{"0":true}}'],
     )
     def test_what_cannot_be_a_beginning(self, text):
         with pytest.raises(ConfigException, match="startingOffsets"):
-            parse_offsets("startingOffsets", text, sentinel=OFFSET_EARLIEST)
+            parse_offsets("startingOffsets", text, words=[OFFSET_EARLIEST])
+
+    def test_a_stream_may_begin_with_either(self):
+        choice = parse_offsets("o", '{"a":{"0":-2,"1":-1}}', words=EITHER)
+        assert choice.of([A0, A1]) == {A0: OFFSET_EARLIEST, A1: OFFSET_LATEST}
+        assert parse_offsets("o", "latest", words=EITHER).everywhere == OFFSET_LATEST
+
+    @pytest.mark.parametrize("text", ["1700000000000", "{}", '{"a":{"0":-1}}', '{"a":{"0":1.5}}', '{"a":[0]}'])
+    def test_what_cannot_be_times(self, text):
+        with pytest.raises(ConfigException, match="startingOffsetsByTimestamp"):
+            parse_times("startingOffsetsByTimestamp", text)
 
     def test_assignments(self):
         assert parse_assignment("assign", '{"b":[1,0],"a":[2]}') == (("a", 2), ("b", 0), ("b", 1))
-        for text in ("", "{}", '{"a":0}', '{"a":[-1]}', '{"a":["0"]}'):
+        for text in ("", "{}", '{"a":0}', '{"a":[-1]}', '{"a":["0"]}', '{"a":[true]}'):
             with pytest.raises(ConfigException, match="assign"):
                 parse_assignment("assign", text)
 
-    def test_a_source_reads_one_thing(self):
-        options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "a, b"})
-        assert options.topics == ("a", "b")
-        with pytest.raises(ConfigException, match="neither is given"):
-            SourceOptions.parse({"kafka.bootstrap.servers": "a:1"})
+    def test_what_a_checkpoint_keeps_is_always_in_the_same_order(self):
+        kept = to_checkpoint({TopicPartition("b", 0): 1, TopicPartition("a", 10): 2, TopicPartition("a", 9): 3})
+        assert str(kept) == "{'a': {'9': 3, '10': 2}, 'b': {'0': 1}}"
+        assert from_checkpoint(kept) == {("b", 0): 1, ("a", 10): 2, ("a", 9): 3}
+
+
+class TestPrecedence:
+    """As in Spark's Kafka source: a time for all, times by partition, offsets; a batch from the earliest, a stream from the latest."""
+
+    def test_defaults(self):
+        assert (parsed().starting.everywhere, parsed().ending.everywhere) == (OFFSET_EARLIEST, OFFSET_LATEST)
+        assert parsed(is_stream=True).starting.everywhere == OFFSET_LATEST
+
+    @pytest.mark.parametrize("side", ["starting", "ending"])
+    def test_the_first_given_counts(self, side):
+        offsets, times, time = f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp"
+        given = {offsets: '{"a":{"0":5}}', times: '{"a":{"0":6}}', time: "7"}
+        for option, expected in ((time, {A0: 7}), (times, {A0: 6}), (offsets, {A0: 5})):
+            choice = getattr(parsed(**given), side)
+            assert (choice.option, choice.of([A0]), choice.is_time) == (option, expected, option != offsets)
+            del given[option]
+
+
+@pytest.mark.parametrize(
+    ("given", "is_stream", "text"),
+    [
+        ({"subscribe": ""}, False, "said by one of subscribe, subscribePattern and assign, none is given"),
+        ({"assign": '{"a":[0]}'}, False, "subscribe and assign are given"),
+        ({"subscribePattern": "a.*"}, True, "subscribe and subscribePattern are given"),
+        ({"subscribe": None, "subscribePattern": "a("}, True, r"subscribePattern cannot be 'a\(': it is no regular expression"),
+        ({"startingTimestamp": "now"}, False, "startingTimestamp cannot be 'now': it must be a whole number"),
+        ({"startingTimestamp": "-1"}, False, "startingTimestamp cannot be '-1': it must be at least 0"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, False, "one of error, latest"),
+        ({"minPartitions": "0"}, False, "minPartitions cannot be '0': it must be at least 1"),
+        ({"maxRecordsPerPartition": "0"}, True, "maxRecordsPerPartition cannot be '0'"),
+        ({"maxOffsetsPerTrigger": "0"}, True, "maxOffsetsPerTrigger cannot be '0'"),
+        ({"maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, True, "minOffsetsPerTrigger=6 is more than maxOffsetsPerTrigger=5"),
+        ({"maxTriggerDelay": "soon"}, True, "maxTriggerDelay cannot be 'soon': it must be a number and one of ms, s, m"),
+        ({"endingOffsets": "latest"}, True, "a stream has no end"),
+        ({"endingtimestamp": "5"}, True, "a stream has no end"),
+        ({"kafka.auto.offset.reset": "earliest"}, True, "say where to start with startingOffsets"),
+        ({"kafka.enable.auto.commit": "true"}, False, "Spark's checkpoint keeps the offsets"),
+        ({"startingOffsets": "latest"}, False, "startingOffsets cannot be 'latest'; allowed: earliest, or JSON"),
+    ],
+)
+def test_what_is_refused(given, is_stream, text):
+    if given.get("endingtimestamp") or given.get("endingOffsets"):
+        given = {name.lower(): value for name, value in given.items()}
+    with pytest.raises(ConfigException, match=text):
+        parsed(is_stream=is_stream, **given)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("15m", 900_000), ("10 s", 10_000), ("250ms", 250), ("250", 250), ("2H", 7_200_000)])
+def test_delays(text, expected):
+    assert parsed(is_stream=True, maxTriggerDelay=text).trigger_delay_max_ms == expected
+
+
+def test_spellings_as_spark_takes_them():
+    assert parsed(startingOffsetsByTimestampStrategy="LATEST").starts_with_latest
+    assert includes_headers({"includeheaders": "TRUE"})
+    assert not includes_headers({})
+
+
+def test_what_a_batch_has_no_use_for_is_said_in_the_log(caplog):
+    with caplog.at_level(logging.WARNING):
+        parsed(maxOffsetsPerTrigger="5")
+    assert "options without effect here: maxOffsetsPerTrigger" in caplog.text
+
+
+def test_batches_and_streams_share_most_options():
+    batch, stream = ({option.name for option in table.options} for table in (SOURCE, STREAM_SOURCE))
+    assert batch - stream == {"endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"}
+    assert stream - batch == {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}

@@ -109,15 +109,12 @@ class TestDataLoss:
 
 
 class TestBadInput:
+    """What the options can be is told in test_source_options.py, what there must be in test_stream_reader.py; here, that users see it."""
+
     @pytest.mark.parametrize(
         ("options", "text"),
         [
-            ({}, "what to read is said by one of subscribe and assign, neither is given"),
-            ({"subscribe": "a", "assign": '{"a":[0]}'}, "both are given"),
             ({"subscribe": "a", "startingOfsets": "earliest"}, "nearest known one is 'startingOffsets'"),
-            ({"subscribe": "a", "startingOffsets": "latest"}, "startingOffsets cannot be 'latest'; allowed: earliest, or JSON"),
-            ({"subscribe": "a", "endingOffsets": '{"a":{"x":1}}'}, "'x' is no partition number"),
-            ({"assign": '{"a":0}'}, "must have a list of partition numbers"),
             ({"subscribe": "no-such-topic"}, r"topic 'no-such-topic' \(option subscribe\) does not exist on"),
         ],
     )
@@ -125,17 +122,3 @@ class TestBadInput:
         with pytest.raises(Exception, match=text) as caught:
             read(spark, broker, **options).collect()
         assert "KAFKA[InvalidConfiguration]" in str(caught.value)
-
-    def test_a_partition_that_does_not_exist_is_no_reason_to_try_again(self, spark, broker, plain):
-        with pytest.raises(Exception, match=rf"KAFKA\[InvalidConfiguration\].*partition 9 of topic '{plain}'.*which has 2"):
-            read(spark, broker, assign=json.dumps({plain: [0, 9]})).collect()
-
-    def test_a_stream_is_refused_with_a_way_out(self, spark, broker, plain):
-        source = spark.readStream.format("chaffinch").option("kafka.bootstrap.servers", broker.bootstrap_servers)
-        query = source.option("subscribe", plain).load().writeStream.format("noop").start()
-        with pytest.raises(Exception, match=r'KAFKA\[InvalidConfiguration\] CONFIG: streams cannot be read.*readStream.format\("kafka"\)'):
-            query.awaitTermination()
-
-    def test_offsets_must_name_every_partition(self, spark, broker, plain):
-        with pytest.raises(Exception, match="says nothing about"):
-            read(spark, broker, subscribe=plain, startingOffsets=json.dumps({plain: {"0": 0}})).collect()

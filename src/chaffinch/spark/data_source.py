@@ -6,7 +6,7 @@ Spark imports this module in every planner and once per query, so it imports not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
     from chaffinch.spark.sink import BatchWriter, StreamWriter
     from chaffinch.spark.source import TopicReader
+    from chaffinch.spark.stream_source import TopicStreamReader
 
 
 class ChaffinchDataSource(DataSource):
     """`format("chaffinch")`: Kafka topics, written exactly once with bad rows set aside, and read with Spark's Kafka schema.
 
-    Options: `chaffinch.spark.sink_options.SINK`, `chaffinch.spark.source_options.SOURCE`. Columns: `row_codec.py` and `read_rows.py`.
+    Options: `chaffinch.spark.sink_tables.TABLES`, `chaffinch.spark.source_options`. Columns: `row_codec.py` and `read_rows.py`.
     """
 
     @classmethod
@@ -38,10 +39,10 @@ class ChaffinchDataSource(DataSource):
 
         return planned_reader(self._given())
 
-    def streamReader(self, schema: StructType) -> NoReturn:
-        from chaffinch.spark.source import planned_stream_reader
+    def streamReader(self, schema: StructType) -> TopicStreamReader:
+        from chaffinch.spark.stream_source import planned_stream_reader
 
-        planned_stream_reader(self._given())
+        return planned_stream_reader(self._given())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """`overwrite` is output mode `complete`: the whole result is appended each time."""

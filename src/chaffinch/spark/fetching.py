@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import InputPartition
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
@@ -35,20 +37,17 @@ RECORD_BYTES_GUESS: Final = 1 << 10
 """Of a partition of which nothing has been read yet."""
 
 
-class Range(Protocol):
+@dataclass(frozen=True)
+class TopicRange(InputPartition):
     """Offsets `start` to `end`-1 of one partition."""
 
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
+    topic: str
+    partition: int
+    start: int
+    end: int
 
 
-def read_range(client: SyncClient, wanted: Range, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     """The rows of a range, as record batches of `read_rows.read_schema`. Raises Refusal."""
     from chaffinch.records.faults import RecordsError
     from chaffinch.spark.read_rows import batch_read

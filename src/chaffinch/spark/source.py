@@ -1,41 +1,26 @@
-"""The source: a batch read of topics, with the schema of Spark's Kafka source, columns straight from record batches to Arrow.
+"""The source of batch reads: topics with the schema of Spark's Kafka source, columns straight from record batches to Arrow.
 
-The planner resolves beginnings and ends once and makes one Spark partition of each Kafka partition; tasks fetch their range.
-With `read_committed` the end is the last stable offset, so an open transaction is not waited for, and aborted ones are left out.
+The planner resolves beginnings and ends once; tasks fetch their ranges (`fetching.py`). With `read_committed` the end is the last
+stable offset, so an open transaction is not waited for, and aborted ones are left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from chaffinch.errors import ConfigException, codes
-from chaffinch.errors.codes import Group
-from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.spark.fetching import read_range
-from chaffinch.spark.refusals import Refusal, invalid
+from chaffinch.errors import ConfigException
+from chaffinch.spark.fetching import TopicRange, read_range
+from chaffinch.spark.offset_ranges import OffsetRange, divided, within
 from chaffinch.spark.source_errors import refusals, report_loss
-from chaffinch.spark.source_options import SourceOptions
+from chaffinch.spark.source_options import SourceOptions, includes_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chaffinch.client.sync_client import SyncClient
-
-_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
-
-
-@dataclass(frozen=True)
-class TopicRange(InputPartition):
-    """Offsets start to end-1 of one partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
+    from chaffinch.spark.offset_ranges import Offsets
 
 
 class TopicReader(DataSourceReader):
@@ -46,91 +31,56 @@ class TopicReader(DataSourceReader):
 
     def partitions(self) -> Sequence[TopicRange]:
         from chaffinch.spark.target import client_for
+        from chaffinch.spark.topic_discovery import Discovery
 
         with refusals():
-            client = client_for(self._options.client)
-            return [found for where in self._assigned(client) if (found := self._range(client, where)).start < found.end]
+            discovery = Discovery(client_for(self._options.client), self._options)
+            wanted = discovery.partitions_at_start()
+            # In this order: what is written meanwhile must not make an end lie before its start.
+            starts, ends = discovery.starts(wanted), discovery.ends(wanted)
+            first, latest = discovery.earliest(wanted), discovery.latest(wanted)
+            self._check_order(starts, ends, latest)
+            starts, lost = within(starts, first, latest)
+            ends, lost_behind = within(ends, {}, latest)
+            for text in (*lost, *lost_behind):
+                report_loss(text, fails=self._options.fail_on_data_loss)
+            return task_ranges((OffsetRange(where, starts[where], ends[where]) for where in wanted), self._options)
 
-    def _assigned(self, client: SyncClient) -> list[TopicPartition]:
-        options = self._options
-        topics = list(options.topics or {where.topic for where in options.assignment})
-        cluster = client.refresh_metadata(topics, timeout_ms=options.timeout_ms)
-        for name in topics:
-            if not cluster.partition_count(name):
-                brokers = ", ".join(map(str, cluster.nodes.values()))
-                raise Refusal(
-                    Group.INVALID_CONFIGURATION,
-                    codes.UNKNOWN_TOPIC_OR_PARTITION.name,
-                    f"topic {name!r} (option {'subscribe' if options.topics else 'assign'}) does not exist on {brokers}; correct the name",
-                )
-        if options.topics:
-            return [TopicPartition(name, number) for name in topics for number in range(cluster.partition_count(name) or 0)]
-        for where in options.assignment:
-            if where.partition >= (count := cluster.partition_count(where.topic) or 0):
-                raise Refusal(
-                    Group.INVALID_CONFIGURATION,
-                    codes.UNKNOWN_TOPIC_OR_PARTITION.name,
-                    f"partition {where.partition} of topic {where.topic!r} (option assign), which has {count}; correct the number",
-                )
-        return list(options.assignment)
-
-    def _range(self, client: SyncClient, where: TopicPartition) -> TopicRange:
-        start = self._options.starting.of(where, "startingOffsets")
-        end = self._options.ending.of(where, "endingOffsets")
-        latest = self._list_offset(client, where, OFFSET_LATEST)
-        if start == OFFSET_EARLIEST:
-            start = self._list_offset(client, where, OFFSET_EARLIEST)
-        if end == OFFSET_LATEST:
-            end = latest
-        if end > latest or start > latest:
-            end = min(end, latest)
-            asked = self._options.ending.of(where, "endingOffsets")
-            text = f"{where} ends at offset {latest}, offsets {start} to {asked} were asked for"
-            report_loss(text, fails=self._options.fail_on_data_loss)
-        return TopicRange(where.topic, where.partition, start, end)
-
-    def _list_offset(self, client: SyncClient, where: TopicPartition, timestamp: int) -> int:
-        from chaffinch.client.answers import raise_for
-        from chaffinch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-
-        request = ListOffsetsRequest(
-            isolation_level=_ISOLATION[self._options.isolation_level],
-            topics=[
-                ListOffsetsTopic(name=where.topic, partitions=[ListOffsetsPartition(partition_index=where.partition, timestamp=timestamp)])
-            ],
-        )
-        response = client.leader_request(where, request, timeout_ms=self._options.timeout_ms)
-        raise_for(response)
-        offset: int = response.topics[0].partitions[0].offset
-        return offset
+    def _check_order(self, starts: Offsets, ends: Offsets, latest: Offsets) -> None:
+        """An end before the start is a mistake, unless the topic has lost what was to be read."""
+        for where, start in starts.items():
+            if ends[where] < start <= latest[where]:
+                starting, ending = self._options.starting.option, self._options.ending.option
+                raise ConfigException(f"{ending} ends {where} at offset {ends[where]}, before its start {start} as {starting} says")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range. Spark makes up a partition of its own where there is none."""
-        from chaffinch.spark.target import client_for
+        """The rows of one range."""
+        return rows_of(partition, self._options)
 
-        if isinstance(partition, TopicRange):
-            yield from read_range(client_for(self._options.client), partition, self._options)
+
+def task_ranges(found: Iterable[OffsetRange], options: SourceOptions) -> list[TopicRange]:
+    """What each task reads."""
+    parts = divided(found, options.parts_min, options.part_offsets_max)
+    return [TopicRange(where.topic, where.partition, start, end) for where, start, end in parts]
+
+
+def rows_of(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of what a task was given. Where there is nothing to read, Spark makes up a partition of its own."""
+    from chaffinch.spark.target import client_for
+
+    if isinstance(partition, TopicRange):
+        yield from read_range(client_for(options.client), partition, options)
 
 
 def schema_read(given: Mapping[str, str]) -> str:
     """The schema of what is read, in Spark's own words. Raises Refusal for options that cannot be."""
     from chaffinch.spark.read_rows import read_schema
 
-    return read_schema(include_headers=_options(given).include_headers)
+    with refusals():
+        return read_schema(include_headers=includes_headers(given))
 
 
 def planned_reader(given: Mapping[str, str]) -> TopicReader:
     """What `spark.read` asks for. Raises Refusal."""
-    return TopicReader(_options(given))
-
-
-def planned_stream_reader(given: Mapping[str, str]) -> NoReturn:
-    """What `spark.readStream` asks for. Raises Refusal."""
-    raise invalid(ConfigException('streams cannot be read with this format yet: use the source of Spark, readStream.format("kafka")'))
-
-
-def _options(given: Mapping[str, str]) -> SourceOptions:
-    try:
-        return SourceOptions.parse(given)
-    except ConfigException as error:
-        raise invalid(error) from None
+    with refusals():
+        return TopicReader(SourceOptions.parse(given))

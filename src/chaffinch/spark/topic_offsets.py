@@ -1,50 +1,69 @@
-"""Which part of which partitions a read covers: Spark's offset JSON, and what the brokers say about beginnings and ends. Pure.
+"""Where a read begins and ends, as options and Spark's checkpoints write it. Pure.
 
-The JSON is that of Spark's Kafka source: `{"orders":{"0":23,"1":-2}}`, -2 for the earliest and -1 for the latest offset.
+The JSON is that of Spark's Kafka source: `{"orders":{"0":23,"1":-2}}`, -2 for the earliest and -1 for the latest offset, or times in ms.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 
+WORDS: Final = {OFFSET_EARLIEST: "earliest", OFFSET_LATEST: "latest"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetChoice:
-    """Where to start or end: one sentinel for all partitions, or an offset (or sentinel) for each."""
+    """Where to start or end: one place for all partitions, or one for each. `option` said so.
 
+    A place is an offset or one of `WORDS`; with `is_time`, milliseconds since 1970.
+    """
+
+    option: str
     everywhere: int | None = None
     by_partition: tuple[tuple[TopicPartition, int], ...] = ()
+    is_time: bool = False
 
-    def of(self, topic_partition: TopicPartition, option: str) -> int:
-        """ConfigException where offsets are given by partition and this one has none."""
+    def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The place of each partition. ConfigException where places are given by partition, and not for exactly these."""
+        wanted = list(partitions)
         if self.everywhere is not None:
-            return self.everywhere
-        found = dict(self.by_partition).get(topic_partition)
-        if found is None:
-            named = ", ".join(str(known) for known, _ in self.by_partition)
+            return dict.fromkeys(wanted, self.everywhere)
+        named = dict(self.by_partition)
+        if missing := [where for where in wanted if where not in named]:
             raise ConfigException(
-                f"{option} says nothing about {topic_partition}: it must name every partition that is read; it names {named}"
+                f"{self.option} says nothing about {_listed(missing)}: it must name every partition that is read; it names {_listed(named)}"
             )
-        return found
+        if excess := sorted(named.keys() - set(wanted)):
+            raise ConfigException(f"{self.option} names {_listed(excess)}, not among the partitions that are read: {_listed(wanted)}")
+        return {where: named[where] for where in wanted}
 
 
-def parse_offsets(option: str, text: str, *, sentinel: int) -> OffsetChoice:
-    """`sentinel` is the only one allowed: what to start with is never the latest, what to end with never the earliest, in a batch read."""
-    words = {OFFSET_EARLIEST: "earliest", OFFSET_LATEST: "latest"}
-    other = OFFSET_LATEST if sentinel == OFFSET_EARLIEST else OFFSET_EARLIEST
-    allowed = f'{words[sentinel]}, or JSON such as {{"orders":{{"0":23,"1":{sentinel}}}}}'
-    if text.strip().lower() == words[sentinel]:
-        return OffsetChoice(everywhere=sentinel)
-    pairs = [(where, offset) for where, offset in _pairs(option, text, allowed)]
+def parse_offsets(option: str, text: str, *, words: Iterable[int]) -> OffsetChoice:
+    """`words`: which of `WORDS` are allowed. A batch never starts with the latest and never ends with the earliest offset."""
+    names = {WORDS[place]: place for place in words}
+    numbers = " or ".join(f"{place} for {name}" for name, place in names.items())
+    allowed = f'{", ".join(names)}, or JSON such as {{"orders":{{"0":23,"1":{next(iter(names.values()))}}}}}'
+    if (found := names.get(text.strip().lower())) is not None:
+        return OffsetChoice(option=option, everywhere=found)
+    pairs = tuple(_pairs(option, text, allowed))
     for where, offset in pairs:
-        if not isinstance(offset, int) or offset < OFFSET_EARLIEST or offset == other:
-            raise ConfigException(f"{option} says {offset!r} for {where}; it must be an offset, or {sentinel} for {words[sentinel]}")
-    return OffsetChoice(by_partition=tuple(pairs))
+        if offset < 0 and offset not in names.values():
+            raise ConfigException(f"{option} says {offset!r} for {where}; it must be an offset, or {numbers}")
+    return OffsetChoice(option=option, by_partition=pairs)
+
+
+def parse_times(option: str, text: str) -> OffsetChoice:
+    """A time for each partition."""
+    pairs = tuple(_pairs(option, text, 'JSON such as {"orders":{"0":1700000000000}}'))
+    for where, time_ms in pairs:
+        if time_ms < 0:
+            raise ConfigException(f"{option} says {time_ms!r} for {where}; it must be milliseconds since 1970")
+    return OffsetChoice(option=option, by_partition=pairs, is_time=True)
 
 
 def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
@@ -53,20 +72,35 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
     fields = _json_object(option, text, allowed)
     found: list[TopicPartition] = []
     for topic, partitions in fields.items():
-        if not isinstance(partitions, list) or not all(isinstance(number, int) and number >= 0 for number in partitions):
+        if not isinstance(partitions, list) or not all(_is_number(number) and number >= 0 for number in partitions):
             raise ConfigException(f"{option}={text!r}: {topic} must have a list of partition numbers; allowed: {allowed}")
         found.extend(TopicPartition(topic, number) for number in partitions)
     return tuple(sorted(set(found)))
 
 
-def _pairs(option: str, text: str, allowed: str) -> Iterable[tuple[TopicPartition, int]]:
+def from_checkpoint(fields: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """Offsets that `to_checkpoint` gave, or Spark's Kafka source."""
+    return {TopicPartition(topic, int(number)): offset for topic, offsets in fields.items() for number, offset in offsets.items()}
+
+
+def to_checkpoint(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """Offsets as Spark keeps them, always in the same order: Spark compares their text to see whether there is something new."""
+    fields: dict[str, dict[str, int]] = {}
+    for where in sorted(offsets):
+        fields.setdefault(where.topic, {})[str(where.partition)] = offsets[where]
+    return fields
+
+
+def _pairs(option: str, text: str, allowed: str) -> Iterator[tuple[TopicPartition, int]]:
     for topic, offsets in _json_object(option, text, allowed).items():
         if not isinstance(offsets, dict):
             raise ConfigException(f"{option}={text!r}: {topic} must have an object of partition numbers and offsets; allowed: {allowed}")
-        for number, offset in offsets.items():
-            if not number.isdigit():
+        for number, place in offsets.items():
+            if not (number.isascii() and number.isdigit()):
                 raise ConfigException(f"{option}={text!r}: {number!r} is no partition number; allowed: {allowed}")
-            yield TopicPartition(topic, int(number)), offset
+            if not _is_number(place):
+                raise ConfigException(f"{option} says {place!r} for {topic}-{number}, which is no whole number; allowed: {allowed}")
+            yield TopicPartition(topic, int(number)), place
 
 
 def _json_object(option: str, text: str, allowed: str) -> dict[str, object]:
@@ -77,3 +111,11 @@ def _json_object(option: str, text: str, allowed: str) -> dict[str, object]:
     if not isinstance(fields, dict) or not fields:
         raise ConfigException(f"{option} cannot be {text!r}; allowed: {allowed}")
     return fields
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _listed(partitions: Iterable[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "none"

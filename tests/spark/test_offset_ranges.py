@@ -1,0 +1,100 @@
+"""Which offsets a micro-batch and its tasks get: properties over all starts, ends and limits, and the words for what is lost."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.offset_ranges import OffsetRange, backlog, divided, limited, losses, ranges, within
+
+PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
+A0, A1, B0 = PLACES
+
+
+@st.composite
+def progress(draw, size_max=10**6):
+    """(start, latest) of some partitions; now and then one ends before its start."""
+    places = draw(st.lists(st.sampled_from(PLACES), unique=True))
+    start = {where: draw(st.integers(0, 10**12)) for where in places}
+    return start, {where: max(0, offset + draw(st.integers(-3, size_max))) for where, offset in start.items()}
+
+
+class TestLimited:
+    @given(progress(), st.integers(1, 10**6))
+    def test_the_limit_is_kept_or_one_offset_of_each_partition_is_given(self, given_progress, limit):
+        start, latest = given_progress
+        end = limited(start, latest, limit)
+        assert end.keys() == latest.keys()
+        assert all(end[where] <= latest[where] for where in end)
+        assert sum(max(0, end[where] - start[where]) for where in end) <= limit + len(end)
+        # Nobody starves, and so a query gets to its end.
+        assert all(end[where] > start[where] for where in end if latest[where] > start[where])
+
+    @pytest.mark.parametrize(
+        ("start", "latest", "limit", "expected"),
+        [
+            ({A0: 0, A1: 0}, {A0: 30, A1: 10}, 20, {A0: 15, A1: 5}),
+            ({A0: 5, A1: 0}, {A0: 1000, A1: 1}, 10, {A0: 14, A1: 1}),
+            ({A0: 0, A1: 7}, {A0: 3, A1: 9}, 5, {A0: 3, A1: 9}),
+            ({A0: 9, A1: 0}, {A0: 4, A1: 10}, 5, {A0: 4, A1: 5}),
+            ({A0: 2**62}, {A0: 2**63 - 1}, 2**62, {A0: 2**63 - 1}),
+        ],
+        ids=["as to what they have", "never nothing", "all of it", "cut off", "large numbers"],
+    )
+    def test_examples(self, start, latest, limit, expected):
+        assert limited(start, latest, limit) == expected
+
+    def test_backlog_counts_no_partition_twice_and_nothing_below_none(self):
+        assert backlog({A0: 5, A1: 9}, {A0: 8, A1: 2, B0: 4}) == 7
+
+
+spans = st.lists(
+    st.builds(
+        lambda where, start, size: OffsetRange(where, start, start + size), st.sampled_from(PLACES), st.integers(0, 99), st.integers(0, 60)
+    ),
+    max_size=4,
+)
+
+
+class TestDivided:
+    @given(spans, st.integers(1, 50), st.none() | st.integers(1, 30))
+    def test_every_offset_is_read_once_in_order_by_tasks_that_are_small_and_many(self, given_spans, parts_min, offsets_max):
+        parts = divided(given_spans, parts_min, offsets_max)
+        offsets = [(where, offset) for where, start, end in parts for offset in range(start, end)]
+        assert offsets == [(where, offset) for where, start, end in given_spans for offset in range(start, end)]
+        assert all(part.start < part.end for part in parts)
+        assert offsets_max is None or all(part.end - part.start <= offsets_max for part in parts)
+        assert len(parts) >= min(parts_min, len(offsets))
+
+    @given(spans)
+    def test_without_options_there_is_one_task_per_partition(self, given_spans):
+        assert divided(given_spans, 1, None) == [span for span in given_spans if span.start < span.end]
+
+    def test_the_largest_is_divided_first(self):
+        parts = divided([OffsetRange(A0, 0, 100), OffsetRange(A1, 50, 60)], 4, None)
+        assert parts == [(A0, 0, 33), (A0, 33, 66), (A0, 66, 100), (A1, 50, 60)]
+
+
+class TestLosses:
+    @pytest.mark.parametrize(
+        ("start", "end", "first_of_new", "expected", "texts"),
+        [
+            ({A0: 1}, {A0: 5}, {}, (), []),
+            ({A0: 1}, {A0: 5, A1: 7}, {A1: 0}, (), []),
+            ({A0: 1}, {A0: 5, A1: 7}, {A1: 3}, (), ["a-1 is new and begins at offset 3, not 0"]),
+            ({A0: 1, B0: 4}, {A0: 5}, {}, (), ["b-0 is gone, offset 4 came next"]),
+            ({A0: 1}, {A0: 5}, {}, (A0, B0), ["b-0 is gone, nothing of it was read"]),
+            ({A0: 9}, {A0: 5}, {}, (), ["a-0 ends at offset 5, offset 9 came next: it was cut off, or deleted and made again"]),
+        ],
+    )
+    def test_words(self, start, end, first_of_new, expected, texts):
+        assert losses(start, end, first_of_new, expected) == texts
+
+    def test_what_is_left(self):
+        found = ranges({A0: 9, B0: 4}, {A1: 7, A0: 12}, {A1: 3})
+        assert found == [(A0, 9, 12), (A1, 3, 7)]
+
+    def test_places_outside_of_what_there_is_are_moved_into_it(self):
+        moved, texts = within({A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
+        assert moved == {A0: 3, A1: 8, B0: 5}
+        assert texts == ["a-0 begins at offset 3, offset 1 was asked for", "a-1 ends at offset 8, offset 9 was asked for"]

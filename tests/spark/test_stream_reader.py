@@ -1,0 +1,358 @@
+"""The readers of batches and streams with a real broker, in this process: what Spark does around them is played by hand."""
+
+import json
+import logging
+import pickle
+from types import SimpleNamespace
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from chaffinch import Producer
+from chaffinch.admin.topics import add_partitions, delete_topics
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.identifiers import TopicPartition
+from chaffinch.runtime.clock import ManualClock
+from chaffinch.spark import stream_source
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.source import planned_reader
+from chaffinch.spark.source_options import SourceOptions
+from chaffinch.spark.stream_source import TopicStreamReader, planned_stream_reader
+from chaffinch.spark.target import client_for, forget_client
+from tests.spark.source_topics import FIRST_MS, drop_first, fill
+
+
+@pytest.fixture
+def kafka():
+    with EmbeddedBroker(topics={"a": {"partitions": 2}, "b": {"partitions": 1}}) as broker:
+        servers = broker.bootstrap_servers
+        shared = SourceOptions.parse({"kafka.bootstrap.servers": servers, "subscribe": "a"})
+        clock = ManualClock()
+
+        def stream(*, is_batch=False, **given):
+            """A reader as Spark makes it: options travel, names in small letters."""
+            chosen = {} if {"assign", "subscribePattern"} & given.keys() else {"subscribe": "a"}
+            options = {"kafka.bootstrap.servers": servers, **chosen, **given}
+            small = {name.lower(): value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+            if is_batch:
+                return planned_reader(small)
+            return TopicStreamReader(SourceOptions.parse(small, is_stream=True), clock)
+
+        yield SimpleNamespace(
+            servers=servers,
+            broker=broker,
+            clock=clock,
+            client=client_for(shared.client),
+            stream=stream,
+            fill=lambda topic, counts, **given: fill(servers, topic, counts, **given),
+        )
+        forget_client(shared.client)
+
+
+def values(reader, start, end):
+    """The values of a micro-batch by partition."""
+    return rows_of(reader, reader.partitions(travelled(start), travelled(end)))
+
+
+def rows_of(reader, parts):
+    """What tasks read: they have a reader of their own, and nothing but what travelled to them."""
+    found = {}
+    for part in parts:
+        task = pickle.loads(pickle.dumps(type(reader)(reader._options)))
+        for batch in task.read(pickle.loads(pickle.dumps(part))):
+            for row in batch.to_pylist():
+                found.setdefault(f"{row['topic']}-{row['partition']}", []).append(int(row["value"]))
+    return found
+
+
+def travelled(offsets):
+    """Through the checkpoint."""
+    return json.loads(json.dumps(offsets))
+
+
+def ends_of(reader, start, limit):
+    """Ends of micro-batches from `start` until there is nothing new."""
+    ends = []
+    while (end := reader.latestOffset(travelled(start), limit)) != start:
+        ends.append(end)
+        start = end
+    return ends
+
+
+def numbers(stop, start=0):
+    return list(range(start, stop))
+
+
+class TestStreams:
+    def test_a_query_starts_with_the_latest_and_reads_what_comes(self, kafka):
+        kafka.fill("a", {0: 3})
+        reader = kafka.stream()
+        start = reader.initialOffset()
+        assert start == {"a": {"0": 3, "1": 0}}
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+        kafka.fill("a", {0: 2, 1: 1})
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert (end, reader.reportLatestOffset()) == ({"a": {"0": 5, "1": 1}},) * 2
+        assert values(reader, start, end) == {"a-0": [0, 1], "a-1": [0]}
+        assert reader.partitions(end, end) == []
+
+    def test_a_limit_is_shared_and_reached_to_the_end(self, kafka):
+        kafka.fill("a", {0: 30, 1: 10})
+        reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20")
+        limit = reader.getDefaultReadLimit()
+        assert limit == ReadMaxRows(20)
+        start = reader.initialOffset()
+        assert ends_of(reader, start, limit) == [{"a": {"0": 15, "1": 5}}, {"a": {"0": 30, "1": 10}}]
+        # A trigger that wants everything gets it.
+        assert reader.latestOffset(start, ReadAllAvailable()) == {"a": {"0": 30, "1": 10}}
+
+    def test_what_is_there_now_is_all_that_is_read(self, kafka):
+        kafka.fill("a", {0: 30})
+        reader = kafka.stream(startingOffsets="earliest", maxOffsetsPerTrigger="20", minOffsetsPerTrigger="20")
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        first = reader.latestOffset(start, ReadMaxRows(20))
+        kafka.fill("a", {0: 5, 1: 5})
+        add_partitions(kafka.client, "a", 3)
+        assert [first, *ends_of(reader, first, ReadMaxRows(20))] == [{"a": {"0": 20, "1": 0}}, {"a": {"0": 30, "1": 0}}]
+
+    def test_what_comes_between_the_two_questions_for_offsets_is_no_loss(self, kafka):
+        reader = kafka.stream()
+        reader.prepareForTriggerAvailableNow()
+        kafka.fill("a", {0: 5})
+        start = reader.initialOffset()
+        assert ends_of(reader, start, ReadAllAvailable()) == []
+
+    def test_a_small_backlog_waits_for_more_or_until_it_is_late(self, kafka):
+        reader = kafka.stream(minOffsetsPerTrigger="10", maxTriggerDelay="30s")
+        assert reader.getDefaultReadLimit() == ReadMinRows(10)
+        start = reader.initialOffset()
+
+        def end(count):
+            kafka.fill("a", {0: count})
+            return reader.latestOffset(start, ReadMinRows(10))["a"]["0"]
+
+        assert [end(1), end(1), end(7), end(1)] == [1, 0, 0, 10]
+        start = reader.latestOffset(start, ReadAllAvailable())
+        kafka.clock.advance(29_999)
+        assert end(1) == 10
+        kafka.clock.advance(1)
+        assert end(0) == 11
+
+    def test_tasks(self, kafka):
+        kafka.fill("a", {0: 30, 1: 10})
+        start, end = {"a": {"0": 0, "1": 0}}, {"a": {"0": 30, "1": 10}}
+        for given, expected in (({}, 2), ({"minPartitions": "5"}, 5), ({"maxRecordsPerPartition": "10"}, 4)):
+            reader = kafka.stream(**given)
+            assert len(reader.partitions(start, end)) == expected
+            assert values(reader, start, end) == {"a-0": numbers(30), "a-1": numbers(10)}
+
+    def test_an_open_transaction_is_not_waited_for_nor_read(self, kafka):
+        reader, everything = kafka.stream(), kafka.stream(**{"kafka.isolation.level": "read_uncommitted"})
+        with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
+            producer.init_transactions()
+            start = reader.initialOffset()
+            for commits in (True, False):
+                producer.begin_transaction()
+                producer.send("a", b"1", partition=0).result(timeout=10)
+                assert reader.latestOffset(start, ReadAllAvailable()) == start
+                ahead = everything.latestOffset(start, ReadAllAvailable())
+                # A query that has read uncommitted records before goes on where it was, and loses nothing.
+                assert reader.latestOffset(ahead, ReadAllAvailable()) == ahead
+                (producer.commit_transaction if commits else producer.abort_transaction)()
+                end = reader.latestOffset(start, ReadAllAvailable())
+                assert values(reader, start, end) == ({"a-0": [1]} if commits else {})
+                start = end
+
+    def test_options_without_which_a_stream_cannot_be_read(self, kafka, monkeypatch):
+        least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}
+        with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: what to read is said by one of"):
+            planned_stream_reader({**least, "assign": '{"a":[0]}'})
+        assert isinstance(planned_stream_reader({**least, "maxOffsetsPerTrigger": "5"}), TopicStreamReader)
+        monkeypatch.setattr(stream_source, "IS_LIMITED", False)
+        for option in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
+            with pytest.raises(Refusal, match=f"{option} needs PySpark 4.2 or newer, this is "):
+                planned_stream_reader({**least, option: "5"})
+
+    def test_a_pyspark_that_tells_nothing_gets_all_there_is(self, kafka):
+        """4.1 calls `latestOffset()`, with no start and no limit."""
+        kafka.fill("a", {0: 3})
+        reader = kafka.stream(startingOffsets="earliest")
+        start, end = reader.initialOffset(), reader.latestOffset()
+        assert values(reader, start, end) == {"a-0": [0, 1, 2]}
+        assert reader.latestOffset() == end
+
+
+class TestChoices:
+    def test_a_pattern_finds_topics_that_come_later(self, kafka):
+        kafka.broker.create_topic("orders-eu", 1)
+        kafka.broker.create_topic("old-orders-eu", 1)
+        reader = kafka.stream(subscribePattern="orders-.*")
+        start = reader.initialOffset()
+        assert start == {"orders-eu": {"0": 0}}
+        kafka.broker.create_topic("orders-us", 1)
+        kafka.fill("orders-us", {0: 2})
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end == {"orders-eu": {"0": 0}, "orders-us": {"0": 2}}
+        assert values(reader, start, end) == {"orders-us-0": [0, 1]}
+
+    def test_a_pattern_never_finds_what_kafka_keeps_for_itself(self, kafka):
+        with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
+            producer.init_transactions()
+        assert kafka.stream(subscribePattern=".*").initialOffset().keys() == {"a", "b"}
+        assert kafka.stream(subscribePattern="none-.*").initialOffset() == {}
+
+    def test_partitions_by_name(self, kafka):
+        kafka.fill("a", {0: 2, 1: 2})
+        reader = kafka.stream(assign={"a": [1], "b": [0]}, startingOffsets="earliest")
+        assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable()) == {"a": {"1": 2}, "b": {"0": 0}}
+
+    @pytest.mark.parametrize(
+        ("given", "text"),
+        [
+            ({"subscribe": "a,c"}, r"topic 'c' \(option subscribe\) does not exist on 127.0.0.1:\d+; correct the option"),
+            ({"assign": {"c": [0]}}, r"topic 'c' \(option assign\) does not exist"),
+            ({"assign": {"a": [0, 9]}}, r"partition 9 of topic 'a' \(option assign\) does not exist: the topic has 2 partitions"),
+            ({"startingOffsets": {"a": {"0": 0}}}, "startingOffsets says nothing about a-1"),
+            ({"startingOffsets": {"a": {"0": 0, "1": 0, "2": 0}}}, "startingOffsets names a-2, not among the partitions that are read"),
+            ({"startingTimestamp": "1900000000000"}, "startingTimestamp: a-0 has no record of 1900000000000 or later; choose an earlier"),
+        ],
+    )
+    @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
+    def test_what_is_not_there(self, kafka, given, text, is_batch):
+        reader = kafka.stream(is_batch=is_batch, **given)
+        with pytest.raises(Refusal, match=rf"KAFKA\[InvalidConfiguration\] \w+: {text}"):
+            reader.partitions() if is_batch else reader.initialOffset()
+
+
+class TestTimes:
+    @pytest.mark.parametrize(
+        ("given", "expected"),
+        [
+            ({"startingTimestamp": str(FIRST_MS + 4)}, {"a-0": numbers(10, 4), "a-1": [4]}),
+            ({"startingOffsetsByTimestamp": {"a": {"0": FIRST_MS + 9, "1": 0}}}, {"a-0": [9], "a-1": numbers(5)}),
+            ({"endingTimestamp": str(FIRST_MS + 4)}, {"a-0": numbers(4), "a-1": numbers(4)}),
+            ({"endingTimestamp": str(FIRST_MS + 7)}, {"a-0": numbers(7), "a-1": numbers(5)}),
+            ({"endingOffsetsByTimestamp": {"a": {"0": FIRST_MS + 1, "1": FIRST_MS}}}, {"a-0": [0]}),
+            ({"startingTimestamp": str(FIRST_MS + 7), "startingOffsetsByTimestampStrategy": "latest"}, {"a-0": [7, 8, 9]}),
+        ],
+    )
+    def test_batches(self, kafka, given, expected):
+        kafka.fill("a", {0: 10, 1: 5})
+        reader = kafka.stream(is_batch=True, **given)
+        assert rows_of(reader, reader.partitions()) == expected
+
+    def test_a_stream_starts_with_the_first_record_of_a_time(self, kafka):
+        kafka.fill("a", {0: 10, 1: 5})
+        chosen = {"startingTimestamp": str(FIRST_MS + 7), "startingOffsetsByTimestampStrategy": "latest"}
+        assert kafka.stream(**chosen).initialOffset() == {"a": {"0": 7, "1": 5}}
+
+
+class TestBatches:
+    def test_tasks(self, kafka):
+        kafka.fill("a", {0: 30, 1: 10})
+        reader = kafka.stream(is_batch=True, minPartitions="7")
+        parts = reader.partitions()
+        assert len(parts) == 7
+        assert rows_of(reader, parts) == {"a-0": numbers(30), "a-1": numbers(10)}
+
+    def test_an_end_before_the_start_is_refused(self, kafka):
+        kafka.fill("a", {0: 9, 1: 9})
+        places = {"startingOffsets": {"a": {"0": 5, "1": 0}}, "endingOffsets": {"a": {"0": 4, "1": 0}}}
+        with pytest.raises(Refusal, match="CONFIG: endingOffsets ends a-0 at offset 4, before its start 5 as startingOffsets says"):
+            kafka.stream(is_batch=True, **places).partitions()
+
+    def test_what_is_gone_when_the_read_is_planned(self, kafka, caplog):
+        kafka.fill("a", {0: 9})
+        drop_first(kafka.client, TopicPartition("a", 0), 4)
+        places = {"startingOffsets": {"a": {"0": 2, "1": 0}}}
+        with pytest.raises(Refusal, match="OFFSET_OUT_OF_RANGE: a-0 begins at offset 4, offset 2 was asked for; set failOnDataLoss=false"):
+            kafka.stream(is_batch=True, **places).partitions()
+        reader = kafka.stream(is_batch=True, failOnDataLoss="false", **places)
+        assert rows_of(reader, reader.partitions()) == {"a-0": numbers(9, 4)}
+        assert "a-0 begins at offset 4, offset 2 was asked for; reading what is left" in caplog.text
+
+
+START = {"a": {"0": 5, "1": 0}, "b": {"0": 5}}
+
+
+class TestChanges:
+    """Topics that change while a query runs."""
+
+    def test_new_partitions_are_read_from_their_beginning(self, kafka):
+        reader = kafka.stream()
+        start = reader.initialOffset()
+        add_partitions(kafka.client, "a", 3)
+        kafka.fill("a", {2: 4})
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert values(reader, start, end) == {"a-2": numbers(4)}
+        limited = kafka.stream(maxOffsetsPerTrigger="3")
+        assert limited.latestOffset(start, ReadMaxRows(3)) == {"a": {"0": 0, "1": 0, "2": 3}}
+
+    @pytest.fixture
+    def loss(self, kafka):
+        """A query that has read 5 records of each of topic a and b."""
+        kafka.fill("a", {0: 5})
+        kafka.fill("b", {0: 5})
+
+        def play(change, start):
+            """The texts of what is lost: of the refusal, and, with failOnDataLoss=false, of the log; and where the stream goes on."""
+            strict = kafka.stream(subscribe="a,b")
+            lenient = kafka.stream(subscribe="a,b", failOnDataLoss="false")
+            change()
+            with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] OFFSET_OUT_OF_RANGE") as caught:
+                strict.latestOffset(start, ReadAllAvailable())
+            end = lenient.latestOffset(start, ReadAllAvailable())
+            return str(caught.value), end, values(lenient, start, end)
+
+        return play
+
+    def test_a_deleted_topic(self, kafka, loss, caplog):
+        caplog.set_level(logging.WARNING)
+        text, end, rows = loss(lambda: delete_topics(kafka.client, ["b"]), START)
+        assert "b-0 is gone, offset 5 came next; set failOnDataLoss=false to read what is left" in text
+        assert (end, rows) == ({"a": {"0": 5, "1": 0}}, {})
+        assert caplog.text.count("b-0 is gone") == 1, "each loss is said once"
+
+    def test_a_topic_deleted_and_made_again(self, kafka, loss):
+        def change():
+            delete_topics(kafka.client, ["b"])
+            kafka.broker.create_topic("b", 1)
+            kafka.fill("b", {0: 2})
+
+        text, end, rows = loss(change, START)
+        assert "b-0 ends at offset 2, offset 5 came next: it was cut off, or deleted and made again" in text
+        assert (end, rows) == ({"a": {"0": 5, "1": 0}, "b": {"0": 2}}, {})
+
+    def test_new_partitions_that_have_lost_something_already(self, kafka, loss):
+        def change():
+            add_partitions(kafka.client, "a", 3)
+            kafka.fill("a", {2: 4})
+            drop_first(kafka.client, TopicPartition("a", 2), 3)
+
+        text, end, rows = loss(change, START)
+        assert "a-2 is new and begins at offset 3, not 0" in text
+        assert (end["a"]["2"], rows) == (4, {"a-2": [3]})
+
+    @pytest.mark.parametrize("fails", ["true", "false"])
+    def test_the_batch_of_a_restart_whose_topic_is_gone(self, kafka, fails):
+        """`partitions` comes first then: nobody has asked for offsets before."""
+        kafka.fill("a", {0: 5})
+        kafka.fill("b", {0: 5})
+        start, end = {"a": {"0": 0, "1": 0}}, {"a": {"0": 5, "1": 0}, "b": {"0": 5}}
+        delete_topics(kafka.client, ["b"])
+        reader = kafka.stream(subscribe="a,b", failOnDataLoss=fails)
+        if fails == "true":
+            with pytest.raises(Refusal, match="b-0 is gone, nothing of it was read"):
+                reader.partitions(start, end)
+        else:
+            assert values(reader, start, end) == {"a-0": numbers(5)}
+
+
+def test_offsets_of_spark_s_own_source_are_continued(kafka):
+    """Its checkpoint has the same form, written without spaces."""
+    kafka.fill("a", {0: 5, 1: 5})
+    reader = kafka.stream()
+    start = json.loads('{"a":{"1":3,"0":4}}')
+    assert values(reader, start, reader.latestOffset(start, ReadAllAvailable())) == {"a-0": [4], "a-1": [3, 4]}
+    assert kafka.stream(startingOffsets='{"a":{"1":3,"0":4}}').initialOffset() == {"a": {"0": 4, "1": 3}}
