@@ -1,6 +1,6 @@
 """Every way in which the commit of a batch can be cut, as one table: step x kind x phase -> how it ends.
 
-`test_commit_cuts.py` plays it in one world per cell, `make cuts` (`all_cuts.py`) in several, at several operations of each step.
+`test_commit_cuts.py` plays half of it in one world per cell, `make cuts` (`all_cuts.py`) in several, at several operations of each step.
 """
 
 from __future__ import annotations
@@ -100,107 +100,107 @@ def ends_of(report: Report) -> Ends:
 
 _TABLES: Final = """
 FIRST
-read_state                w w - - w w w w w r r r - -
-read_marker               w w w w w w w w w r r - - -
-fix_transactional_id      w w - - w w w w w r r r r -
-init_producer             w w w w w w w w w r r - - -
-read_marker_again         w w w w w w w w w r r - - -
-add_partitions            w w w w w w w w w r r - - -
-push                      w w w w w w w w r r r r r r
-push_dead_letters         w w w w w w w w r r r - - r
-write_dead_letters        w w - - w w w w r r r r r -
-add_offsets               w w w w w w w w r r r - - -
-commit_marker             w w w w w w w w r r r - - -
-note_ending               w w - - w w w w r r r r r -
-end_transaction           w s w w w w w w r r r - - -
-note_done                 s s - - w w w w w r s r r -
-abort                     w w r r r r r r r r r - - -
-read_marker_after_fencing w w r r r r r r r r r - - -
+read_state                w w - - w w w w r - w r r r - -
+read_marker               w w w w w w w w r r w r r - - -
+fix_transactional_id      w w - - w w w w r - w r r r r -
+init_producer             w w w w w w w w r r w r r - - -
+read_marker_again         w w w w w w w w r r w r r - - -
+add_partitions            w w w w w w w w r r w r r - - -
+push                      w w w w w w w w r r r r r r r r
+push_dead_letters         w w w w w w w w r r r r r - - r
+write_dead_letters        w w - - w w w w r - r r r r r -
+add_offsets               w w w w w w w w r r r r r - - -
+commit_marker             w w w w w w w w r r r r r - - -
+note_ending               w w - - w w w w r - r r r r r -
+end_transaction           w s w w w w w w r r r r r - - -
+note_done                 s s - - w w w w r - w r s r r -
+abort                     w w r r r r r r r r r r r - - -
+read_marker_after_fencing w w r r r r r r r r r r r - - -
 RESTART
-read_state                w w - - w w w w w r r r - -
-read_marker               w w w w w w w w w r r - - -
-fix_transactional_id      w w - - w w w w w r r r r -
-init_producer             w w w w w w w w w r r - - -
-read_marker_again         w w w w w w w w w r r - - -
-add_partitions            w w w w w w w w w r r - - -
-push                      w w w w w w w w r r r r r r
-push_dead_letters         w w w w w w w w r r r - - r
-write_dead_letters        w w - - w w w w r r r r r -
-add_offsets               w w w w w w w w r r r - - -
-commit_marker             w w w w w w w w r r r - - -
-note_ending               w w - - w w w w r r r r r -
-end_transaction           w s w w w w w w r r r - - -
-note_done                 s s - - w w w w w ? s r r -
-abort                     w w r r r r r r r r r - - -
-read_marker_after_fencing w w r r r r r r r r r - - -
+read_state                w w - - w w w w r - w r r r - -
+read_marker               w w w w w w w w r r w r r - - -
+fix_transactional_id      w w - - w w w w r - w r r r r -
+init_producer             w w w w w w w w r r w r r - - -
+read_marker_again         w w w w w w w w r r w r r - - -
+add_partitions            w w w w w w w w r r w r r - - -
+push                      w w w w w w w w r r r r r r r r
+push_dead_letters         w w w w w w w w r r r r r - - r
+write_dead_letters        w w - - w w w w r - r r r r r -
+add_offsets               w w w w w w w w r r r r r - - -
+commit_marker             w w w w w w w w r r r r r - - -
+note_ending               w w - - w w w w r - r r r r r -
+end_transaction           w s w w w w w w r r r r r - - -
+note_done                 s s - - w w w w w - w ? s r r -
+abort                     w w r r r r r r r r r r r - - -
+read_marker_after_fencing w w r r r r r r r r r r r - - -
 BESIDE
-read_state                w w - - r r r r r r r r - -
-read_marker               w w r r r r r r r r r - - -
-fix_transactional_id      w w - - r r r r r r r r r -
-init_producer             w w r r r r r r r r r - - -
-read_marker_again         w w r r r r r r r r r - - -
-add_partitions            w w r r r r r r r r r - - -
-push                      w w r r r r r r r r r r r r
-push_dead_letters         w w r r r r r r r r r - - r
-write_dead_letters        w w - - r r r r r r r r r -
-add_offsets               w w r r r r r r r r r - - -
-commit_marker             w w r r r r r r r r r - - -
-note_ending               w w - - r r r r r r r r r -
-end_transaction           w s r r r r r r r r r - - -
-note_done                 s s - - r r r s s r r r r -
-abort                     w w r r r r r r r r r - - -
-read_marker_after_fencing w w r r r r r r r r r - - -
+read_state                w w - - r r r r r - r r r r - -
+read_marker               w w r r r r r r r r r r r - - -
+fix_transactional_id      w w - - r r r r r - r r r r r -
+init_producer             w w r r r r r r r r r r r - - -
+read_marker_again         w w r r r r r r r r r r r - - -
+add_partitions            w w r r r r r r r r r r r - - -
+push                      w w r r r r r r r r r r r r r r
+push_dead_letters         w w r r r r r r r r r r r - - r
+write_dead_letters        w w - - r r r r r - r r r r r -
+add_offsets               w w r r r r r r r r r r r - - -
+commit_marker             w w r r r r r r r r r r r - - -
+note_ending               w w - - r r r r r - r r r r r -
+end_transaction           w s r r r r r r r r r r r - - -
+note_done                 s s - - r r r s r - s r r r r -
+abort                     w w r r r r r r r r r r r - - -
+read_marker_after_fencing w w r r r r r r r r r r r - - -
 OVERTAKEN
-read_state                w w - - r r r r r r r r - -
-read_marker               w w r r r r r r r r r - - -
-fix_transactional_id      w w - - r r r r r r r r r -
-init_producer             w w r r r r r r r r r - - -
-read_marker_again         w w r r r r r r r r r - - -
-add_partitions            w w r r r r r r r r r - - -
-push                      w w r r r r r r r r r r r r
-push_dead_letters         w w r r r r r r r r r - - r
-write_dead_letters        w w - - r r r r r r r r r -
-add_offsets               w w r r r r r r r r r - - -
-commit_marker             w w r r r r r r r r r - - -
-note_ending               w w - - r r r r r r r r r -
-end_transaction           w w r r r r r r r r r - - -
-note_done                 s s - - s s s s s s s r r -
-abort                     w w r r r r r r r r r - - -
-read_marker_after_fencing w w r r r r r r r r r - - -
+read_state                w w - - r r r r r - r r r r - -
+read_marker               w w r r r r r r r r r r r - - -
+fix_transactional_id      w w - - r r r r r - r r r r r -
+init_producer             w w r r r r r r r r r r r - - -
+read_marker_again         w w r r r r r r r r r r r - - -
+add_partitions            w w r r r r r r r r r r r - - -
+push                      w w r r r r r r r r r r r r r r
+push_dead_letters         w w r r r r r r r r r r r - - r
+write_dead_letters        w w - - r r r r r - r r r r r -
+add_offsets               w w r r r r r r r r r r r - - -
+commit_marker             w w r r r r r r r r r r r - - -
+note_ending               w w - - r r r r r - r r r r r -
+end_transaction           w w r r r r r r r r r r r - - -
+note_done                 s s - - s s s s s - s s s r r -
+abort                     w w r r r r r r r r r r r - - -
+read_marker_after_fencing w w r r r r r r r r r r r - - -
 TIMED_OUT
-read_state                w w - - w w w w w r r r - -
-read_marker               w w w w w w w w w r r - - -
-fix_transactional_id      w w - - w w w w w r r r r -
-init_producer             w w w w w w w w w r r - - -
-read_marker_again         w w w w w ? w w w r r - - -
-add_partitions            w w w w w ? r w w r r - - -
-push                      w w r r r r r r r r r r r r
-push_dead_letters         w w r r r r r r r r r - - r
-write_dead_letters        w w - - r r r r r r r r r -
-add_offsets               w w r r r r r r r r r - - -
-commit_marker             w w r r r r r r r r r - - -
-note_ending               w w - - r r r r r r r r r -
-end_transaction           w w r r r r r r r r r - - -
-note_done                 s s - - w w w w w r s r r -
-abort                     w w r r r r r r r r r - - -
-read_marker_after_fencing w w r r r r r r r r r - - -
+read_state                w w - - w w w w r - w r r r - -
+read_marker               w w w w w w w w r r w r r - - -
+fix_transactional_id      w w - - w w w w r - w r r r r -
+init_producer             w w w w w w w w r r w r r - - -
+read_marker_again         w w w w w ? w w r r w r r - - -
+add_partitions            w w w w w ? r w r r w r r - - -
+push                      w w r r r r r r r r r r r r r r
+push_dead_letters         w w r r r r r r r r r r r - - r
+write_dead_letters        w w - - r r r r r - r r r r r -
+add_offsets               w w r r r r r r r r r r r - - -
+commit_marker             w w r r r r r r r r r r r - - -
+note_ending               w w - - r r r r r - r r r r r -
+end_transaction           w w r r r r r r r r r r r - - -
+note_done                 s s - - w w w w r - w r s r r -
+abort                     w w r r r r r r r r r r r - - -
+read_marker_after_fencing w w r r r r r r r r r r r - - -
 BROKER_RESTARTED
-read_state                w w - - w w w w w r r r - -
-read_marker               w w w w w w w w w r r - - -
-fix_transactional_id      w w - - w w w w w r r r r -
-init_producer             w w w w w w w w w r r - - -
-read_marker_again         w w w w w w w w w r r - - -
-add_partitions            w w w w w w w w w r r - - -
-push                      w w w w w w w w r r r r r r
-push_dead_letters         w w w w w w w w r r r - - r
-write_dead_letters        w w - - w w w w r r r r r -
-add_offsets               w w w w w w w w r r r - - -
-commit_marker             w w w w w w w w r r r - - -
-note_ending               w w - - w w w w r r r r r -
-end_transaction           w s w w w w w w r r r - - -
-note_done                 s s - - w w w w w r s r r -
-abort                     w w r r r r r r r r r - - -
-read_marker_after_fencing w w r r r r r r r r r - - -
+read_state                w w - - w w w w r - w r r r - -
+read_marker               w w w w w w w w r r w r r - - -
+fix_transactional_id      w w - - w w w w r - w r r r r -
+init_producer             w w w w w w w w r r w r r - - -
+read_marker_again         w w w w w w w w r r w r r - - -
+add_partitions            w w w w w w w w r r w r r - - -
+push                      w w w w w w w w r r r r r r r r
+push_dead_letters         w w w w w w w w r r r r r - - r
+write_dead_letters        w w - - w w w w r - r r r r r -
+add_offsets               w w w w w w w w r r r r r - - -
+commit_marker             w w w w w w w w r r r r r - - -
+note_ending               w w - - w w w w r - r r r r r -
+end_transaction           w s w w w w w w r r r r r - - -
+note_done                 s s - - w w w w r - w r s r r -
+abort                     w w r r r r r r r r r r r - - -
+read_marker_after_fencing w w r r r r r r r r r r r - - -
 """
 _ROWS: Final = [line.split() for line in _TABLES.splitlines() if line]
 
@@ -220,6 +220,7 @@ CUTS: Final[Mapping[Cell, Ends]] = dict(_cuts())
 UNREACHABLE: Final = {
     CutKind.REQUEST_LOST: "this step asks nobody",
     CutKind.ANSWER_LOST: "this step asks nobody",
+    CutKind.BROKER_AWAY_AFTER: "this step asks nobody",
     CutKind.FILE_FAILS: "this step touches no file but what is staged",
     CutKind.FILE_UNSURE: "this step changes no file",
     CutKind.STAGING_LOST: "this step reads nothing that is staged",

@@ -1,6 +1,6 @@
 """Spark's commit protocol cut at every step, in every way, in every state of the world: each row is there exactly once.
 
-All cells of the table that can be reached, in one world each; `make cuts` plays more.
+Half of the table, in one world per cell; `make cuts` plays all of it, in more worlds.
 """
 
 from __future__ import annotations
@@ -26,11 +26,17 @@ def test_what_cannot_be_reached_has_a_reason() -> None:
             assert {CUTS[Cell(step=cell.step, kind=cell.kind, phase=phase)] for phase in Phase} == {ends}, cell
 
 
+def is_played(cell: Cell) -> bool:
+    """All of the first tries, with what cannot be reached; of the other phases every other cell, as on a chessboard."""
+    if cell.phase is Phase.FIRST:
+        return True
+    place = [list(kinds).index(own) for kinds, own in ((Step, cell.step), (CutKind, cell.kind), (Phase, cell.phase))]
+    return CUTS[cell] is not Ends.UNREACHABLE and sum(place) % 2 == 0
+
+
 @pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.name.lower())
 @pytest.mark.parametrize("step", Step, ids=lambda step: step.value)
 def test_each_cut_ends_as_the_table_says(step: Step, phase: Phase) -> None:
-    """That a cut cannot come is tried once: it does not depend on the phase."""
-    for kind in CutKind:
-        cell = Cell(step=step, kind=kind, phase=phase)
-        if CUTS[cell] is not Ends.UNREACHABLE or phase is Phase.FIRST:
+    for cell in (Cell(step=step, kind=kind, phase=phase) for kind in CutKind):
+        if is_played(cell):
             assert fault_of(cell, play(cell, seed=0)) is None, cell

@@ -191,8 +191,8 @@ class BrokerProcess:
             self._network.listen(Address(node.host, node.port), self, node.id)
         self._watch()
 
-    def die(self, death: Death) -> None:
-        """End the process now, and plan its next start."""
+    def die(self, death: Death, *, away_ms: int | None = None) -> None:
+        """End the process now, and plan its next start: after `away_ms`, or when the dice say."""
         if self.core is None:
             return
         if death is Death.STOPPED:
@@ -205,9 +205,9 @@ class BrokerProcess:
                     raise
                 death = Death.KILLED
         self._world.count(f"broker {death.value}")
-        self._end(death)
+        self._end(death, away_ms)
 
-    def _end(self, death: Death) -> None:
+    def _end(self, death: Death, away_ms: int | None = None) -> None:
         self._world.tell(WHO, death.value)
         self.disk.end(death)
         self.core = None
@@ -220,7 +220,9 @@ class BrokerProcess:
             self._world.count("answers never given", connection.protocol.open_count)
             connection.link.close_by_broker(f"the broker's process: {death.value}")
         self._timer.set(None)
-        self._world.after(self._world.dice.randint(DOWN_MIN_MS, self._world.dice.choice(DOWN_MAX_MS)), self.start)
+        if away_ms is None:
+            away_ms = self._world.dice.randint(DOWN_MIN_MS, self._world.dice.choice(DOWN_MAX_MS))
+        self._world.after(away_ms, self.start)
 
     @property
     def _core_ms(self) -> int:

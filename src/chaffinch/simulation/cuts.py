@@ -22,6 +22,8 @@ class CutKind(Enum):
     BROKER_DIES_DURING = "the broker dies in a disk operation of it"
     BROKER_DIES_AFTER = "the broker dies when it is done"
     BROKER_RESTARTS = "the broker dies before it and is back again"
+    BROKER_AWAY = "the broker dies before it and stays away longer than the driver asks"
+    BROKER_AWAY_AFTER = "the broker dies when it is done, before its answer, and stays away longer than the driver asks"
     DRIVER_STALLS = "the driver stalls beyond the transaction's time-out"
     SECOND_DRIVER = "a second driver starts"
     ZOMBIE = "the driver stalls, a second one does its work, the first goes on"
@@ -35,6 +37,7 @@ _FILES_CHANGED = (WriteState, WriteDeadLetters, SetAside)
 ONLY_FOR: dict[CutKind, tuple[type[Operation], ...]] = {
     CutKind.REQUEST_LOST: _REQUESTS,
     CutKind.ANSWER_LOST: _REQUESTS,
+    CutKind.BROKER_AWAY_AFTER: _REQUESTS,
     CutKind.FILE_FAILS: (*_FILES_CHANGED, ReadState),
     CutKind.FILE_UNSURE: _FILES_CHANGED,
     CutKind.STAGING_LOST: (SendBatch,),

@@ -52,6 +52,8 @@ REQUEST_TIMEOUT_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 500
 BLOCK_MAX_MS: Final = 8_000
 TRANSACTION_TIMEOUT_MS: Final = 6_000
+AWAY_MS: Final = BLOCK_MAX_MS + 2_000
+"""A broker that is away so long is given up."""
 STALL_MS: Final = 2 * TRANSACTION_TIMEOUT_MS
 RESTARTED_MS: Final = DOWN_MAX_MS[-1] + 300
 """A broker that died is back by then."""
@@ -91,6 +93,7 @@ class Driver:
         self._settled: list[BatchAnswer] = []
         self._waits_for_answer: NextAnswer | None = None
         self._after: CutKind | None = None
+        self._asked_to_end = False
         self._is_dead = False
 
     # Batches ---------------------------------------------------------------------------------------------------------------------------
@@ -103,6 +106,7 @@ class Driver:
             return
         self._batch_id = self._query.committed + 1
         self._settled.clear()
+        self._asked_to_end = False
         self._commit = commit_batch(self._plan(self._batch_id))
         self._advance(lambda commit: next(commit))
 
@@ -172,6 +176,8 @@ class Driver:
 
     def _begin(self, operation: Operation) -> None:
         """Perform an operation, unless a cut comes first."""
+        self._asked_to_end |= operation.step is Step.END_TRANSACTION
+        assert not (self._asked_to_end and operation.step is Step.ABORT), "an EndTxn without an answer is never turned into an abort"
         cut = self._supervisor.cut_due(operation)
         if cut is None:
             self._perform(operation)
@@ -196,7 +202,7 @@ class Driver:
             case CutKind.DRIVER_DIES_BEFORE:
                 self._supervisor.made(kind, operation.step)
                 self.die("dies")
-            case CutKind.BROKER_DIES_BEFORE | CutKind.BROKER_DIES_DURING:
+            case CutKind.BROKER_DIES_BEFORE | CutKind.BROKER_DIES_DURING | CutKind.BROKER_AWAY:
                 self._supervisor.made(kind, operation.step)
                 self._supervisor.cut_broker(kind)
                 self._perform(operation)
@@ -235,8 +241,13 @@ class Driver:
         if self._after is not kind:
             return False
         self._after = None
-        self._supervisor.made(kind, step)
+        self._made_after(kind, step)
         return True
+
+    def _made_after(self, kind: CutKind, step: Step) -> None:
+        self._supervisor.made(kind, step)
+        if kind is CutKind.BROKER_AWAY_AFTER:
+            self._supervisor.cut_broker(kind)
 
     def _perform(self, operation: Operation) -> None:
         if self._is_dead:
@@ -281,7 +292,7 @@ class Driver:
         def answered(event: Answered | Failed) -> None:
             if isinstance(event, Failed):
                 self._reply(operation, Lost(reason=event.reason, was_sent=event.was_sent))
-            elif self._loses(CutKind.ANSWER_LOST, operation.step):
+            elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
                 self._client.disconnect(event.address)
                 self._reply(operation, Lost(reason="the answer is lost"))
             else:
@@ -305,7 +316,7 @@ class Driver:
             timeout_ms=REQUEST_TIMEOUT_MS,
             topics=[TopicProduceData(name=where.topic, partitions=[part])],
         )
-        loses_answer = self._after is CutKind.ANSWER_LOST
+        loses_answer = self._after if self._after in (CutKind.ANSWER_LOST, CutKind.BROKER_AWAY_AFTER) else None
         loses_request = self._loses(CutKind.REQUEST_LOST, operation.step)
 
         def found(address: Address | None, reason: str) -> None:
@@ -319,8 +330,8 @@ class Driver:
         def answered(event: Answered | Failed) -> None:
             if isinstance(event, Failed):
                 self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason=event.reason, was_sent=event.was_sent)))
-            elif loses_answer:
-                self._supervisor.made(CutKind.ANSWER_LOST, operation.step)
+            elif loses_answer is not None:
+                self._made_after(loses_answer, operation.step)
                 self._client.disconnect(event.address)
                 self._settle(BatchAnswer(ticket=operation.ticket, lost=Lost(reason="the answer is lost")))
             else:

@@ -29,6 +29,7 @@ from chaffinch.simulation.nemesis import Nemesis
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.producers import MakeProcess, ProducerUser, group_of_producer
 from chaffinch.simulation.programs import GROUP_PARTITION, Ledger
+from chaffinch.simulation.query_driver import AWAY_MS
 from chaffinch.simulation.reading import CommittedReader, read_logs
 from chaffinch.simulation.supervisor import Supervisor
 from chaffinch.simulation.transformers import Transformer
@@ -273,7 +274,7 @@ class _Scene:
         if kind is CutKind.BROKER_DIES_DURING:
             self.broker.disk.arm(self.world.dice.randrange(ARMED_BY_CUT_MAX))
         else:
-            self.broker.die(Death.KILLED)
+            self.broker.die(Death.KILLED, away_ms=AWAY_MS if kind in (CutKind.BROKER_AWAY, CutKind.BROKER_AWAY_AFTER) else None)
 
     def _verdict(self) -> list[str]:
         """Read everything, kill the broker once more, read again, check."""
