@@ -4,8 +4,8 @@ Pure: a batch, the topic's policy, who wrote it and the time go in, `Accepted` o
 Rules, codes and counters are in `validation_rules.py`; epochs, sequences and replicas are the broker's business, and so is what
 old clients hear.
 
-One pass of a compiled loop over the records decides; only a batch with many culprits, or a small one with some, is walked a second time,
-to collect them, and only culprits cost Python objects.
+One pass of a compiled loop over the records finds nearly every batch to be right. Of the rest another says what is wrong, and with many
+culprits, or few in a small batch, a third collects them. Only culprits cost Python objects.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from chaffinch.records.batch_header import (
     HEADER,
     HEADER_BYTES,
     LENGTH_END,
+    BatchHeader,
     BatchView,
     TimestampType,
     write_crc,
@@ -67,6 +68,7 @@ __all__ = [
 _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
 _NO_INT64S = np.empty(0, _INT64)
 
+Terms: TypeAlias = tuple[int, int, int, int, bool, bool]
 Culprits: TypeAlias = tuple[Int64s, Bytes, Int64s]
 _NO_ROOM: Culprits = (_NO_INT64S, np.empty(0, _UINT8), _NO_INT64S)
 _SHORT_BYTES_MAX = 16 * 1024
@@ -108,16 +110,23 @@ def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now
     except CompressionError as error:
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
     records = np.frombuffer(payload, _UINT8)
+    # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
+    loops = kernels.choose(min(header.count, len(records) // walk.RECORD_BYTES_MIN))
+    terms = _terms(header, policy, now_ms)
+    right_count, right_bytes, max_timestamp = loops.walk_right(records, *terms)
+    if right_count == header.count and right_bytes == len(records):
+        return _accepted(view, payload, policy, now_ms, max_timestamp)
     seen_first = _room(_SEEN_FIRST_MAX) if len(records) > _SHORT_BYTES_MAX else _NO_ROOM
-    fault, record_index, position, culprit_count, max_timestamp = _walk(view, records, policy, now_ms, *seen_first)
+    fault, record_index, position, culprit_count = _walk(loops, records, terms, seen_first)
     if fault:
         detail = f"{header.count} records announced, {len(records)} bytes of them"
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
-    if culprit_count:
-        found = _find(view, records, policy, now_ms, min(culprit_count, findings.CULPRITS_MAX), seen_first)
-        return rejected(found, culprit_count, header.count, policy, now_ms)
-    return _accepted(view, payload, policy, now_ms, max_timestamp)
+    listed_count = min(culprit_count, findings.CULPRITS_MAX)
+    if listed_count > len(seen_first[0]):
+        seen_first = _room(listed_count)
+        _walk(loops, records, terms, seen_first)
+    return rejected(_findings(header, listed_count, seen_first), culprit_count, header.count, policy, now_ms)
 
 
 def validate_columns(
@@ -148,34 +157,19 @@ def validate_columns(
 # --- the records of a batch ------------------------------------------------------------------------------------------------
 
 
-def _walk(
-    view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, indices: Int64s, reasons: Bytes, seen: Int64s
-) -> tuple[int, int, int, int, int]:
-    """(fault, record index, position, culprits, largest timestamp): what `kernels_reference/walk.py` says of its summary."""
-    header = view.header
-    count = header.count
+def _terms(header: BatchHeader, policy: ValidationPolicy, now_ms: int) -> Terms:
+    """What both walks are told beside the records: see `kernels_reference/walk.py`."""
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
-        timestamp_min, timestamp_max, may_lack_timestamp = 1, 0, False  # An empty range: every record is a culprit.
-    else:
-        timestamp_min, timestamp_max = policy.timestamp_bounds(now_ms)
-        may_lack_timestamp = True
+        return header.count, header.base_timestamp, 1, 0, False, policy.is_compacted  # An empty range: every record is a culprit.
+    return header.count, header.base_timestamp, *policy.timestamp_bounds(now_ms), True, policy.is_compacted
+
+
+def _walk(loops: kernels.Loops, records: Bytes, terms: Terms, culprits: Culprits) -> tuple[int, int, int, int]:
+    """(fault, record index, position, culprits): what `kernels_reference/walk.py` says of its summary."""
     summary = np.empty(walk.SUMMARY_LENGTH, _INT64)
-    # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
-    fault = kernels.choose(min(count, len(records) // walk.RECORD_BYTES_MIN)).walk(
-        records,
-        count,
-        header.base_timestamp,
-        timestamp_min,
-        timestamp_max,
-        may_lack_timestamp,
-        policy.is_compacted,
-        indices,
-        reasons,
-        seen,
-        summary,
-    )
-    record_index, position, culprit_count, max_timestamp = summary.tolist()
-    return fault, record_index, position, culprit_count, max_timestamp
+    fault = loops.walk(records, *terms, *culprits, summary)
+    record_index, position, culprit_count, _ = summary.tolist()
+    return fault, record_index, position, culprit_count
 
 
 def _room(culprit_count: int) -> Culprits:
@@ -183,15 +177,10 @@ def _room(culprit_count: int) -> Culprits:
     return np.empty(culprit_count, _INT64), np.empty(culprit_count, _UINT8), np.empty(culprit_count, _INT64)
 
 
-def _find(
-    view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, culprit_count: int, seen_first: Culprits
-) -> list[Finding]:
-    """The first culprits themselves; an earlier walk has found that there are so many, and left the first of them in `seen_first`."""
-    if culprit_count > len(seen_first[0]):
-        seen_first = _room(culprit_count)
-        _walk(view, records, policy, now_ms, *seen_first)
-    indices, reasons, seen = (column[:culprit_count] for column in seen_first)
-    claims_append_time = view.header.attributes & ATTRIBUTE_LOG_APPEND_TIME
+def _findings(header: BatchHeader, culprit_count: int, culprits: Culprits) -> list[Finding]:
+    """The first culprits that a walk left, each with the rule that it breaks."""
+    indices, reasons, seen = (column[:culprit_count] for column in culprits)
+    claims_append_time = header.attributes & ATTRIBUTE_LOG_APPEND_TIME
     rules = {**RULE_BY_REASON, walk.TIMESTAMP_WRONG: TIMESTAMP_TYPE_RULE} if claims_append_time else RULE_BY_REASON
     found = zip(indices.tolist(), reasons.tolist(), seen.tolist(), strict=True)
     return [(index, rules[reason], value) for index, reason, value in found]

@@ -197,3 +197,39 @@ def test_compiled_and_twin_agree_on_records(records, count_off_by, options):
 @given(st.binary(max_size=60), st.integers(-1, 9) | st.integers(-(2**31), 2**31 - 1), OPTIONS)
 def test_compiled_and_twin_agree_on_noise(payload, count, options):
     assert walked(compiled.walk, payload, count, **options) == walked(reference.walk, payload, count, **options)
+
+
+def walked_right(walk_right, payload, count, *, base=NOW_MS, least=0, largest=INT64_MAX, may_lack=True, must_have_key=True, culprits_max=0):
+    """(records, bytes, largest timestamp)"""
+    return walk_right(np.frombuffer(bytes(payload), np.uint8), count, base, least, largest, may_lack, must_have_key)
+
+
+@pytest.mark.parametrize("walk_right", [reference.walk_right, compiled.walk_right], ids=["twin", "compiled"])
+class TestWhatIsRight:
+    @pytest.mark.parametrize(("payload", "count"), [row[1:3] for row in FAULTS], ids=[row[0] for row in FAULTS])
+    def test_a_fault_ends_it(self, walk_right, payload, count):
+        assert walked_right(walk_right, payload, count)[:2] != (count, len(payload))
+
+    @pytest.mark.parametrize(("records", "options", "culprits"), CULPRITS)
+    def test_it_ends_before_the_first_culprit(self, walk_right, records, options, culprits):
+        right = culprits[0][0] if culprits else len(records)
+        found = walked_right(walk_right, b"".join(records), len(records), **options)
+        assert found[:2] == (right, len(b"".join(records[:right])))
+
+
+@given(st.lists(RECORDS, max_size=6), st.integers(-1, 1), OPTIONS)
+def test_all_is_right_where_the_walk_finds_nothing_wrong(records, count_off_by, options):
+    arguments = (b"".join(records), len(records) + count_off_by)
+    fault, index, position, culprit_count, largest, _ = walked(reference.walk, *arguments, **options)
+    right = walked_right(compiled.walk_right, *arguments, **options)
+    assert right == walked_right(reference.walk_right, *arguments, **options)
+    is_right = right[:2] == (arguments[1], len(arguments[0]))
+    assert is_right == (fault == Fault.NONE and culprit_count == 0)
+    if is_right:
+        assert right == (index, position, largest)
+
+
+@given(st.binary(max_size=60), st.integers(-1, 9) | st.integers(-(2**31), 2**31 - 1), OPTIONS)
+def test_compiled_and_twin_find_as_much_right_in_noise(payload, count, options):
+    found = walked_right(compiled.walk_right, payload, count, **options)
+    assert found == walked_right(reference.walk_right, payload, count, **options)

@@ -29,6 +29,7 @@ LOOPS: dict[str, str] = {
     "murmur2_partitions": "murmur2",
     "murmur2_of_key": "murmur2",
     "walk": "walk",
+    "walk_right": "walk",
     "retain": "retain",
     "find_keys": "retain",
     "take_out": "retain",
@@ -55,6 +56,7 @@ class Loops:
     murmur2_partitions: Callable[..., int]
     murmur2_of_key: Callable[[bytes, int], int]
     walk: Callable[..., int]
+    walk_right: Callable[..., tuple[int, int, int]]
     retain: Callable[..., int]
     find_keys: Callable[..., int]
     take_out: Callable[..., int]

@@ -36,6 +36,7 @@ INT64S = types.Array(types.int64, 1, "C", readonly=True)
 BYTES_OUT = types.Array(types.uint8, 1, "C")
 INT32S_OUT = types.Array(types.int32, 1, "C")
 INT64S_OUT = types.Array(types.int64, 1, "C")
+THREE_INT64S = _numba.types.UniTuple(types.int64, 3)
 
 _IS_CHECKED = bool(_numba.config.BOUNDSCHECK)
 
@@ -59,9 +60,9 @@ def of_bytes(function: Callable[..., int]) -> Callable[[bytes, int], int]:
     return ctypes.PYFUNCTYPE(ctypes.c_uint32, ctypes.c_char_p, ctypes.c_ssize_t)(built.address)
 
 
-def compiled(*arguments: Any) -> Callable[[Function], Function]:
-    """Compile a loop now, or load it from the cache; every loop returns an int64."""
-    signature = INT64(*arguments)
+def compiled(*arguments: Any, returns: Any = INT64) -> Callable[[Function], Function]:
+    """Compile a loop now, or load it from the cache."""
+    signature = returns(*arguments)
 
     def decorate(function: Function) -> Function:
         if not _IS_CHECKED:
