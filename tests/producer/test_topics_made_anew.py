@@ -11,6 +11,7 @@ from chaffinch import EmbeddedBroker, Producer
 from chaffinch.admin import topics
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.protocol import produce_path
+from chaffinch.protocol.headers import read_request_prefix
 
 LATEST_S = 30
 
@@ -26,13 +27,16 @@ def test_versions_on_the_wire(
     broker: EmbeddedBroker, producer_of: Callable[..., Producer], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], version: int
 ) -> None:
     """The usual one is read by hand; a transactional id leaves it to the compiled decoder."""
-    read, seen = produce_path.read_request, []
+    read, seen = produce_path.RequestReader.read, []
 
-    def noted(frame: memoryview, version: int) -> Any:
-        seen.append((version, (found := read(frame, version)) is not None))
+    def noted(reader: produce_path.RequestReader, frame: memoryview) -> Any:
+        found = read(reader, frame)
+        key, version, _ = read_request_prefix(frame)
+        if key == produce_path.KEY:
+            seen.append((version, found is not None))
         return found
 
-    monkeypatch.setattr(produce_path, "read_request", noted)
+    monkeypatch.setattr(produce_path.RequestReader, "read", noted)
     with producer_of(broker, **options) as producer:
         if options:
             producer.init_transactions()

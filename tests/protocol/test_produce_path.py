@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from chaffinch.protocol import produce_path
 from chaffinch.protocol.client_connection import ClientConnection
-from chaffinch.protocol.headers import finish_frame, read_client_id, request_head, response_head
+from chaffinch.protocol.headers import finish_frame, read_client_id, read_request_prefix, request_head, response_head
 from chaffinch.protocol.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -84,17 +84,21 @@ def frame_of(request: ProduceRequest, version: int, client_id: str | None = "me"
     return b"".join(ClientConnection(client_id).encode_request(request, version)[1])[4:]
 
 
-def compiled(frame: bytes, version: int) -> tuple[str | None, ProduceRequest]:
+def compiled(frame: bytes, version: int) -> tuple[int, int, str | None, ProduceRequest]:
     view = memoryview(frame)
     client_id, position = read_client_id(view, True)
-    return client_id, ProduceRequest.decode_from(view, position, version)[0]
+    return version, read_request_prefix(view)[2], client_id, ProduceRequest.decode_from(view, position, version)[0]
+
+
+def read(frame: bytes | bytearray) -> tuple[int, int, str, ProduceRequest] | None:
+    return produce_path.RequestReader().read(memoryview(frame))
 
 
 @settings(max_examples=300, deadline=None)
 @given(REQUESTS, VERSIONS, st.one_of(st.none(), NAMES))
 def test_requests_are_read_as_the_compiled_decoder_reads_them(request: ProduceRequest, version: int, client_id: str | None) -> None:
     frame = frame_of(request, version, client_id)
-    plain = produce_path.read_request(memoryview(frame), version)
+    plain = read(frame)
     assert plain is None or plain == compiled(frame, version)
 
 
@@ -118,7 +122,7 @@ def test_usual_requests_are_written_here(size: int, version: int, named: dict[st
     request = ProduceRequest(acks=-1, timeout_ms=30_000, topics=[TopicProduceData(partitions=[data], **named)])
     written = produce_path.write_request(request, request_head(0, version, 5, "me", True), version)
     assert written is not None
-    assert produce_path.read_request(memoryview(b"".join(written))[4:], version) == ("me", request)
+    assert read(b"".join(written)[4:]) == (version, 5, "me", request)
     if size > 4096:
         assert data.records in written, "large ones are not copied"
 
@@ -145,7 +149,7 @@ def test_damaged_requests_are_read_alike_or_left_to_the_compiled_decoder(data: s
         position = data.draw(st.integers(8, len(frame) - 1))
         frame[position] = data.draw(st.one_of(st.integers(0, 4), st.integers(124, 132), st.integers(0, 255)))
     frame = frame[: data.draw(st.sampled_from([len(frame), len(frame) - 1, len(frame) // 2]))] + bytes(data.draw(st.integers(0, 2)))
-    plain = produce_path.read_request(memoryview(frame), version)
+    plain = read(frame)
     try:
         right = compiled(bytes(frame), version)
     except ProtocolViolation:
@@ -154,11 +158,35 @@ def test_damaged_requests_are_read_alike_or_left_to_the_compiled_decoder(data: s
         assert plain is None or plain == right
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.data(), st.lists(st.tuples(REQUESTS, VERSIONS, st.sampled_from(["me", "you"])), min_size=1, max_size=3))
+def test_what_came_before_on_a_connection_changes_nothing(data: st.DataObject, sent: list[tuple[ProduceRequest, int, str]]) -> None:
+    reader = produce_path.RequestReader()
+    for request, version, client_id in data.draw(st.lists(st.sampled_from(sent), max_size=6)):
+        frame = bytearray(frame_of(request, version, client_id))
+        if data.draw(st.booleans()):
+            frame[data.draw(st.integers(0, min(60, len(frame) - 1)))] ^= data.draw(st.integers(1, 255))
+        frame = frame[: data.draw(st.sampled_from([len(frame), len(frame), 30, 7]))]
+        assert reader.read(memoryview(frame)) == read(frame)
+
+
+def test_a_head_is_learnt_once() -> None:
+    reader, frame = (
+        produce_path.RequestReader(),
+        frame_of(ProduceRequest(acks=1, topics=[TopicProduceData(partitions=[PartitionProduceData(records=b"r")])]), 12),
+    )
+    first, second = reader.read(memoryview(frame)), reader.read(memoryview(frame))
+    assert first is not None
+    assert second is not None
+    assert first == second
+    assert first[2] is second[2]
+
+
 @pytest.mark.parametrize("size", [1, 126, 127, 128, 16382, 16383, 16384, (1 << 21) - 2])
 @pytest.mark.parametrize(("version", "named"), [(11, {"name": "orders"}), (13, {"topic_id": UUID(int=7)})])
 def test_usual_requests_are_read_here(size: int, version: int, named: dict[str, Any]) -> None:
     request = ProduceRequest(acks=-1, topics=[TopicProduceData(partitions=[PartitionProduceData(records=bytes(size))], **named)])
-    assert produce_path.read_request(memoryview(frame_of(request, version)), version) == ("me", request)
+    assert read(frame_of(request, version)) == compiled(frame_of(request, version), version)
 
 
 @settings(max_examples=300, deadline=None)

@@ -93,7 +93,9 @@ class BufferPool:
         """A writable view of `size` bytes with unspecified content."""
         # Sizes are rounded up so that frames of slightly different sizes can follow each other in one buffer.
         rounded = -(-size // CHUNK_BYTES) * CHUNK_BYTES
-        for index, buffer in enumerate(self._kept):
+        # The last used one first, which the processor may still have at hand.
+        for index in range(len(self._kept) - 1, -1, -1):
+            buffer = self._kept[index]
             if rounded <= len(buffer) <= 2 * rounded and _is_unseen(buffer):
                 # To the end: the list stays sorted by last use, and the oldest falls out first.
                 self._kept.append(self._kept.pop(index))
@@ -132,6 +134,8 @@ class FrameAssembler:
         self._pool = pool or BufferPool(2 * EAGER_BYTES_MAX)
         self._chunk = _NOTHING
         self._chunk_bytes = CHUNK_BYTES  # How large it should be.
+        self.is_filled = False
+        """Whether the last read filled what was lent for it."""
         self._start = 0  # Where the first unfinished frame begins in the chunk.
         self._stop = 0  # Where the bytes received so far end.
         self._need = 4  # The unfinished frame's bytes, prefix and all, as far as it is known.
@@ -158,6 +162,7 @@ class FrameAssembler:
         """
         chunk, start, stop = self._chunk, self._start, self._stop + count
         self._stop = stop
+        self.is_filled = stop == (start + self._large if self._large else len(chunk))
         frames: list[memoryview] = []
         need = 4
         while stop - start >= 4:

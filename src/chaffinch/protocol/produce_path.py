@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from struct import Struct
 from struct import error as LayoutError
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from chaffinch.protocol.messages.produce import (
@@ -30,14 +30,14 @@ FIRST_VERSION: Final = 9
 LAST_VERSION: Final = 13
 VERSION_WITH_TOPIC_IDS: Final = 13
 
-_CLIENT: Final = Struct(">h")
+_START: Final = Struct(">hhih")
+"""API key, version, correlation id, length of the client's id."""
+_CORRELATION_POSITION: Final = 4
 _CLIENT_POSITION: Final = 8
 _REQUEST: Final = Struct(">BBhiBB")
 """Tags of the header, transactional id, acks, timeout, count of topics, length of the topic's name; lengths and counts are one too high.
 With ids there is no such length: the last byte is the first one of the id."""
 _ID_BYTES: Final = 16
-_PARTITION: Final = Struct(">BiBBB")
-"""Count of partitions, index, and the first bytes of the records' length."""
 _TO_NAME: Final = Struct(">BhiBB")
 _TO_ID: Final = Struct(">BhiB16sBi")
 """What is sent behind the header: the same as `_REQUEST`, and with ids up to the index."""
@@ -47,8 +47,8 @@ _NO_TAGS: Final = bytes(3)
 _COPIED_BYTES_MAX: Final = 4096
 """Up to here another buffer for the system costs more than a copy."""
 
-_RESPONSE: Final = Struct(">iiBBB")
-"""Size of the frame, correlation id, tags of the header, count of topics, length of the topic's name."""
+_RESPONSE: Final = Struct(">ii")
+"""Size of the frame, correlation id."""
 _ANSWER: Final = Struct(">BihqqqBBBBiB")
 """Count of partitions, index, error, base offset, append time, log start, no culprits, no text, tags, tags, throttle time, tags."""
 _FATE: Final = Struct(">Bihqqq")
@@ -56,61 +56,106 @@ _FATE: Final = Struct(">Bihqqq")
 _TAIL: Final = Struct(">BBiB")
 """Tags, tags, throttle time, tags: what is behind the text."""
 _SIZE: Final = Struct(">i")
-_RESPONSE_BYTES: Final = _RESPONSE.size - 4 + _ANSWER.size
-_RESPONSE_WITH_ID: Final = Struct(">iiBB16s")
-_RESPONSE_WITH_ID_BYTES: Final = _RESPONSE_WITH_ID.size - 4 + _ANSWER.size
 
 _ONE: Final = 2
 _NAME_BYTES_MAX: Final = 126
 """The length of a longer name takes two bytes."""
 
 
-def read_request(frame: memoryview, version: int) -> tuple[str, ProduceRequest] | None:
-    """(client id, request) of a whole frame whose API and version are those of this module; None for anything unusual."""
-    has_id = version >= VERSION_WITH_TOPIC_IDS
-    try:
-        (client_size,) = _CLIENT.unpack_from(frame, _CLIENT_POSITION)
-        if client_size < 0:
+class _Head(NamedTuple):
+    """What a request says before its partition."""
+
+    version: int
+    client_id: str
+    acks: int
+    timeout_ms: int
+    name: str
+    topic_id: UUID
+
+
+@lru_cache(maxsize=512)
+def _layout(head_bytes: int) -> Struct:
+    """API key and version, correlation id, what follows up to the partition, and that one's first bytes."""
+    return Struct(f">4si{head_bytes}sBiBBB")
+
+
+class RequestReader:
+    """Reads the requests of one connection.
+
+    Nearly always one says the same as the one before it, up to its partition. What has the same bytes is not taken apart again.
+    """
+
+    __slots__ = ("_bytes", "_head", "_layout", "_prefix")
+
+    def __init__(self) -> None:
+        self._prefix = self._bytes = b""  # Of the last request: key and version; what follows its correlation id, up to the partition.
+        self._head = _Head(0, "", 0, 0, "", ZERO_UUID)
+        self._layout = _layout(0)
+
+    def read(self, frame: memoryview) -> tuple[int, int, str, ProduceRequest] | None:
+        """(version, correlation id, client id, request) of a whole frame; None for another API or version, and for anything unusual."""
+        try:
+            prefix, correlation_id, head, partition_count, index, first, second, third = self._layout.unpack_from(frame)
+            is_known = head == self._bytes and prefix == self._prefix
+        except LayoutError:
+            is_known = False
+        if not is_known:
+            if not self._learn(frame):
+                return None
+            prefix, correlation_id, head, partition_count, index, first, second, third = self._layout.unpack_from(frame)
+        position = self._layout.size
+        if first < 128:
+            size, position = first, position - 2
+        elif second < 128:
+            size, position = (first & 127) | second << 7, position - 1
+        elif third < 128:
+            size = (first & 127) | (second & 127) << 7 | third << 14
+        else:
             return None
-        position = _CLIENT_POSITION + 2 + client_size
-        header_tags, transactional, acks, timeout_ms, topic_count, name_size = _REQUEST.unpack_from(frame, position)
-        start = position + _REQUEST.size - has_id
-        position = start + (_ID_BYTES if has_id else name_size - 1)
-        if header_tags or transactional or topic_count != _ONE or not (has_id or 0 < name_size <= _NAME_BYTES_MAX):
+        end = position + size - 1
+        if partition_count != _ONE or size == 0 or frame[end:] != _NO_TAGS:
             return None
-        partition_count, index, first, second, third = _PARTITION.unpack_from(frame, position)
-        client_id = str(frame[_CLIENT_POSITION + 2 : _CLIENT_POSITION + 2 + client_size], "utf-8")
-        name = "" if has_id else str(frame[start:position], "utf-8")
-        topic_id = _topic_id(bytes(frame[start:position])) if has_id else ZERO_UUID
-    except (LayoutError, ValueError):
-        return None
-    if first < 128:
-        size, position = first, position + 6
-    elif second < 128:
-        size, position = (first & 127) | second << 7, position + 7
-    elif third < 128:
-        size, position = (first & 127) | (second & 127) << 7 | third << 14, position + 8
-    else:
-        return None
-    end = position + size - 1
-    # The tags of partition, topic and request: none, and nothing behind them.
-    if partition_count != _ONE or size == 0 or len(frame) != end + 3 or frame[end] or frame[end + 1] or frame[end + 2]:
-        return None
-    data = PartitionProduceData.__new__(
-        PartitionProduceData
-    )  # Filled as the compiled decoder does: a constructor takes three times as long.
-    data.index = index
-    data.records = frame[position:end]
-    topic = TopicProduceData.__new__(TopicProduceData)
-    topic.name = name
-    topic.topic_id = topic_id
-    topic.partitions = [data]
-    request = ProduceRequest.__new__(ProduceRequest)
-    request.transactional_id = None
-    request.acks = acks
-    request.timeout_ms = timeout_ms
-    request.topics = [topic]
-    return client_id, request
+        version, client_id, acks, timeout_ms, name, topic_id = self._head
+        # Filled as the compiled decoder does: a constructor takes three times as long.
+        data = PartitionProduceData.__new__(PartitionProduceData)
+        data.index = index
+        data.records = frame[position:end]
+        topic = TopicProduceData.__new__(TopicProduceData)
+        topic.name = name
+        topic.topic_id = topic_id
+        topic.partitions = [data]
+        request = ProduceRequest.__new__(ProduceRequest)
+        request.transactional_id = None
+        request.acks = acks
+        request.timeout_ms = timeout_ms
+        request.topics = [topic]
+        return version, correlation_id, client_id, request
+
+    def _learn(self, frame: memoryview) -> bool:
+        """Take apart what is before the partition; False for anything unusual."""
+        try:
+            key, version, _, client_size = _START.unpack_from(frame)
+            if key != KEY or not FIRST_VERSION <= version <= LAST_VERSION or not 0 <= client_size <= _NAME_BYTES_MAX:
+                return False
+            has_id = version >= VERSION_WITH_TOPIC_IDS
+            position = _START.size + client_size
+            header_tags, transactional, acks, timeout_ms, topic_count, name_size = _REQUEST.unpack_from(frame, position)
+            start = position + _REQUEST.size - has_id
+            end = start + (_ID_BYTES if has_id else name_size - 1)
+            if header_tags or transactional or topic_count != _ONE or not (has_id or 0 < name_size <= _NAME_BYTES_MAX):
+                return False
+            layout = _layout(end - _CLIENT_POSITION)
+            if len(frame) < layout.size:
+                return False
+            client_id = str(frame[_START.size : position], "utf-8")
+            name = "" if has_id else str(frame[start:end], "utf-8")
+            topic_id = _topic_id(bytes(frame[start:end])) if has_id else ZERO_UUID
+        except (LayoutError, ValueError):
+            return False
+        self._prefix, self._bytes = bytes(frame[:_CORRELATION_POSITION]), bytes(frame[_CLIENT_POSITION:end])
+        self._head = _Head(version, client_id, acks, timeout_ms, name, topic_id)
+        self._layout = layout
+        return True
 
 
 def write_request(message: ProduceRequest, head: bytearray, version: int) -> list[Buffer] | None:
@@ -143,9 +188,9 @@ def write_request(message: ProduceRequest, head: bytearray, version: int) -> lis
 
 
 def write_response(message: ProduceResponse, correlation_id: int, version: int) -> bytes | bytearray | None:
-    """The whole frame of an answer for one partition, in a version of this module; None for anything unusual."""
+    """The whole frame of an answer for one partition; None for another version, and for anything unusual."""
     topics = message.responses
-    if len(topics) != 1 or message.node_endpoints:
+    if not FIRST_VERSION <= version <= LAST_VERSION or len(topics) != 1 or message.node_endpoints:
         return None
     topic: TopicProduceResponse = topics[0]
     if len(topic.partition_responses) != 1:
@@ -273,9 +318,14 @@ def _topic_id(data: bytes) -> UUID:
 
 def _response_head(topic: TopicProduceResponse, correlation_id: int, version: int) -> bytes | None:
     """Everything before the partition."""
-    if version >= VERSION_WITH_TOPIC_IDS:
-        return _RESPONSE_WITH_ID.pack(_RESPONSE_WITH_ID_BYTES, correlation_id, 0, _ONE, topic.topic_id.bytes)
-    name = topic.name.encode()
-    if len(name) >= _NAME_BYTES_MAX:
-        return None
-    return _RESPONSE.pack(_RESPONSE_BYTES + len(name), correlation_id, 0, _ONE, len(name) + 1) + name
+    place = _place(topic.topic_id if version >= VERSION_WITH_TOPIC_IDS else topic.name)
+    return None if place is None else _RESPONSE.pack(_RESPONSE.size - _SIZE.size + len(place) + _ANSWER.size, correlation_id) + place
+
+
+@lru_cache(maxsize=512)
+def _place(topic: str | UUID) -> bytes | None:
+    """What follows the correlation id: tags of the header, count of topics, the topic's name or id. None for a name of unusual length."""
+    if isinstance(topic, UUID):
+        return bytes((0, _ONE)) + topic.bytes
+    name = topic.encode()
+    return None if len(name) >= _NAME_BYTES_MAX else bytes((0, _ONE, len(name) + 1)) + name

@@ -51,6 +51,7 @@ class ServerConnection:
         self.client_software_name = ""
         self.client_software_version = ""
         self._frames = FrameAssembler(frame_bytes_max, budget=budget, pool=pool)
+        self._produce = produce_path.RequestReader()
         self._open: deque[ReceivedRequest] = deque()
         self._held: dict[int, list[Buffer]] = {}  # Responses that wait for earlier ones, by the request's identity.
 
@@ -72,6 +73,11 @@ class ServerConnection:
     def bytes_pending(self) -> int:
         """Bytes received of a request that is not complete."""
         return self._frames.bytes_pending
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether the last read filled the buffer, and so may have left something behind."""
+        return self._frames.is_filled
 
     def get_buffer(self, size_hint: int = -1) -> memoryview:
         """Where the transport is to write the next bytes."""
@@ -118,11 +124,11 @@ class ServerConnection:
 
         Empty while an earlier request has no response yet; then this response leaves together with that one.
         """
-        api, version = request.api, request.version
-        if api is _PRODUCE and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION and isinstance(message, ProduceResponse):
-            frame = produce_path.write_response(message, request.correlation_id, version)
+        if isinstance(message, ProduceResponse):
+            frame = produce_path.write_response(message, request.correlation_id, request.version)
             if frame is not None:
                 return self._in_order(request, [frame])
+        api, version = request.api, request.version
         if isinstance(message, ApiVersionsResponse):
             if request.unsupported_version is not None:
                 message = message.replace(error_code=UNSUPPORTED_VERSION)
@@ -154,15 +160,14 @@ class ServerConnection:
         return ready
 
     def _request(self, frame: memoryview) -> ReceivedRequest:
+        plain = self._produce.read(frame)
+        if plain is not None:
+            expects_response = plain[3].acks != 0
+            request = ReceivedRequest(_PRODUCE, *plain, None, expects_response)
+            if expects_response:
+                self._open.append(request)
+            return request
         key, version, correlation_id = read_request_prefix(frame)
-        if key == produce_path.KEY and produce_path.FIRST_VERSION <= version <= produce_path.LAST_VERSION:
-            plain = produce_path.read_request(frame, version)
-            if plain is not None:
-                expects_response = plain[1].acks != 0
-                request = ReceivedRequest(_PRODUCE, version, correlation_id, *plain, None, expects_response)
-                if expects_response:
-                    self._open.append(request)
-                return request
         api = APIS.get(key)
         if api is None or not api.served:
             raise ProtocolViolation(f"API key {key} is not served (version {version}, correlation id {correlation_id})")
