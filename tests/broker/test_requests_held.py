@@ -9,7 +9,7 @@ import pytest
 
 from chaffinch.broker.connections import BYTES_WAITING_MAX, REQUEST_BYTES, TURN_BYTES_MAX, Peer, RequestsHeld
 from chaffinch.protocol.client_connection import ClientConnection
-from chaffinch.protocol.frames import FrameBudget
+from chaffinch.protocol.frames import BUSY_CHUNK_BYTES, FrameBudget
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
@@ -52,8 +52,10 @@ class Line:
         self.transport = PretendTransport()
         self.waiting: list[ReceivedRequest] = []
         self.answers_at_once = False
+        self.answers_at_the_end = False
         self.answers_never = False
         self.turns_begun = 0
+        self.written_at_turn_ends: list[int] = []
         self.budget = FrameBudget(1 << 30)
         self.peer = Peer(cast(Any, self), ServerConnection(budget=self.budget), 1, 0, 1 << 20, held)
         self.peer.connection_made(cast(asyncio.Transport, self.transport))
@@ -66,19 +68,27 @@ class Line:
         self.waiting.append(request)
         if self.answers_at_once:
             self.answer()
+        if self.answers_at_the_end:
+            self.peer.respond(self.waiting.pop(0), MetadataResponse())
         if self.answers_never:
             self.complete_silently()
 
     def end_turn_later(self, peer: Peer) -> None:
         self.turns_begun += 1
 
+    def turn_ended(self) -> None:
+        self.written_at_turn_ends.append(self.transport.written)
+
     def disconnected(self, peer: Peer) -> None: ...
 
     def send(self, size: int) -> None:
         """A request of about so many bytes, unless the connection is read no further."""
         assert not self.transport.is_paused
+        self.feed(self.request(size))
+
+    def request(self, size: int) -> bytes:
         request = MetadataRequest(topics=[MetadataRequestTopic(name="t" * size)])
-        self.feed(b"".join(self._client.encode_request(request, 4)[1]))
+        return b"".join(self._client.encode_request(request, 4)[1])
 
     def feed(self, data: bytes) -> None:
         while data:
@@ -87,6 +97,16 @@ class Line:
             buffer[:count] = data[:count]
             self.peer.buffer_updated(count)
             data = data[count:]
+
+    def pour(self, data: bytes) -> bytes:
+        """As `feed`, while it is read: all of this was there at once, so that each read fills its buffer. What was not read."""
+        view = memoryview(data)
+        while not self.transport.is_paused:
+            size = len(self.peer.get_buffer(-1))
+            self.feed(bytes(view[:size]))
+            view = view[size:]
+            assert view, "read without end"
+        return bytes(view)
 
     def answer(self) -> None:
         self.peer.respond(self.waiting.pop(0), MetadataResponse())
@@ -151,27 +171,46 @@ def test_what_is_answered_or_gone_is_held_no_more() -> None:
 def test_who_sends_without_end_is_read_on_in_the_next_turn(has_answers: bool) -> None:
     line = Line(RequestsHeld(LIMIT))
     line.answers_at_once, line.answers_never = has_answers, not has_answers
+    stream = line.request(30_000) * 80
     for turn in (1, 2):
         before = line.peer.bytes_received
-        while not line.transport.is_paused and line.peer.bytes_received - before < 2 * TURN_BYTES_MAX:
-            line.send(30_000)
-        assert TURN_BYTES_MAX < line.peer.bytes_received - before <= TURN_BYTES_MAX + 31_000
+        stream = line.pour(stream)
+        assert TURN_BYTES_MAX < line.peer.bytes_received - before <= TURN_BYTES_MAX + BUSY_CHUNK_BYTES
         assert line.turns_begun == turn
+        assert not line.written_at_turn_ends
         line.peer.end_turn()
         assert not line.transport.is_paused
-    line.send(30_000)
-    assert not line.transport.is_paused
+
+
+def test_a_turn_ends_at_once_with_what_leaves_nothing_behind() -> None:
+    """And first the answers leave: what the server has to do at its end can wait."""
+    line = Line(RequestsHeld(LIMIT))
+    line.answers_at_the_end = True
+    line.send(100)
+    assert line.transport.written
+    assert line.written_at_turn_ends == [line.transport.written]
+    line.feed(line.request(100)[:50])
+    assert len(line.written_at_turn_ends) == 2, "no more is there, whatever will come"
+    assert line.turns_begun == 0
+
+
+def test_what_waited_for_its_client_to_read_begins_a_turn() -> None:
+    """At whose end the server looks for what the core waits for now."""
+    line = Line(RequestsHeld(LIMIT))
+    line.peer.pause_writing()
+    line.feed(line.request(100))
+    assert not line.waiting
+    line.peer.resume_writing()
+    assert line.waiting
+    assert line.turns_begun == 1
 
 
 @pytest.mark.parametrize(("request_bytes", "in_flight"), [(240_000, 5), (16_500, 63)])
 def test_a_producer_is_answered_while_half_of_its_requests_are_still_to_be_read(request_bytes: int, in_flight: int) -> None:
     line = Line(RequestsHeld(1 << 30))
     line.answers_never = True
-    taken = 0
-    while not line.transport.is_paused and taken < in_flight:
-        line.feed(produce_request(request_bytes))
-        taken += 1
-    assert in_flight / 3 < taken < in_flight * 2 / 3, "the turn ends, and with it the wait of the first answers"
+    line.pour(produce_request(request_bytes) * in_flight)
+    assert in_flight / 3 < line.peer.requests_received < in_flight * 2 / 3, "the turn ends, and with it the wait of the first answers"
 
 
 def test_small_requests_without_answers_behind_one_that_waits_count_for_what_they_take_in_memory() -> None:
@@ -195,11 +234,9 @@ def test_who_sent_large_requests_and_is_idle_holds_no_large_buffer() -> None:
 
 def test_a_large_request_takes_as_many_turns_as_other_bytes() -> None:
     line = Line(RequestsHeld(1 << 30))
-    pieces = iter([(16 * TURN_BYTES_MAX).to_bytes(4, "big"), *[bytes(1 << 16)] * 256])
-    for _ in range(3):
-        before = line.peer.bytes_received
-        while not line.transport.is_paused and line.peer.bytes_received - before < 2 * TURN_BYTES_MAX:
-            line.feed(next(pieces))
-        assert TURN_BYTES_MAX < line.peer.bytes_received - before <= TURN_BYTES_MAX + (1 << 17)
+    stream = (64 * TURN_BYTES_MAX).to_bytes(4, "big") + bytes(64 * TURN_BYTES_MAX)
+    for turn in (1, 2):
+        stream = line.pour(stream)
+        assert line.turns_begun == turn
         line.peer.end_turn()
         assert not line.transport.is_paused

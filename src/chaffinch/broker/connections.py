@@ -47,6 +47,7 @@ class Owner(Protocol):
     def failed(self, peer: Peer, error: Exception) -> None: ...
     def disconnected(self, peer: Peer) -> None: ...
     def end_turn_later(self, peer: Peer) -> None: ...
+    def turn_ended(self) -> None: ...
     def left_unsent(self, peer: Peer) -> None: ...
 
 
@@ -118,10 +119,19 @@ class Peer(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_received += nbytes
         self._turn_bytes += nbytes
-        if not self._has_turn:
-            self._begin_turn()
-        if not self._takes_requests:
+        had_turn, self._has_turn = self._has_turn, True
+        if self._takes_requests:
+            self._take(nbytes)
+        if had_turn:
             return
+        if self.frames.may_have_more:
+            self._owner.end_turn_later(self)
+        else:  # The answers leave now, and what nobody waits for comes after them.
+            self.end_turn()
+            self._owner.turn_ended()
+
+    def _take(self, nbytes: int) -> None:
+        """Have done what these bytes ask for."""
         if self._slow_requests is not None:
             self._slow_requests.read(nbytes)
         try:
@@ -187,7 +197,7 @@ class Peer(asyncio.BufferedProtocol):
         self._owner.end_turn_later(self)
 
     def end_turn(self) -> None:
-        """This turn of the loop is over."""
+        """This turn of the loop is over, or has nothing more for this connection."""
         self._has_turn = False
         self._turn_bytes = 0
         self.frames.end_turn()
@@ -276,6 +286,8 @@ class Peer(asyncio.BufferedProtocol):
         """One of those that held too much has room again."""
         if what in self._congested:
             self._congested.remove(what)
+            if not self._has_turn:
+                self._begin_turn()
             self._feed(())
 
     def _consider_reading(self) -> None:

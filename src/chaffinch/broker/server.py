@@ -217,9 +217,6 @@ class BrokerServer:
             self._send_later(effects)
         else:
             self._carry_out(effects)
-        if not self._arms:
-            self._arms = True
-            self._loop.call_soon(self._arm)
 
     def violated(self, peer: Peer, violation: ProtocolViolation) -> None:
         """The stream makes no sense any more: this connection ends, with one line."""
@@ -258,6 +255,14 @@ class BrokerServer:
         peers, self._busy_peers = self._busy_peers, []
         for peer in peers:
             peer.end_turn()
+        if not self._arms:
+            self._arm()
+
+    def turn_ended(self) -> None:
+        """The core may wait for something else than before. To ask for it has a price: once for all that this turn of the loop brings."""
+        if not self._arms:
+            self._arms = True
+            self._loop.call_soon(self._arm)
 
     # Effects --------------------------------------------------------------------------------------------------------------------------
 
@@ -334,7 +339,7 @@ class BrokerServer:
         return now_ms
 
     def _arm(self) -> None:
-        """Wake up at the core's next deadline; too early is harmless. Once for all requests of a turn: to ask for it has a price."""
+        """Wake up at the core's next deadline; too early is harmless."""
         self._arms = False
         deadline_ms = self.core.next_deadline_ms
         if self._is_ending or deadline_ms is None or (self._timer_ms is not None and self._timer_ms <= deadline_ms):
