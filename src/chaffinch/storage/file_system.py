@@ -80,7 +80,8 @@ class DiskFile:
         return self._ready()
 
     def append(self, buffers: Sequence[BytesLike]) -> int:
-        descriptor = self._ready()
+        descriptor = self._descriptor if self._descriptor >= 0 else self._ready()
+        self.is_recent = True
         if self._poison is not None:
             raise StorageError(self.path, "append to", self._poison)
         position = self._size

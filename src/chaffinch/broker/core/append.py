@@ -80,7 +80,7 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     log, topic = partition.log, partition.topic
     has_producer = header.producer_id >= 0
     duplicate = log.find_duplicate(header) if has_producer else None
-    if begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
+    if has_producer and begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
         log.expect(header)
     if duplicate is not None:
         broker.counters.add(topic.name, "TotalProduceRequestsPerSec")

@@ -332,17 +332,17 @@ class BrokerCore:
         return _delayed(result, fault.delay_ms, now_ms)
 
     def _finish(self, event: RequestReceived, result: Result) -> None:
-        if isinstance(result, Close):
-            self._effects.append(CloseConnection(event.connection_id, result.reason))
-            self._lost(ConnectionLost(connection_id=event.connection_id))
+        if isinstance(result, Message):
+            self._effects.append(Respond(event.connection_id, event.request, result))
         elif isinstance(result, Silence):
             self._effects.append(CompleteSilently(event.connection_id, event.request))
-        elif isinstance(result, Last):
+        elif isinstance(result, Close):
+            self._effects.append(CloseConnection(event.connection_id, result.reason))
+            self._lost(ConnectionLost(connection_id=event.connection_id))
+        else:
+            assert isinstance(result, Last)
             self._effects.append(Respond(event.connection_id, event.request, result.message))
             self._finish(event, Close())
-        else:
-            assert not isinstance(result, Waiting)
-            self._effects.append(Respond(event.connection_id, event.request, result))
 
     # Answers that wait ----------------------------------------------------------------------------------------------------------------
 

@@ -23,11 +23,7 @@ class ProducerExpiry:
         self._topics = topics
         self._settings = settings
         self._left: list[TopicPartition] = []
-        self._next_ms = now_ms + self._interval_ms
-
-    @property
-    def next_deadline_ms(self) -> int:
-        return self._next_ms
+        self.next_deadline_ms = now_ms + self._interval_ms
 
     def expire(self, now_ms: int) -> list[str]:
         """One slice of a round. Says nothing: that producers come and go is no news."""
@@ -38,7 +34,7 @@ class ProducerExpiry:
             if partition is not None:
                 self._forget(partition, now_ms)
         del self._left[-PARTITIONS_PER_CALL:]
-        self._next_ms = now_ms if self._left else now_ms + self._interval_ms
+        self.next_deadline_ms = now_ms if self._left else now_ms + self._interval_ms
         return []
 
     def _forget(self, partition: Partition, now_ms: int) -> None:

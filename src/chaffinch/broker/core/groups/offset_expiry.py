@@ -34,24 +34,20 @@ class OffsetExpiry:
         self._settings = settings
         self._wall = wall
         self._left: list[str] = []
-        self._deadline_ms = now_ms + self._interval_ms
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        return self._deadline_ms
+        self.next_deadline_ms = now_ms + self._interval_ms
 
     def expire(self, now_ms: int) -> Sequence[str | Report]:
         """Returns lines for the log."""
         if not self._left:
             self._left = [group.group_id for group in self._groups]
         slice_, self._left = self._left[:GROUPS_PER_CALL], self._left[GROUPS_PER_CALL:]
-        self._deadline_ms = now_ms if self._left else now_ms + self._interval_ms
+        self.next_deadline_ms = now_ms if self._left else now_ms + self._interval_ms
         lines: list[str | Report] = []
         room = OFFSETS_PER_CALL
         for place, group_id in enumerate(slice_):
             if not room:
                 self._left = slice_[place:] + self._left
-                self._deadline_ms = now_ms
+                self.next_deadline_ms = now_ms
                 break
             group = self._groups.find(group_id)
             if group is None:
