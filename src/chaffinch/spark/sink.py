@@ -25,6 +25,7 @@ from chaffinch.spark.places import Places, leave_token, probe_once
 from chaffinch.spark.refusals import Refusal, invalid, refusal_of
 from chaffinch.spark.sink_commit import Committer
 from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.sink_tables import NONE
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.staging import StagedWriter
 from chaffinch.spark.task_facts import TaskContextFacts, facts_of
@@ -110,13 +111,19 @@ class _Writer:
         from chaffinch.spark.dead_letters import Origin
         from chaffinch.spark.row_check import TaskPlan
         from chaffinch.spark.row_handler import handler_for
-        from chaffinch.spark.target import client_for, find_topic, wall_ms
+        from chaffinch.spark.target import check_replication, client_for, find_topic, wall_ms
 
         options = self._options
         batch_id = (facts.batch_id or 0) if options.run is None else options.run.batch_id
 
         def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:
-            return self._snapshot.topic(topic) or find_topic(client_for(options.client), topic, options.block_max_ms, patience_ms)
+            known = self._snapshot.topic(topic)
+            if known is not None:
+                return known
+            found = find_topic(client_for(options.client), topic, options.block_max_ms, patience_ms)
+            if found is not None and options.guarantee != NONE:
+                check_replication(found, self._snapshot.replication_policy)
+            return found
 
         return TaskPlan(
             context=facts,
@@ -214,7 +221,7 @@ def batch_writer(options: SinkOptions) -> BatchWriter:
 
 def _planned(options: SinkOptions) -> TargetSnapshot:
     """What can be told before any task runs: the folders can be written, the topics exist and can take what will be sent."""
-    from chaffinch.spark.target import client_for, forget_client, take_snapshot
+    from chaffinch.spark.target import check_replication, client_for, forget_client, take_snapshot
 
     if options.staging_location is not None:
         leave_token(options.staging_location)
@@ -231,6 +238,9 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
     except BaseException:
         forget_client(options.client)
         raise
+    if options.guarantee != NONE:
+        for topic in snapshot.topics:
+            check_replication(topic, snapshot.replication_policy)
     dead_letters = snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None
     if dead_letters is not None and dead_letters.is_compacted:
         text = f"errors.dead.letter.queue.topic.name={dead_letters.topic} is compacted: it would refuse rows without a key and drop others"

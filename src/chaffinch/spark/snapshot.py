@@ -7,7 +7,7 @@ by a snapshot; the committer compares the snapshots of all tasks. What changes a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 # Kafka's defaults (TopicConfig, LogConfig), for a broker that does not tell, or a principal that may not ask.
 BATCH_BYTES_MAX_DEFAULT = 1_048_588
@@ -30,6 +30,10 @@ class TopicSnapshot:
     timestamp_type: str = "CreateTime"
     timestamp_before_max_ms: int = TIMESTAMP_BEFORE_MAX_MS_DEFAULT
     timestamp_after_max_ms: int = TIMESTAMP_AFTER_MAX_MS_DEFAULT
+    replica_count: int = field(default=1, compare=False)
+    """The smallest of its partitions'."""
+    in_sync_min: int = field(default=1, compare=False)
+    """min.insync.replicas: above `replica_count` acks=all can never be met (KIP-579)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +43,16 @@ class TargetSnapshot:
     topics: tuple[TopicSnapshot, ...]
     transaction_timeout_max_ms: int = TRANSACTION_TIMEOUT_MAX_MS_DEFAULT
     offsets_retention_ms: int = OFFSETS_RETENTION_MS_DEFAULT
+    replication_policy: str | None = None
+    """What the broker does about topics with fewer replicas than min.insync.replicas, where it tells (`min.insync.replicas.policy`)."""
 
     def topic(self, name: str) -> TopicSnapshot | None:
         return next((topic for topic in self.topics if topic.topic == name), None)
 
 
-def topic_snapshot(topic: str, topic_id: bytes, partition_count: int, configuration: Mapping[str, str | None]) -> TopicSnapshot:
+def topic_snapshot(
+    topic: str, topic_id: bytes, partition_count: int, configuration: Mapping[str, str | None], replica_count: int = 1
+) -> TopicSnapshot:
     """From a topic's configuration as DescribeConfigs spells it; what is absent has Kafka's default."""
 
     def number(name: str, default: int) -> int:
@@ -60,6 +68,8 @@ def topic_snapshot(topic: str, topic_id: bytes, partition_count: int, configurat
         timestamp_type=configuration.get("message.timestamp.type") or "CreateTime",
         timestamp_before_max_ms=number("message.timestamp.before.max.ms", TIMESTAMP_BEFORE_MAX_MS_DEFAULT),
         timestamp_after_max_ms=number("message.timestamp.after.max.ms", TIMESTAMP_AFTER_MAX_MS_DEFAULT),
+        replica_count=replica_count,
+        in_sync_min=number("min.insync.replicas", 1),
     )
 
 

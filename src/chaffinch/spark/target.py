@@ -6,6 +6,7 @@ an idle worker it is made anew. Truth never lives here.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Sequence
 
@@ -29,14 +30,22 @@ from chaffinch.spark.snapshot import (
     topic_snapshot,
 )
 
+_log = logging.getLogger(__name__)
+
 UNKNOWN_TOPIC_PATIENCE_MS = 1_000
 """A topic that was created a moment ago may not have reached every broker yet."""
 UNKNOWN_TOPIC_WAIT_S = 0.1
 _TOPIC_KEYS = [
     "cleanup.policy", "max.message.bytes", "message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
+    "min.insync.replicas",
 ]  # fmt: skip
-_BROKER_KEYS = ["transaction.max.timeout.ms", "offsets.retention.minutes"]
+_REPLICATION_POLICY = "min.insync.replicas.policy"
+_BROKER_KEYS = ["transaction.max.timeout.ms", "offsets.retention.minutes", _REPLICATION_POLICY]
+CAPPED = "capped"
+"""The policy under which such a topic is written all the same; Apache Kafka's from 3.7 on, which has no name for it."""
 
+# Topics of which this process has said something.
+_told: set[str] = set()
 _clients: dict[ClientOptions, SyncClient] = {}
 
 
@@ -76,14 +85,28 @@ def take_snapshot(client: SyncClient, topics: Sequence[tuple[str, str]], timeout
             state = found[name]
             if isinstance(state, ErrorCode):
                 raise _unusable(client, name, option, state)
-        limits = _broker_limits(client, timeout_ms)
+        told = _broker_configuration(client, timeout_ms)
     except ApiException as error:
         raise refusal_of(error) from None
     return TargetSnapshot(
         topics=tuple(state for state in found.values() if isinstance(state, TopicSnapshot)),
-        transaction_timeout_max_ms=limits.get("transaction.max.timeout.ms", TRANSACTION_TIMEOUT_MAX_MS_DEFAULT),
-        offsets_retention_ms=limits.get("offsets.retention.minutes", OFFSETS_RETENTION_MS_DEFAULT // 60_000) * 60_000,
+        transaction_timeout_max_ms=int(told.get("transaction.max.timeout.ms") or TRANSACTION_TIMEOUT_MAX_MS_DEFAULT),
+        offsets_retention_ms=int(told.get("offsets.retention.minutes") or OFFSETS_RETENTION_MS_DEFAULT // 60_000) * 60_000,
+        replication_policy=told.get(_REPLICATION_POLICY),
     )
+
+
+def check_replication(topic: TopicSnapshot, policy: str | None) -> None:
+    """Refuses a topic that acks=all can never write to, where the broker tells that it refuses it; else that is said once in the log."""
+    if topic.in_sync_min <= topic.replica_count or policy == CAPPED:
+        return
+    found = f"topic {topic.topic} has replication factor {topic.replica_count}, below its min.insync.replicas of {topic.in_sync_min}"
+    if policy is not None:
+        advice = "lower min.insync.replicas, or create the topic with more replicas"
+        raise Refusal(Group.INVALID_CONFIGURATION, codes.INCONSISTENT_REPLICATION_FACTOR.name, f"{found}: {advice}")
+    if topic.topic not in _told:
+        _told.add(topic.topic)
+        _log.warning("%s: brokers before 3.7 refuse every batch, later ones write it to the replicas there are", found)
 
 
 def find_topic(client: SyncClient, topic: str, timeout_ms: int, patience_ms: int = UNKNOWN_TOPIC_PATIENCE_MS) -> TopicSnapshot | None:
@@ -123,15 +146,16 @@ def _topic_snapshots(
         if state is None or not state.partitions:
             found[name] = codes.UNKNOWN_TOPIC_OR_PARTITION if state is None or state.code is codes.NONE else state.code
         else:
-            found[name] = topic_snapshot(name, state.topic_id.bytes, state.partition_count, configurations.get(name, {}))
+            replica_count = min(partition.replica_count for partition in state.partitions.values())
+            found[name] = topic_snapshot(name, state.topic_id.bytes, state.partition_count, configurations.get(name, {}), replica_count)
     return found
 
 
-def _broker_limits(client: SyncClient, timeout_ms: int) -> dict[str, int]:
-    """The broker's own limits; a principal that may not ask for them gets Kafka's defaults."""
+def _broker_configuration(client: SyncClient, timeout_ms: int) -> dict[str, str | None]:
+    """The broker's own limits; a principal that may not ask for them is told nothing."""
     node = min(client.cluster.nodes)
     found = _configurations(client, RESOURCE_BROKER, [str(node)], _BROKER_KEYS, timeout_ms, node)
-    return {name: int(value) for name, value in found.get(str(node), {}).items() if value}
+    return found.get(str(node), {})
 
 
 def _configurations(

@@ -1,0 +1,69 @@
+"""What the planner learns of the target, and what it refuses because of that."""
+
+import logging
+
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors.codes import Group
+from chaffinch.spark import target
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.target import check_replication, take_snapshot
+from tests.spark.played_query import PlayedQuery
+
+INCONSISTENT = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=1, replica_count=1, in_sync_min=3)
+ROWS = {"key": ["a"], "value": [b"1"]}
+
+
+@pytest.fixture(autouse=True)
+def nothing_told(monkeypatch):
+    monkeypatch.setattr(target, "_told", set())
+
+
+@pytest.mark.parametrize("policy", ["kip579", "legacy"])
+def test_more_replicas_in_sync_than_there_are(policy):
+    with pytest.raises(Refusal, match=r"topic orders has replication factor 1, below its min\.insync\.replicas of 3: lower") as caught:
+        check_replication(INCONSISTENT, policy)
+    assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "INCONSISTENT_REPLICATION_FACTOR")
+
+
+def test_a_broker_that_does_not_say_what_it_does_is_only_mentioned_once(caplog):
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            check_replication(INCONSISTENT, None)
+        check_replication(INCONSISTENT, "capped")
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "topic orders has replication factor 1, below its min.insync.replicas of 3"
+    ]
+
+
+@pytest.fixture(params=["kip579", "capped"])
+def kafka(request):
+    topics = {"orders": {"partitions": 1, "min.insync.replicas": 2}, "plain": {"partitions": 1}}
+    with EmbeddedBroker(topics=topics, config={"min.insync.replicas.policy": request.param}) as broker:
+        broker.policy = request.param
+        yield broker
+
+
+def test_it_is_told_before_any_row_is_taken(kafka, tmp_path, monkeypatch):
+    with SyncClient([kafka.bootstrap_servers]) as client:
+        seen = take_snapshot(client, [("orders", "topic"), ("plain", "topic")], 5000)
+    assert (seen.replication_policy, [(topic.replica_count, topic.in_sync_min) for topic in seen.topics]) == (
+        kafka.policy,
+        [(1, 2), (1, 1)],
+    )
+    query = PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path)
+    if kafka.policy == "capped":
+        query.run(ROWS)
+        assert kafka.read("orders").num_rows == 1
+    else:
+        for guarantee in ("exactly-once", "at-least-once"):
+            with pytest.raises(Refusal, match="INCONSISTENT_REPLICATION_FACTOR: topic orders"):
+                query.writer(deliveryGuarantee=guarantee)
+        query.writer(deliveryGuarantee="none")  # Nobody acknowledges, so nothing is asked of replicas.
+        del query.options["topic"]
+        with pytest.raises(Refusal, match="INCONSISTENT_REPLICATION_FACTOR: task 0: topic orders"):
+            query.run(ROWS | {"topic": ["orders"]}, markerTopic="plain")
+    query.close()
