@@ -43,6 +43,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "transactions": Command("chaffinch.cli.transactions:app", "List and describe transactions; end those that hang."),
     "produce": Command("chaffinch.cli.produce:produce", "Write lines, JSON, CSV, Parquet or Arrow to a topic."),
     "consume": Command("chaffinch.cli.consume:consume", "Read a topic as lines, JSON, CSV, Parquet or Arrow."),
+    "replay": Command("chaffinch.cli.replay:replay", "Write dead letters of Spark to their topics again, each once.", extra="spark"),
     "demo": Command("chaffinch.cli.demo:demo", "Show what one bad record does to its batch, and need not do."),
 }
 

@@ -1,0 +1,131 @@
+"""`chaffinch replay`: dead letters back to their topics, exactly once, after a repair where one is given.
+
+It runs a local Spark for that, whose log goes nowhere: what went wrong is said in one line.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from chaffinch.cli import properties
+from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, parse_pairs, print_json, settings_of
+from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
+from chaffinch.identifiers import counted
+from chaffinch.settings import OptionTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from chaffinch.spark.replay import ReplayPlan, ReplayReport
+
+EXIT_REFUSED: Final = 1
+_OPTIONS: Final = OptionTable(
+    connection_options("chaffinch-replay"), without_effect=tuple({*WITHOUT_EFFECT, *(option.name for option in METADATA_OPTIONS)})
+)
+
+
+def replay(
+    topic: Annotated[str | None, typer.Option("--topic", metavar="NAME", help="The dead letter topic.")] = None,
+    parquet: Annotated[str | None, typer.Option("--parquet", metavar="PATH", help="The folder of dead letters as Parquet.")] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="TOPIC", help="Where they go; else where each was to go at first.")] = None,
+    repair: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--repair", metavar="COLUMN=SQL",
+            help="A column of the row anew, as an SQL expression over the letter's columns; may be repeated.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write nothing; show what would be rejected still.")] = False,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="NAME", help="All letters that there are, replayed before or not, once under this name."),
+    ] = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Write dead letters to their topics again, each once; those that are rejected still become dead letters again.
+
+    What was replayed is remembered, in the dead letter topic itself or by moving the file to `_replayed`: the next call goes on
+    from there. Columns for --repair: key, value, headers, timestamp, partition, topic; to be read too: error_code, error_name,
+    error_message, error_group, query, batch. The exit status is 1 when something is rejected still.
+    """
+    from chaffinch.spark.replay import ReplayPlan
+
+    settings_of(_OPTIONS, bootstrap_server, command_config)
+    given = {} if command_config is None else dict(properties.load(command_config))
+    if bootstrap_server is not None:
+        given["bootstrap.servers"] = bootstrap_server
+    plan = ReplayPlan(
+        client={f"kafka.{name}": str(value) for name, value in given.items()},
+        topic=topic, path=parquet, to=to, repairs=parse_pairs("--repair", repair), token=token, is_dry_run=dry_run,
+    )  # fmt: skip
+    _report(plan, _replayed(plan), as_json=as_json)
+
+
+def _replayed(plan: ReplayPlan) -> ReplayReport:
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    from chaffinch.spark.java import JavaNotFound
+    from chaffinch.spark.refusals import Refusal
+    from chaffinch.spark.replay import replay as replay_letters
+    from chaffinch.spark.supervision_rules import first_line, tag_of
+
+    try:
+        with _quiet_session() as spark:
+            return replay_letters(spark, plan)
+    except (Refusal, JavaNotFound, PySparkException, Py4JError) as error:
+        text = str(error)
+        print(f"chaffinch: {first_line(tag_of(text), text)}", file=sys.stderr)
+        raise typer.Exit(EXIT_REFUSED) from None
+
+
+@contextmanager
+def _quiet_session() -> Iterator[SparkSession]:
+    from chaffinch.spark import session
+
+    with tempfile.TemporaryDirectory(prefix="chaffinch-replay-") as folder:
+        # Log4j knows the form of the file by its name.
+        configuration = Path(folder) / "log4j2.properties"
+        configuration.write_text("rootLogger.level = off\n")
+        spark = session(
+            "chaffinch-replay",
+            config={
+                "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={configuration}",
+                "spark.sql.warehouse.dir": folder,
+                "spark.sql.session.timeZone": "UTC",
+            },
+        )
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
+    source = plan.topic or str(plan.path)
+    rejected = sum(report.still_rejected.values())
+    if as_json:
+        print_json({
+            "source": source, "dry_run": plan.is_dry_run, "repetition": report.is_repetition, "read": report.read,
+            "written": report.written, "still_rejected": dict(sorted(report.still_rejected.items())), "examples": list(report.examples),
+        })  # fmt: skip
+    elif report.is_repetition and not report.read:
+        print(f"{source}: nothing written: it was replayed under the token {plan.token} before")
+    else:
+        would = ("would be written", "would still be rejected") if plan.is_dry_run else ("written", "still rejected")
+        names = ", ".join(f"{count} {name}" for name, count in sorted(report.still_rejected.items()))
+        line = f"{source}: {counted(report.read, 'letter')} read, {report.written} {would[0]}, {rejected} {would[1]}"
+        print(line + (f" ({names})" if names else ""))
+        for example in report.examples:
+            print(f"  {example}")
+    if rejected:
+        raise typer.Exit(EXIT_REFUSED)

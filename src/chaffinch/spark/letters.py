@@ -1,0 +1,128 @@
+"""Dead letters as rows again: what `replay` reads from the dead letter topic or its Parquet files, ready to be repaired and written.
+
+Every frame here has the columns of `COLUMNS`: those that the sink writes come first. `topic` is where the row was to go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WRITTEN: Final = ("key", "value", "headers", "timestamp", "partition", "topic")
+REASONS: Final = ("error_code", "error_name", "error_message", "error_group", "query", "batch")
+COLUMNS: Final = (*WRITTEN, *REASONS)
+NOTE: Final = "chaffinch.replayed"
+"""Header of a record that `replay` leaves in a dead letter topic: letters of its partition before this offset are done with."""
+NOTE_TOKEN: Final = "chaffinch.replayed.by"
+
+_WRITTEN_SCHEMA: Final = (
+    "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp, partition int, topic string"
+)
+
+# Headers that the sink adds to a letter; what else is there is the row's own.
+_ADDED: Final = "(startswith(h.key, '__connect.errors.') OR startswith(h.key, 'chaffinch.error.'))"
+# What stands in a letter in place of what its topic was too small for.
+_CUT: Final = ("chaffinch.error.value.sha256", "chaffinch.error.key.sha256", "chaffinch.error.headers.count")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Letters of one partition, from `start` to `end` - 1. `replayed`: up to where earlier replays have come, 0 for none."""
+
+    partition: int
+    start: int
+    end: int
+    replayed: int
+
+
+def header(name: str) -> str:
+    """An SQL expression for the text of a header; of several the last, which is the one that the sink has added."""
+    return f"CAST(get(reverse(filter(headers, h -> h.key = '{name}')), 0).value AS STRING)"
+
+
+def spans_in(spark: SparkSession, client: Mapping[str, str], topic: str, *, is_all: bool) -> tuple[Span, ...]:
+    """What there is to replay in a dead letter topic now; `is_all`: what was replayed before too. Partitions without any are left out."""
+    from pyspark.sql.functions import expr
+
+    read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
+    wanted = {"first": "min(offset)", "end": "max(offset) + 1", "replayed": f"max(try_cast({header(NOTE)} AS BIGINT))"}
+    found = read.groupBy("partition").agg(*(expr(text).alias(name) for name, text in wanted.items()))
+    spans = []
+    for row in found.collect():
+        replayed = row["replayed"] or 0
+        start = row["first"] if is_all else max(row["first"], replayed)
+        if start < row["end"]:
+            spans.append(Span(partition=row["partition"], start=start, end=row["end"], replayed=replayed))
+    return tuple(sorted(spans, key=lambda span: span.partition))
+
+
+def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
+    """The letters of the spans, with a column more: `is_cut`, for one that is not whole."""
+    numbers = [span.partition for span in spans]
+    read = spark.read.format("chaffinch").options(
+        **client,
+        assign=json.dumps({topic: numbers}),
+        startingOffsets=json.dumps({topic: {str(span.partition): span.start for span in spans}}),
+        endingOffsets=json.dumps({topic: {str(span.partition): span.end for span in spans}}),
+        includeHeaders="true",
+        failOnDataLoss="false",
+    )
+    own = f"coalesce(filter(headers, h -> NOT {_ADDED}), array())"
+    return (
+        read.load()
+        .where(f"NOT exists(coalesce(headers, array()), h -> h.key = '{NOTE}')")
+        .selectExpr(
+            "key",
+            "value",
+            f"{own} AS headers",
+            f"coalesce(timestamp_millis(try_cast({header('chaffinch.error.timestamp')} AS BIGINT)), timestamp) AS timestamp",
+            "CAST(NULL AS INT) AS partition",
+            f"nullif({header('__connect.errors.topic')}, '') AS topic",
+            f"try_cast({header('chaffinch.error.code')} AS INT) AS error_code",
+            f"{header('chaffinch.error.name')} AS error_name",
+            f"{header('__connect.errors.exception.message')} AS error_message",
+            f"{header('chaffinch.error.group')} AS error_group",
+            f"{header('chaffinch.error.query')} AS query",
+            f"try_cast({header('chaffinch.error.batch')} AS BIGINT) AS batch",
+            f"{' OR '.join(f'{header(name)} IS NOT NULL' for name in _CUT)} AS is_cut",
+        )
+    )
+
+
+def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
+    """The letters of one Parquet file; they are always whole."""
+    found = (f"CAST(NULL AS INT) AS {name}" if name == "partition" else name for name in COLUMNS)
+    return spark.read.parquet(path).selectExpr(*found, "false AS is_cut")
+
+
+def notes(spark: SparkSession, topic: str, spans: Sequence[Span], token: str) -> DataFrame:
+    """One record for each partition of the dead letter topic: letters up to the end of its span are done with."""
+    rows = [
+        (None, None, [(NOTE, str(span.end).encode()), (NOTE_TOKEN, token.encode())], None, span.partition, topic) for span in spans
+    ]  # fmt: skip
+    return spark.createDataFrame(rows, _WRITTEN_SCHEMA)
+
+
+def behind(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
+    """Everything that came into a dead letter topic after the spans, letters and notes: `error_name` to `query`, `note`, `note_token`."""
+    read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
+    ends = " ".join(f"WHEN {span.partition} THEN {span.end}" for span in spans)
+    return read.where(f"offset >= CASE partition {ends} ELSE 0 END").selectExpr(
+        "partition",
+        f"{header('__connect.errors.topic')} AS topic",
+        f"{header('chaffinch.error.name')} AS error_name",
+        f"{header('__connect.errors.exception.message')} AS error_message",
+        f"{header('chaffinch.error.query')} AS query",
+        f"try_cast({header(NOTE)} AS BIGINT) AS note",
+        f"{header(NOTE_TOKEN)} AS note_token",
+    )
+
+
+def noted(found: DataFrame, token: str) -> dict[int, int]:
+    """The notes of one replay among what `behind` gives: partition -> up to where."""
+    return {row["partition"]: row["note"] for row in found.where(found["note_token"] == token).select("partition", "note").collect()}

@@ -1,0 +1,229 @@
+"""Dead letters back to their topics, exactly once, after a repair where one is given: what `chaffinch replay` does.
+
+A dead letter topic is read as a queue. With the rows, in the same transaction, goes a note for each of its partitions that says up to
+where its letters are done with; the next replay begins there. What is rejected once more becomes a new letter behind the note. So
+nothing is replayed twice, whatever dies where, and of two replays at the same time one writes. A file of Parquet is one transaction,
+with a token made from its name, and moves to the folder `_replayed` below when that has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from chaffinch.errors import ConfigException
+from chaffinch.errors.codes import Group
+from chaffinch.spark import letters
+from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX
+from chaffinch.spark.dead_letters import Origin, parquet_name
+from chaffinch.spark.dry_run import dry_run_of
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.letters import Span
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.row_codec import check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DONE: Final = "_replayed"
+"""Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
+VALUE_CUT: Final = "VALUE_CUT"
+_CUT_ADVICE: Final = (
+    "{count} letters hold only a digest of what was too large for the topic: replay them from the Parquet files, if there are any"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """What to replay: the letters of `topic`, or the Parquet files in `path`. Names are those of the command's options.
+
+    `client`: options of the cluster, named `kafka.*`. `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
+    `token`: all letters that there are, replayed before or not, once under this name.
+    """
+
+    client: Mapping[str, str]
+    topic: str | None = None
+    path: str | None = None
+    to: str | None = None
+    repairs: Mapping[str, str] = field(default_factory=dict)
+    token: str | None = None
+    is_dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.topic is None) == (self.path is None):
+            raise ConfigException("what to replay is said by one of --topic and --parquet")
+        for column in self.repairs:
+            if column not in letters.WRITTEN:
+                raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(letters.WRITTEN)}")
+        if self.to is not None and "topic" in self.repairs:
+            raise ConfigException("the topic is said twice: by --to and by --repair topic=...")
+        if self.token is not None and not self.token.strip():
+            raise ConfigException("--token is empty: give it a name, or leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """What became of the letters. `examples`: the first reasons of those that are still rejected.
+
+    `is_repetition`: something was written under the token before, and nothing now.
+    """
+
+    read: int = 0
+    written: int = 0
+    still_rejected: Mapping[str, int] = field(default_factory=dict)
+    examples: tuple[str, ...] = ()
+    is_repetition: bool = False
+
+    @classmethod
+    def of(cls, read: int, rejected: Mapping[str, int], examples: Sequence[str]) -> ReplayReport:
+        written = read - sum(rejected.values())
+        return cls(read=read, written=written, still_rejected=dict(rejected), examples=tuple(examples[:REJECTIONS_NAMED_MAX]))
+
+    def __add__(self, other: ReplayReport) -> ReplayReport:
+        rejected = Counter(self.still_rejected) + Counter(other.still_rejected)
+        report = ReplayReport.of(self.read + other.read, rejected, self.examples + other.examples)
+        return replace(report, is_repetition=self.is_repetition or other.is_repetition)
+
+
+def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
+    """Replays, or tells what would become of it. Raises Refusal, ConfigException for a repair that cannot be, and Spark's own errors."""
+    return _replay_topic(spark, plan, plan.topic) if plan.topic is not None else _replay_files(spark, plan, str(plan.path))
+
+
+def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayReport:
+    spans = letters.spans_in(spark, plan.client, topic, is_all=plan.token is not None)
+    if not spans:
+        return ReplayReport()
+    found = letters.letters_in_topic(spark, plan.client, topic, spans)
+    cut, read = found.where("is_cut").count(), found.count()
+    rejected, examples = Counter({VALUE_CUT: cut} if cut else {}), [_CUT_ADVICE.format(count=cut)] if cut else []
+    rows = _repaired(found.where("NOT is_cut"), plan)
+    if plan.is_dry_run:
+        tried = dry_run_of({**plan.client, "markerTopic": topic}, rows)
+        return ReplayReport.of(read, rejected + Counter(tried.rejected), [*examples, *map(str, tried.rejections)])
+    if not read:
+        return ReplayReport()
+    token = plan.token or _token(topic, spans)
+    if plan.token is not None and _is_written(plan.client, token):
+        return ReplayReport(is_repetition=True)
+    if plan.token is None:
+        rows = rows.unionByName(letters.notes(spark, topic, spans, token))
+    if plan.token is None or read > cut:
+        _write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic})
+    behind = letters.behind(spark, plan.client, topic, spans)
+    if plan.token is None and letters.noted(behind, token) != {span.partition: span.end for span in spans}:
+        text = f"another replay of {topic} was written meanwhile, nothing was written by this one; begin again for letters that are left"
+        raise Refusal(Group.APPLICATION_RECOVERABLE, "REPLAYED_MEANWHILE", text)
+    return ReplayReport.of(read, *_with_letters(rejected, examples, behind.where(behind["query"] == token)))
+
+
+def _replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
+    folder = Folder(path, "--parquet")
+    report = ReplayReport()
+    for name in sorted(name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))):
+        report += _replay_file(spark, plan, folder, name)
+    return report
+
+
+def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str) -> ReplayReport:
+    found = letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{name}")
+    rows = _repaired(found, plan)
+    read = found.count()
+    target = plan.to or next((row[0] for row in rows.selectExpr("min(topic)").collect()), None)
+    if target is None:
+        return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: its letters name no topic; name it with --to"])
+    if plan.is_dry_run:
+        tried = dry_run_of({**plan.client, "markerTopic": target}, rows)
+        return ReplayReport.of(read, tried.rejected, list(map(str, tried.rejections)))
+    token = f"{plan.token}-{name}" if plan.token else f"replay-{_digest(name, *_stamp(folder, name))}"
+    if plan.token is not None and _is_written(plan.client, token):
+        return ReplayReport(is_repetition=True)
+    _write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
+    again = parquet_name(Origin(query=token, batch_id=0, task=-1))
+    rejected: tuple[Mapping[str, int], Sequence[str]] = ({}, ())
+    if again in folder.names():
+        rejected = _with_letters(Counter(), [], letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{again}"))
+    if plan.token is None:
+        _done_with(folder, name)
+    return ReplayReport.of(read, *rejected)
+
+
+def _repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
+    """The rows to be written. ConfigException for an expression that Spark does not take, or of a wrong type."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.functions import expr, lit
+
+    for column, expression in plan.repairs.items():
+        try:
+            found = found.withColumn(column, expr(expression))
+        except AnalysisException as error:
+            reason = next(iter(str(error).splitlines()), "Spark does not say why")
+            raise ConfigException(f"--repair {column}={expression}: {reason}") from None
+    if plan.to is not None:
+        found = found.withColumn("topic", lit(plan.to))
+    rows = found.select(*letters.WRITTEN)
+    try:
+        check_schema(rows.schema, has_topic=False)
+    except ConfigException as error:
+        raise ConfigException(f"--repair: {error}") from None
+    return rows
+
+
+def _write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
+    options = {**plan.client, **letters_to, "markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
+    rows.write.format("chaffinch").mode("append").options(**options).save()
+
+
+def _is_written(client: Mapping[str, str], token: str) -> bool:
+    """Whether the marker of a token is in Kafka."""
+    from chaffinch.admin.group_offsets import committed_offsets
+    from chaffinch.spark.options import ClientOptions, parse
+    from chaffinch.spark.source_options import SOURCE
+    from chaffinch.spark.target import client_for, forget_client
+
+    options = ClientOptions.of(parse(SOURCE, client))
+    try:
+        return bool(committed_offsets(client_for(options), f"chaffinch-{token}"))
+    finally:
+        forget_client(options)
+
+
+def _with_letters(rejected: Counter[str], examples: list[str], again: DataFrame) -> tuple[Counter[str], list[str]]:
+    """Counts and reasons, with those of letters that this replay has made."""
+    counts = {row["error_name"]: row["count"] for row in again.groupBy("error_name").count().collect()}
+    named = [
+        f"topic {row['topic']}: {row['error_name']}: {row['error_message']}"
+        for row in again.select("topic", "error_name", "error_message").take(REJECTIONS_NAMED_MAX)
+    ]
+    return rejected + Counter(counts), examples + named
+
+
+def _stamp(folder: Folder, name: str) -> tuple[object, ...]:
+    """What tells a file from a later one under the same name."""
+    filesystem, _ = folder.opened()
+    found = filesystem.get_file_info(folder.path(name))
+    return found.size, found.mtime_ns
+
+
+def _done_with(folder: Folder, name: str) -> None:
+    filesystem, path = folder.opened()
+    try:
+        filesystem.create_dir(f"{path.rstrip('/')}/{DONE}", recursive=True)
+        # A replay beside this one has moved it.
+        with suppress(FileNotFoundError):
+            filesystem.move(folder.path(name), folder.path(f"{DONE}/{name}"))
+    except OSError as error:
+        raise folder.refusal(f"has a file {name} that is replayed and cannot be moved to {DONE}", error) from None
+
+
+def _token(topic: str, spans: Sequence[Span]) -> str:
+    """The same for all who begin where the last replay has ended, whatever has come since: of these one writes."""
+    return f"replay-{topic}-{_digest(*((span.partition, span.replayed) for span in spans if span.replayed))}"
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
