@@ -208,6 +208,15 @@ class TestMetrics:
             'chaffinch_spark_push_seconds{query="4711",sink="bills"} 0.25',
         ]
 
+    def test_on_an_address_of_ipv6(self, tmp_path):
+        try:
+            metrics = Metrics("[::1]:0", str(tmp_path))
+        except ConfigException as error:
+            pytest.skip(str(error))
+        with metrics:
+            assert metrics.address.startswith("[::1]:")
+            assert "chaffinch_spark_last_batch_id" in self.read(metrics)[1]
+
     def test_a_damaged_state_is_logged_and_the_rest_is_told(self, tmp_path, caplog):
         (tmp_path / "chaffinch").mkdir()
         (tmp_path / "chaffinch" / "state.json").write_text("{")

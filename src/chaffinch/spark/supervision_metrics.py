@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -57,8 +59,8 @@ class Metrics:
     @property
     def address(self) -> str:
         """host:port; port 0 has become the one that the system has given."""
-        host, port = self._server.server_address[:2]
-        return f"{host!s}:{port}"
+        host, port = map(str, self._server.server_address[:2])
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def watch(self, query: StreamingQuery) -> None:
         """The query was started: its name, or where it has none its id, is the label of its series."""
@@ -110,7 +112,14 @@ def families(query: str, states: Mapping[str, CheckpointState], restarts: Mappin
     yield Family(f"{PREFIX}push_seconds", "how long the newest batch was pushed to Kafka", pushed)
 
 
-def _listening(address: str, text: Any) -> ThreadingHTTPServer:
+class _Server(ThreadingTCPServer):
+    """Not http.server's own, which asks for the name of its address, and waits where no name server answers."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+
+def _listening(address: str, text: Callable[[], str]) -> _Server:
     host, separator, port = address.rpartition(":")
     if not (separator and host and port.isascii() and port.isdecimal() and int(port) <= 65_535):
         raise ConfigException(f"metrics cannot be {address!r}: it must be HOST:PORT, such as 127.0.0.1:9464; port 0 takes a free one")
@@ -133,9 +142,10 @@ def _listening(address: str, text: Any) -> ThreadingHTTPServer:
         def log_message(self, format: str, *arguments: Any) -> None:
             _log.debug(format, *arguments)
 
+    class Server(_Server):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
     try:
-        server = ThreadingHTTPServer((host.strip("[]"), int(port)), Handler)
+        return Server((host.strip("[]"), int(port)), Handler)
     except OSError as error:
         raise ConfigException(f"metrics={address}: nothing can listen there: {error.strerror or error}") from None
-    server.daemon_threads = True
-    return server
