@@ -16,7 +16,7 @@ from chaffinch.spark.operations import Step
 from chaffinch.spark.pause import FILE_VARIABLE, STEP_VARIABLE, go_path
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 120.0
+WAIT_S = 240.0
 DAEMON = "pyspark.daemon"
 
 
