@@ -53,7 +53,9 @@ def test_every_option_is_documented():
         assert "| `kafka.bootstrap.servers` | list | (required) |" in table.table_markdown()
 
 
-@pytest.mark.parametrize("module", ["pyspark_chaffinch", "chaffinch.spark.session", "chaffinch.spark.sink", "chaffinch.spark.source"])
+@pytest.mark.parametrize(
+    "module", ["pyspark_chaffinch", "chaffinch.spark.session", "chaffinch.spark.sink", "chaffinch.spark.stream_source"]
+)
 def test_an_import_loads_nothing_heavy(module):
     """Spark imports these in every worker that it starts."""
     code = f"import sys, {module}; print(sorted({{'pandas', 'numba', 'pyarrow', 'numpy', 'confluent_kafka'}} & set(sys.modules)))"

@@ -6,7 +6,6 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from chaffinch import Producer
 from chaffinch.admin.topics import add_partitions, delete_topics
@@ -20,6 +19,9 @@ from chaffinch.spark.source_options import SourceOptions
 from chaffinch.spark.stream_source import TopicStreamReader, planned_stream_reader
 from chaffinch.spark.target import client_for, forget_client
 from tests.spark.source_topics import FIRST_MS, drop_first, fill
+
+limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
+ReadAllAvailable, ReadMaxRows, ReadMinRows = limits.ReadAllAvailable, limits.ReadMaxRows, limits.ReadMinRows
 
 
 @pytest.fixture

@@ -1,0 +1,77 @@
+"""Reading topics as streams with a real Spark: triggers, restarts, progress, and what reaches the user when it cannot be."""
+
+import itertools
+import json
+
+import pytest
+
+from chaffinch.admin.topics import add_partitions
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.spark.stream_source import IS_LIMITED
+from tests.spark.source_topics import fill
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(120),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+numbers = itertools.count()
+
+
+@pytest.fixture
+def source(broker):
+    name = f"stream-{next(numbers)}"
+    broker.create_topic(name, 2, 1, {})
+    fill(broker.bootstrap_servers, name, {0: 30, 1: 10})
+    return name
+
+
+def stream(spark, broker, **options):
+    return spark.readStream.format("chaffinch").option("kafka.bootstrap.servers", broker.bootstrap_servers).options(**options).load()
+
+
+def finished(writer, checkpoint):
+    """A query that reads what is there and ends."""
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def rows(broker, topic):
+    return broker.read(topic).select(["partition", "timestamp", "value"]).to_pylist()
+
+
+def test_from_topic_to_topic_in_limited_batches_and_on_after_a_restart(spark, broker, source, tmp_path):
+    """Source and sink in one query, with offsets and batch ids of one checkpoint."""
+    copy = f"{source}-copy"
+    broker.create_topic(copy, 3, 1, {})
+    chosen = {"subscribePattern": f"{source}|none", "startingOffsets": "earliest", "minPartitions": "3"}
+    limit = {"maxOffsetsPerTrigger": "20"} if IS_LIMITED else {}
+    writer = stream(spark, broker, **chosen, **limit).writeStream.format("chaffinch").option("topic", copy)
+    writer = writer.option("kafka.bootstrap.servers", broker.bootstrap_servers)
+
+    query = finished(writer, tmp_path / "checkpoint")
+    assert rows(broker, copy) == rows(broker, source)
+    batches = [progress for progress in query.recentProgress if progress["numInputRows"]]
+    ends = [json.loads(progress["sources"][0]["endOffset"]) for progress in batches]
+    if IS_LIMITED:
+        assert ends == [{source: {"0": 15, "1": 5}}, {source: {"0": 30, "1": 10}}]
+        assert [progress["numInputRows"] for progress in batches] == [20, 20]
+        assert json.loads(batches[0]["sources"][0]["latestOffset"]) == ends[-1]
+    else:
+        assert ends == [{source: {"0": 30, "1": 10}}]
+
+    # While nobody was looking: more records, and a new partition.
+    with SyncClient(broker.bootstrap_servers) as client:
+        add_partitions(client, source, 3)
+    fill(broker.bootstrap_servers, source, {1: 2, 2: 3})
+    finished(writer, tmp_path / "checkpoint")
+    assert rows(broker, copy) == rows(broker, source)
+
+
+def test_what_cannot_be_read_is_said_to_the_user(spark, broker, tmp_path):
+    with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*'endingoffsets': a stream has no end"):
+        finished(stream(spark, broker, subscribe="a", endingOffsets="latest").writeStream.format("noop"), tmp_path / "checkpoint")
