@@ -14,7 +14,7 @@ from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, Answ
 
 STEPS = 60
 REFUSED = [Answer(codes.NOT_LEADER_OR_FOLLOWER), Answer(codes.INVALID_RECORD, [0]), Answer(codes.CORRUPT_MESSAGE)]
-OUTCOMES = (OK, OK, OK, LOST, NOT_SENT, *REFUSED)
+OUTCOMES: tuple[Answer | str, ...] = (OK, OK, OK, LOST, NOT_SENT, *REFUSED)
 
 
 def at_rest_nothing_is_left_out(rig: Rig) -> bool:
@@ -105,3 +105,19 @@ def test_what_lacks_of_the_cluster_is_found_again_after_each_answer() -> None:
     cluster.forget("payments")
     cluster.update(gone, rig.now_ms)
     assert watch.is_due(rig.now_ms), "one is there no more"
+
+
+def test_all_that_may_go_goes_in_one_round() -> None:
+    rig = Rig()
+    rig.send("a")
+    rig.answer(OK)
+    for values in ("bcd", "ef"):
+        rig.append(values)
+        rig.core.accumulator._queue(ORDERS_0).close()
+    rig.step(events.TimePassed())
+    assert rig.trace[1:] == ["bcd@1/0", "ef@4/0"], "two that wait"
+    rig.answer(OK)
+    rig.answer(OK)
+    rig.send("ghij")
+    rig.answer(Answer(codes.MESSAGE_TOO_LARGE))
+    assert rig.trace[3:] == ["ghij@6/0", "gh@6/0", "ij@8/0"], "two that came back"
