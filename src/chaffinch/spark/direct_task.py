@@ -101,7 +101,8 @@ class TaskSender:
         )
 
     def _send(self, good: GoodRows) -> None:
-        self._under_way.append(self._handed_over(good.snapshot.topic, good.columns, good.partitions, good.rows))
+        columns = good.columns if good.picked is None else good.columns.take(good.picked)
+        self._under_way.append(self._handed_over(good.snapshot.topic, columns, good.partitions, good.rows))
         if len(self._under_way) > PARTS_UNDER_WAY_MAX:
             self._settle(self._under_way.popleft())
 

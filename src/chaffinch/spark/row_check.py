@@ -66,12 +66,16 @@ class TaskPlan:
 
 
 class GoodRows(NamedTuple):
-    """Rows of one topic that it takes. `rows` int64[n]: their numbers in the task, ascending."""
+    """Rows of one topic that it takes: those of `columns` at `picked`, ascending, or all (None).
+
+    `rows` int64[n]: their numbers in the task; `partitions`: where they go.
+    """
 
     snapshot: TopicSnapshot
     rows: Int64s
     columns: RecordColumns
     partitions: Int32s
+    picked: Int64s | None
 
 
 class BadRows:
@@ -153,9 +157,9 @@ class RowCheck:
         is_keyless = np.isin(indices, rows.keyless_headers) if len(rows.keyless_headers) else np.zeros(0, bool)
         good = self._without_bad(columns, numbers, partitions, snapshot, np.flatnonzero(is_keyless))
         if good is not None:
-            columns, numbers, partitions = columns.take(good), numbers[good], partitions[good]
-        if len(columns):
-            yield GoodRows(snapshot, numbers, columns, partitions)
+            numbers, partitions = numbers[good], partitions[good]
+        if len(numbers):
+            yield GoodRows(snapshot, numbers, columns, partitions, good)
 
     def _without_bad(
         self, columns: RecordColumns, numbers: Int64s, partitions: Int32s, snapshot: TopicSnapshot, keyless: Int64s

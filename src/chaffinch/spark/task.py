@@ -56,7 +56,7 @@ class TaskStager:
 
     def _stage(self, good: GoodRows) -> None:
         limit = min(self._plan.batch_bytes, good.snapshot.batch_bytes_max)
-        for partition, part in batches_by_partition(good.columns, good.partitions, limit):
+        for partition, part in batches_by_partition(good.columns, good.partitions, limit, good.picked):
             encoded = batches.encode(part, compression=self._compression, level=self._plan.compression_level, is_transactional=True)
             self._spans.append((TopicPartition(good.snapshot.topic, partition), len(part), self._writer.append(encoded)))
 

@@ -1,0 +1,117 @@
+"""The headers of dead letters, put together for all rows at once: each row gets what it would get alone."""
+
+import random
+
+import numpy as np
+import pytest
+
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark.commit_messages import Rejection
+from chaffinch.spark.dead_letters import Origin, batches_by_partition, dead_letter_records
+from chaffinch.spark.letter_headers import with_reasons
+from chaffinch.spark.snapshot import TopicSnapshot
+
+ORIGIN = Origin(query="q", batch_id=5, task=2)
+NOW_MS = 1_700_000_000_000
+CODES = [codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE, codes.INVALID_TIMESTAMP]
+
+
+def rows(count, seed, *, value_bytes=20):
+    """Rows with and without headers, null keys and values, some in the far future; and why each is rejected."""
+    dice = random.Random(seed)
+
+    def perhaps(value):
+        return None if dice.random() < 0.3 else value
+
+    headers = [[(f"h{dice.randrange(3)}", perhaps(b"%d" % n)) for n in range(dice.choice([0, 0, 1, 3]))] for _ in range(count)]
+    columns = RecordColumns.from_lists(
+        [perhaps(b"k%d" % number) for number in range(count)],
+        [perhaps(b"v" * dice.randrange(value_bytes)) for _ in range(count)],
+        [NOW_MS + dice.choice([0, 0, 10**9]) for _ in range(count)],
+        headers,
+    )
+    rejections = [
+        Rejection(
+            row=number, topic_partition=TopicPartition("orders", dice.randrange(-1, 3)), code=dice.choice(CODES),
+            message=f"message {dice.randrange(4)}",
+        )
+        for number in range(count)
+    ]  # fmt: skip
+    return columns, rejections
+
+
+def each(columns):
+    return [
+        (columns.key(index), columns.value(index), int(columns.timestamps[index]), columns.headers(index)) for index in range(len(columns))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_at_once_are_as_each_alone(seed):
+    columns, rejections = rows(40, seed)
+    is_late = columns.timestamps > NOW_MS
+    together = with_reasons(columns, rejections, ORIGIN, is_late, NOW_MS)
+    alone = [
+        with_reasons(columns.take([index]), [rejections[index]], ORIGIN, is_late[index : index + 1], NOW_MS)
+        for index in range(len(columns))
+    ]
+    assert each(together) == [row for one in alone for row in each(one)]
+
+
+def test_what_one_row_gets():
+    columns = RecordColumns.from_lists([b"k"], [b"v"], [NOW_MS + 10**9], [[("own", b"x"), ("empty", None)]])
+    rejection = Rejection(row=3, topic_partition=TopicPartition("orders", -1), code=codes.INVALID_TIMESTAMP, message="late")
+    letters = with_reasons(columns, [rejection], ORIGIN, np.array([True]), NOW_MS)
+    (row,) = each(letters)
+    assert row[:3] == (b"k", b"v", NOW_MS)
+    assert row[3] == [
+        ("own", b"x"),
+        ("empty", None),
+        ("__connect.errors.topic", b"orders"),
+        ("__connect.errors.partition", b""),
+        ("__connect.errors.connector.name", b"q"),
+        ("__connect.errors.task.id", b"2"),
+        ("__connect.errors.stage", b"KAFKA_PRODUCE"),
+        ("__connect.errors.class.name", b"chaffinch.spark.sink"),
+        ("__connect.errors.exception.class.name", b"org.apache.kafka.common.errors.InvalidTimestampException"),
+        ("__connect.errors.exception.message", b"late"),
+        ("chaffinch.error.code", b"32"),
+        ("chaffinch.error.name", b"INVALID_TIMESTAMP"),
+        ("chaffinch.error.group", b"InvalidConfiguration"),
+        ("chaffinch.error.message", b"late"),
+        ("chaffinch.error.query", b"q"),
+        ("chaffinch.error.batch", b"5"),
+        ("chaffinch.error.timestamp", b"%d" % (NOW_MS + 10**9)),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_those_that_are_too_large_stay_in_their_places(seed):
+    columns, rejections = rows(60, seed, value_bytes=800)
+    target = TopicSnapshot(topic="dead", topic_id=bytes(16), partition_count=1, batch_bytes_max=1100)
+    letters = dead_letter_records(columns, rejections, ORIGIN, target, NOW_MS)
+    assert [letters.key(index) for index in range(60)] == [columns.key(index) for index in range(60)]
+    cut = [index for index in range(60) if letters.value(index) != columns.value(index)]
+    assert 0 < len(cut) < 60
+    for index in cut:
+        headers = dict(letters.headers(index))
+        assert letters.value(index) is None
+        assert headers["chaffinch.error.value.bytes"] == b"%d" % len(columns.value(index))
+        assert headers["chaffinch.error.message"] == rejections[index].message.encode()
+    assert (letters.sizes() + 61 <= 1100 + 10).all()
+
+
+@pytest.mark.parametrize("highest", [3, 2**15])
+def test_picked_records_are_grouped_as_if_the_others_were_not_there(highest):
+    dice = np.random.default_rng(7)
+    columns, _ = rows(200, 7)
+    picked = np.flatnonzero(dice.random(200) < 0.8)
+    partitions = dice.integers(0, 4, len(picked)).astype(np.int32)
+    partitions[partitions == 3] = highest
+    found = batches_by_partition(columns, partitions, 500, picked)
+    expected = batches_by_partition(columns.take(picked), partitions, 500)
+    assert [(where, each(part)) for where, part in found] == [(where, each(part)) for where, part in expected]
+    assert [where for where, _ in found] == sorted(where for where, _ in found)
+    assert {where for where, _ in found} == set(partitions.tolist())
