@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit format lint types layers simulate cuts fuzz interop differential bench bench-broker bench-producer soak docs lock clean all
+.PHONY: help setup demo test unit format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer soak docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -48,7 +48,11 @@ fuzz: setup ## mutated bytes against every parser, with bounds checks on in the 
 interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker: docs/interop.md (15 minutes)
 	@$(BIN)/python -m tests.interop
 	@$(BIN)/python -m tests.interop.our_clients
+	@$(BIN)/python -m tests.interop.our_spark
 	@$(BIN)/python -m tests.cli
+
+cluster: setup ## the Spark format on clusters of this machine: retries, a killed executor, speculation, shipping (8 minutes)
+	@$(BIN)/pytest -p no:cacheprovider tests/spark/on_a_cluster.py
 
 differential: setup ## the same requests to Apache Kafka and to chaffinch broker: every difference is meant, or a failure
 	@$(BIN)/python -m tests.interop.differential

@@ -1,0 +1,106 @@
+"""A standalone Spark cluster on loopback: a master and two workers under addresses of their own, as if they were three machines.
+
+    with StandaloneCluster(folder) as cluster:
+        found = run_driver(cluster.master, folder, {"batch": {"servers": ..., "topic": ..., ...}})
+
+Spark takes 127.0.0.2 and 127.0.0.3 for two hosts, so that it places speculative copies on the other one. Each worker has one core
+and one executor of 512 MB; the driver is a process of its own (`cluster_driver.py`), since pytest's process may hold another
+session. Six Java machines in all: one cluster at a time. Linux only: elsewhere 127.0.0.2 is nobody's address.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyspark
+
+from chaffinch.spark.java import find_java_home
+from tests.interop.processes import Server, run
+
+HOSTS = ("127.0.0.2", "127.0.0.3")
+SPARK_HOME = Path(pyspark.__file__).parent
+START_S = 60.0
+DRIVER_S = 400.0
+DRIVER = Path(__file__).with_name("cluster_driver.py")
+_MASTER_AT = "Starting Spark master at "
+
+
+class StandaloneCluster:
+    """Started by the constructor, stopped at the end of the `with` block, killed when this process dies; executors end with theirs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._servers: list[Server] = []
+        # Its threads stay: a process that `Server` started dies with the thread that did.
+        self._starters = ThreadPoolExecutor(len(HOSTS))
+        try:
+            master = self._start("Master", "127.0.0.1", _MASTER_AT)
+            self.master = master.ready_line.partition(_MASTER_AT)[2].strip()
+            list(self._starters.map(self._start_worker, HOSTS))
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.stop()
+
+    def work_of(self, host: str) -> Path:
+        """Where a worker unpacks what is shipped, and where its executors run."""
+        return self.folder / f"work-{host}"
+
+    def stop(self) -> None:
+        while self._servers:
+            self._servers.pop().stop()
+        self._starters.shutdown()
+
+    def _start_worker(self, host: str) -> None:
+        arguments = ("--cores", "1", "--memory", "1g", "--work-dir", str(self.work_of(host)), self.master)
+        self._start("Worker", host, "Successfully registered with master", *arguments)
+
+    def _start(self, role: str, host: str, ready_text: str, *arguments: str) -> Server:
+        environment = {
+            "JAVA_HOME": str(find_java_home()),
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_LOCAL_IP": host,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "PYTHONPATH": "",  # What a worker has on its path is part of each test.
+        }
+        name = f"org.apache.spark.deploy.{role.lower()}.{role}"
+        command = [SPARK_HOME / "bin" / "spark-class", name, "--host", host, "--port", "0", "--webui-port", "0", *arguments]
+        log = self.folder / f"{role.lower()}-{host}.log"
+        server = Server(command, ready_text=ready_text, log=log, timeout_s=START_S, environment=environment)
+        self._servers.append(server)
+        return server
+
+
+def run_driver(
+    master: str,
+    folder: Path,
+    calls: Mapping[str, Mapping[str, Any]],
+    *,
+    config: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+    command: Sequence[str] = (sys.executable, str(DRIVER)),
+) -> dict[str, Any]:
+    """Functions of `cluster_driver.py`, each with its arguments, in one session of a process of its own -> what each found out.
+
+    Fails with the end of what the process printed.
+    """
+    given = {"master": master, "config": dict(config or {}), "calls": calls}
+    (folder / "calls.json").write_text(json.dumps(given, default=str))
+    variables = {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(folder / "local-cluster"), **(environment or {})}
+    done = run([*command, str(folder)], timeout_s=DRIVER_S, environment=variables, folder=folder)
+    found = folder / "found.json"
+    assert found.exists(), f"exit status {done.exit_status}\n{(done.output + done.errors)[-6000:]}"
+    answer: dict[str, Any] = json.loads(found.read_text())
+    found.unlink()
+    return answer

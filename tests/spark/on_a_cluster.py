@@ -1,0 +1,172 @@
+"""The sink on Spark clusters: `local-cluster`, and a standalone master with two workers. Run by `make cluster`, in some eight minutes.
+
+Each of the first tests looks at what one scenario of `cluster_driver.py` left, all of them run in one session.
+"""
+
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.spark.places import token_of_this_machine
+from tests.spark.cluster import HOSTS, StandaloneCluster, run_driver
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+ROOT = Path(__file__).parents[2]
+ROWS = 60_000
+"""100 bytes and more each: about 3 MB per task, staged in files."""
+SPECULATED_ROWS = 400_000
+"""Enough for a task to have staged some of them before it has seen the last: it takes them 16 MiB at a time."""
+
+SPECULATION = {
+    "spark.speculation": True,
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": 1.1,
+    "spark.speculation.quantile": 0.5,
+}
+STAGED = ("batch", "retried", "executor_killed", "speculated")
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with EmbeddedBroker() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with StandaloneCluster(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+def writing(broker, topic, staging, rows=ROWS):
+    """Arguments of a scenario that writes with staging in files."""
+    broker.create_topic(topic, 3, 1, {})
+    return {"servers": broker.bootstrap_servers, "topic": topic, "rows": rows, "options": {"stagingLocation": str(staging)}}
+
+
+def rows_once(broker, topic, rows=ROWS):
+    """Every row is there, once."""
+    keys = Counter(int(key) for key in broker.read(topic).column("key").to_pylist())
+    return set(keys.values()) == {1} and keys.keys() == set(range(rows))
+
+
+@pytest.fixture(scope="module")
+def found(cluster, broker):
+    """All scenarios, with speculation on for all of them."""
+    calls = {name: writing(broker, name, cluster.folder / "staging") for name in STAGED}
+    calls["speculated"]["rows"] = SPECULATED_ROWS
+    broker.create_topic("stream", 3, 1, {})
+    calls["stream"] = {"servers": broker.bootstrap_servers, "topic": "stream", "rows": ROWS}
+    # A relative path is another folder for each process: that of its own working directory.
+    calls["batch_unshared"] = writing(broker, "batch_unshared", "unshared")
+    return run_driver(cluster.master, cluster.folder, {"places": {}, **calls}, config=SPECULATION)
+
+
+class TestStandalone:
+    def test_tasks_ran_on_both_hosts(self, found):
+        assert [place["host"] for place in found["places"]] == list(HOSTS)
+
+    @pytest.mark.parametrize("scenario", STAGED)
+    def test_each_row_is_written_once(self, found, broker, scenario):
+        assert "error" not in (found[scenario] or {}), found[scenario]
+        assert rows_once(broker, scenario, SPECULATED_ROWS if scenario == "speculated" else ROWS)
+
+    def test_a_stream_restarted_from_a_checkpoint_that_all_share(self, found, broker):
+        assert found["stream"] == 1
+        assert rows_once(broker, "stream", 2 * ROWS)
+
+    def test_it_was_an_executor_that_was_killed(self, found):
+        assert "CoarseGrainedExecutorBackend" in found["executor_killed"]["command"]
+
+    def test_a_copy_was_started_on_the_other_host_and_both_had_staged_the_rows(self, found):
+        assert {found["speculated"]["first"], found["speculated"]["copy"]} == set(HOSTS)
+        assert found["speculated"]["files"] == 2
+
+    def test_a_staging_folder_that_is_not_shared_is_refused(self, found, broker, cluster):
+        text = found["batch_unshared"]["error"]
+        assert "KAFKA[InvalidConfiguration] STAGING_NOT_SHARED" in text
+        assert "stagingLocation=unshared is not shared: task 0 on 127.0.0." in text
+        assert f"the file {token_of_this_machine()} that the driver has left" in text
+        assert broker.read("batch_unshared").num_rows == 0
+
+
+def bare_python(folder):
+    """A Python with all that Chaffinch needs, and without Chaffinch."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site_packages(folder) / "rest.pth").write_text(f"{Path(pyspark.__file__).parents[1]}\n")
+    return folder / "bin" / "python"
+
+
+def site_packages(folder):
+    return next(folder.glob("lib/python3*/site-packages"))
+
+
+class TestShipping:
+    """Workers whose Python lacks Chaffinch; it reaches them as docs/spark-cluster.md says."""
+
+    def shipped(self, cluster, broker, topic, config, environment):
+        """Where the workers found it."""
+        calls = {"places": {}, "batch": writing(broker, topic, cluster.folder / "staging", rows=20_000)}
+        found = run_driver(cluster.master, cluster.folder, calls, config=config, environment=environment)
+        assert found["batch"] is None, found["batch"]
+        assert rows_once(broker, topic, 20_000)
+        assert [place["host"] for place in found["places"]] == list(HOSTS)
+        return [place["chaffinch"] for place in found["places"]]
+
+    def test_by_a_path_that_all_have(self, cluster, broker, tmp_path):
+        source = ROOT / "src"
+        environment = {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare")), "PYTHONPATH": str(source)}
+        at = self.shipped(cluster, broker, "by_path", {"spark.executorEnv.PYTHONPATH": source}, environment)
+        assert at == [str(source / "chaffinch" / "__init__.py")] * 2
+
+    def test_by_py_files(self, cluster, broker, tmp_path):
+        with zipfile.ZipFile(tmp_path / "chaffinch.zip", "w") as packed:
+            for package in ("chaffinch", "pyspark_chaffinch"):
+                for path in (ROOT / "src" / package).rglob("*.py"):
+                    packed.write(path, path.relative_to(ROOT / "src"))
+        environment = {"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare"))}
+        at = self.shipped(cluster, broker, "by_py_files", {"spark.submit.pyFiles": tmp_path / "chaffinch.zip"}, environment)
+        assert all(place.endswith("chaffinch.zip/chaffinch/__init__.py") for place in at), at
+
+    def test_by_a_packed_environment(self, cluster, broker, tmp_path):
+        bare_python(tmp_path / "packed")
+        for package in ("chaffinch", "pyspark_chaffinch"):
+            target = site_packages(tmp_path / "packed") / package
+            shutil.copytree(ROOT / "src" / package, target, ignore=shutil.ignore_patterns("__pycache__"))
+        with tarfile.open(tmp_path / "environment.tar.gz", "w:gz") as packed:
+            packed.add(tmp_path / "packed", arcname=".")
+        config = {"spark.archives": f"{tmp_path}/environment.tar.gz#environment"}
+        at = self.shipped(cluster, broker, "by_archive", config, {"PYSPARK_PYTHON": "./environment/bin/python"})
+        assert [cluster.work_of(host) in Path(place).parents for host, place in zip(HOSTS, at, strict=True)] == [True, True], at
+
+    def test_workers_that_lack_it_are_named_before_any_query(self, cluster, tmp_path):
+        found = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": str(bare_python(tmp_path / "bare"))})
+        text = found["session"]["error"]
+        assert text.startswith(f"WorkersUnfit: the worker's Python {tmp_path}/bare/bin/python on 127.0.0.2 lacks chaffinch: install it")
+        assert "\n" not in text
+
+    def test_a_python_that_workers_do_not_have(self, cluster):
+        text = run_driver(cluster.master, cluster.folder, {}, environment={"PYSPARK_PYTHON": "./environment/bin/python"})["session"][
+            "error"
+        ]
+        assert text.startswith("WorkersUnfit: the workers cannot be used: there is no program ./environment/bin/python on a worker: set")
+
+
+def test_local_cluster(broker, tmp_path):
+    """Executors in processes of their own, on this machine: staging without a location is refused as on any cluster."""
+    calls = {"places": {}, "batch": writing(broker, "local_cluster", tmp_path / "staging")}
+    calls["batch_nowhere"] = {**writing(broker, "batch_nowhere", ""), "options": {}}
+    found = run_driver("local-cluster[2,1,1024]", tmp_path, calls)
+    assert len(found["places"]) == 2
+    assert found["batch"] is None, found["batch"]
+    assert rows_once(broker, "local_cluster")
+    assert "KAFKA[InvalidConfiguration] STAGING_LOCATION_MISSING: task" in found["batch_nowhere"]["error"]
