@@ -15,7 +15,8 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 
 import pytest
@@ -29,7 +30,7 @@ from tests.interop.installing import ROOT
 from tests.interop.our_clients_meant import MEANT, PAGES
 from tests.interop.processes import DidNotStart, NotRun
 
-SUITES = (
+_SUITES = (
     "tests/kips/test_kip_467_outcomes.py",
     "tests/kips/test_kip_1038.py",
     "tests/producer",
@@ -39,9 +40,21 @@ SUITES = (
     "tests/interop/beside_java_tools.py",
 )
 # Cores have no broker; `Killed` is one of ours, as a process.
-NO_BROKER = ("--ignore-glob=*/core", "--deselect=tests/examples/test_transactional_word_count.py::test_kills")
+_NO_BROKER = ("--ignore-glob=*/core", "--deselect=tests/examples/test_transactional_word_count.py::test_kills")
 FASTER = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 LINE_MAX = 150
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The tests of one run: what they are called, which they are, and the pages that tell of them."""
+
+    name: str
+    suites: tuple[str, ...]
+    pages: Mapping[str, str]
+
+
+OUR_CLIENTS = Table(name="our clients", suites=(*_SUITES, *_NO_BROKER), pages=PAGES)
 
 _PART = re.compile(r"(<!-- seen by make interop -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -113,9 +126,9 @@ def _tests(count: int) -> str:
     return "1 test comes to" if count == 1 else f"{count} tests come to"
 
 
-def renew_pages(ends: dict[str, End]) -> Iterator[str]:
+def renew_pages(ends: dict[str, End], pages: Mapping[str, str]) -> Iterator[str]:
     """The names of the pages that say something else now."""
-    for name, pattern in PAGES.items():
+    for name, pattern in pages.items():
         page = ROOT / name
         before = page.read_text(encoding="utf-8")
         part = page_part(ends, pattern)
@@ -126,36 +139,36 @@ def renew_pages(ends: dict[str, End]) -> Iterator[str]:
             yield name
 
 
-def run_tests(bootstrap_servers: str, arguments: list[str]) -> int:
+def run_tests(bootstrap_servers: str, arguments: list[str], table: Table = OUR_CLIENTS) -> int:
     """pytest's exit status."""
     BorrowedBroker.address = bootstrap_servers
     chaffinch.EmbeddedBroker = embedded.EmbeddedBroker = BorrowedBroker  # type: ignore[assignment,misc]
     seen = Seen()
-    suites = [] if any(argument.startswith("tests/") for argument in arguments) else [*SUITES, *NO_BROKER]
+    suites = [] if any(argument.startswith("tests/") for argument in arguments) else table.suites
     status = int(pytest.main(["-p", "no:cacheprovider", "--rootdir", str(ROOT), *suites, *arguments], plugins=[seen]))
     for end in End:
-        print(f"our clients on Apache Kafka: {sum(each is end for each in seen.ends.values())} {end.value}")
+        print(f"{table.name} on Apache Kafka: {sum(each is end for each in seen.ends.values())} {end.value}")
     if status == 0 and not arguments:
-        for name in renew_pages(seen.ends):
+        for name in renew_pages(seen.ends, table.pages):
             print(f"{name} renewed")
     return status
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str], table: Table = OUR_CLIENTS) -> int:
     """The exit status."""
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.our_clients")
+    parser = argparse.ArgumentParser(description=f"the tests of {table.name} against Apache Kafka")
     parser.add_argument("--bootstrap-servers")
     given, rest = parser.parse_known_args(arguments)
     if given.bootstrap_servers:
-        return run_tests(given.bootstrap_servers, rest)
+        return run_tests(given.bootstrap_servers, rest, table)
     try:
         settings = FASTER | {name: str(value).lower() for name, value in SETTINGS.items()}
         with FaultProxy() as proxy, ApacheKafka({**settings, "advertised.listeners": f"PLAINTEXT://{proxy.address}"}) as kafka:
             proxy.aim(kafka.bootstrap_servers)
             BorrowedBroker.proxy, BorrowedBroker.kafka = proxy, kafka
-            return run_tests(proxy.address, rest)
+            return run_tests(proxy.address, rest, table)
     except (NotRun, DidNotStart) as reason:
-        print(f"our clients on Apache Kafka: not run: {reason}")
+        print(f"{table.name} on Apache Kafka: not run: {reason}")
         return 0
 
 

@@ -1,6 +1,6 @@
 """Where our clients come to another end on Apache Kafka than on our broker: a pattern of the test -> why. Each of them must fail there.
 
-`PAGES`: which tests each page tells of, in its part `seen by make interop`.
+`PAGES`, `SPARK_PAGES`: which tests each page tells of, in its part `seen by make interop`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ MEANT: dict[str, str] = {
         "`min.insync.replicas.policy=capped`); there is no error that could be recognised."
     ),
 }
+
+SPARK_PAGES: dict[str, str] = {"docs/spark.md": r"test_spark_.*"}
 
 PAGES: dict[str, str] = {
     "docs/kips/135.md": (

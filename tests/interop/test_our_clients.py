@@ -7,7 +7,7 @@ import re
 from tests.interop.apache_kafka import kafka_version
 from tests.interop.installing import ROOT
 from tests.interop.our_clients import End, page_part
-from tests.interop.our_clients_meant import MEANT, PAGES
+from tests.interop.our_clients_meant import MEANT, PAGES, SPARK_PAGES
 
 IN_SYNC = "test_producer.py::TestSend::test_min_insync_above_the_replicas"
 
@@ -29,7 +29,7 @@ def test_a_page_counts_its_own_tests_and_says_why_one_differs() -> None:
 
 
 def test_every_page_has_its_part() -> None:
-    for name in PAGES:
+    for name in (*PAGES, *SPARK_PAGES):
         assert (ROOT / name).read_text(encoding="utf-8").count("<!-- seen by make interop -->") == 1, name
 
 
