@@ -66,7 +66,7 @@ bench-broker: setup ## chaffinch broker beside Apache Kafka, in one run (15 minu
 bench-producer: setup ## our producer and consumer beside confluent-kafka, on both brokers (20 minutes; fetches Apache Kafka)
 	@$(BIN)/python -m benchmarks.producer_beside_confluent
 
-soak: setup ## a broker killed 200 times under clients of others, then for ten minutes under our own; everything counted
+soak: setup ## a broker killed 200 times under clients of others, ten minutes under our own, 30 kills around a Spark query; all counted
 	@$(BIN)/python -m tests.soak
 
 docs: setup ## print the documents that come from tables
