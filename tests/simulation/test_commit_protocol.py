@@ -71,3 +71,16 @@ def test_a_token_that_is_in_kafka_is_skipped() -> None:
     report = query_world(2, Cut(kind=CutKind.DRIVER_DIES_AFTER, step=Step.END_TRANSACTION), query_is_stream=False, query_may_be_empty=False)
     assert report.violations == ()
     assert report.counters["batches skipped"] == 1
+
+
+@pytest.mark.parametrize("kind", [CutKind.DRIVER_DIES_BEFORE, CutKind.DRIVER_DIES_AFTER, CutKind.ANSWER_LOST, CutKind.ZOMBIE])
+def test_rows_that_a_handler_leaves_out_are_nowhere(kind: CutKind) -> None:
+    """The handler is asked again by each driver; what it says twice, is done once."""
+    left_out = 0
+    for step in (Step.PUSH, Step.END_TRANSACTION):
+        for occurrence in (0, 4):
+            cut = Cut(kind=kind, step=step, occurrence=occurrence if step is Step.PUSH else 0)
+            report = query_world(4, cut, query_has_handler=True, bad_share=0.3)
+            assert report.violations == (), cut
+            left_out += report.counters["rows left out"]
+    assert left_out

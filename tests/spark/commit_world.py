@@ -32,6 +32,7 @@ from chaffinch.spark.dead_letters import Origin, dead_letter_records
 from chaffinch.spark.marker import CheckpointState
 from chaffinch.spark.operations import (
     Ask,
+    AskHandler,
     BatchAnswer,
     DeadLetters,
     Lost,
@@ -187,6 +188,9 @@ class Driver:
                 self.send(operation)
             case NextAnswer():
                 return self.answers.pop(0)
+            case AskHandler():
+                columns = batches.decode(bytes(operation.batch.bytes.data or b""))
+                return frozenset(found.row for found in operation.culprits if columns.value(found.row) in self.query.left_out)
             case SetAside():
                 return self.query.set_aside(operation, self.broker)
             case WriteDeadLetters():
@@ -256,6 +260,8 @@ class Query:
     batches: list[tuple[TaskOutcome, ...]]
     tolerance: Tolerance = field(default_factory=lambda: Tolerance(tolerates=False))
     dead_letter_topic: str | None = None
+    left_out: frozenset[bytes] | None = None
+    """Values that the user's handler swallows; None: there is no handler."""
     transactional_id: str = "chaffinch-q"
     has_checkpoint: bool = True
     state: CheckpointState = field(default_factory=CheckpointState)
@@ -277,6 +283,7 @@ class Query:
             "digest": self.digests.get(batch_id, f"digest of {batch_id}") if self.has_checkpoint else "",
             "has_checkpoint": self.has_checkpoint,
             "tolerance": self.tolerance,
+            "has_handler": self.left_out is not None,
             "target": snapshot.TargetSnapshot(topics=()),
             "push_bytes_per_s": 1e9,
             "block_max_ms": 60_000,

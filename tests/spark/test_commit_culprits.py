@@ -260,3 +260,36 @@ class TestFailures:
 def old_operation(step):
     query = Query(Broker(), [(outcome({0: [(b"k", b"v")]}),)], has_checkpoint=False)
     return query.commit(0).steps.index(step)
+
+
+class TestAHandler:
+    """What it swallows is written nowhere, and is no bad row."""
+
+    def test_some_are_left_out(self):
+        broker, query = compacted_meanwhile(left_out=frozenset({b"b"}))
+        counts = query.commit(0).result.counts
+        assert counted(broker.read(TOPIC)) == dict.fromkeys(GOOD, 1)
+        assert counted(broker.read(DEAD)) == {b"d": 1}
+        assert (counts.rows_written, counts.rejected, counts.dropped) == (3, {"INVALID_COMPACTION_KEY": 1}, {"INVALID_COMPACTION_KEY": 1})
+
+    def test_all_are_left_out_so_no_tolerance_is_needed(self):
+        broker, query = compacted_meanwhile(left_out=frozenset(BAD), tolerance=Tolerance(tolerates=False))
+        driver = query.commit(0)
+        assert Step.PUSH_DEAD_LETTERS not in driver.steps
+        assert (counted(broker.read(TOPIC)), counted(broker.read(DEAD))) == (dict.fromkeys(GOOD, 1), {})
+
+    def test_those_that_are_not_count_against_the_cap(self):
+        _, query = compacted_meanwhile(left_out=frozenset({b"b"}), tolerance=Tolerance(tolerates=True, count_max=0))
+        with pytest.raises(Refusal, match="1 of 5 rows are rejected"):
+            query.commit(0)
+
+    @pytest.mark.parametrize("how", ["crash_before", "crash_after"])
+    def test_a_driver_that_dies_anywhere(self, how):
+        _, query = compacted_meanwhile(left_out=frozenset({b"b"}))
+        for at in range(len(query.commit(0).steps)):
+            broker, query = compacted_meanwhile(left_out=frozenset({b"b"}))
+            with pytest.raises(Killed):
+                query.run(Cut(at=at, how=how))
+            query.run()
+            assert counted(broker.read(TOPIC)) == dict.fromkeys(GOOD, 1)
+            assert counted(broker.read(DEAD)) == {b"d": 1}

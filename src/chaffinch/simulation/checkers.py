@@ -132,7 +132,7 @@ def sequences_run_on(logs: Logs) -> Iterator[str]:
 
 
 def rows_are_written_once(query: Query, committed: Committed) -> Iterator[str]:
-    """Each row of a query is visible exactly once: in its partition, or, when it is bad, in the dead letters."""
+    """Each row of a query is visible exactly once: in its partition, or, when it is bad, in the dead letters; left out rows are nowhere."""
     dead: Counter[int] = Counter()
     where: dict[int, list[TopicPartition]] = {}
     for topic_partition, records in committed.items():
@@ -146,7 +146,7 @@ def rows_are_written_once(query: Query, committed: Committed) -> Iterator[str]:
         found = where.get(row.number, [])
         if found != expected:
             yield f"{query.name}: row {row.number} is in {_places(found)}, expected {_places(expected)}"
-        if dead[row.number] != row.is_bad:
+        if dead[row.number] != query.is_dead(row):
             yield f"{query.name}: row {row.number} is in the dead letters {dead[row.number]} times, {'bad' if row.is_bad else 'innocent'}"
 
 
@@ -164,7 +164,7 @@ def rows_are_in_order(query: Query, committed: Committed) -> Iterator[str]:
 def dead_letter_files_are_whole(query: Query) -> Iterator[str]:
     """The Parquet file of each batch holds its bad rows, whoever wrote it."""
     for batch_id, tasks in enumerate(query.batches):
-        expected = sum(row.is_bad for rows in tasks for row in rows)
+        expected = sum(query.is_dead(row) for rows in tasks for row in rows)
         found = query.dead_rows.get(batch_id, 0)
         if found != expected:
             yield f"{query.name}: the dead letter file of batch {batch_id} has {found} rows, expected {expected}"

@@ -57,6 +57,7 @@ class Knobs:
     """Or a batch write with an idempotency token, which is one batch."""
     query_has_checkpoint: bool = True
     """Whether the sink knows the query's checkpoint."""
+    query_has_handler: bool = False
     reader_count: int = 0
     """Members of a group of consumers."""
     reads_committed: bool = True

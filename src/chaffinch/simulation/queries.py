@@ -45,6 +45,8 @@ class Query:
     is_stream: bool = True
     """False: `df.write` with an idempotency token, repeated until it succeeds."""
     has_checkpoint: bool = True
+    has_handler: bool = False
+    """The user's handler leaves out every second of the rows that the broker refuses."""
     committed: int = -1
     """Spark's own commit log: the newest batch that Spark believes to be done."""
     state: CheckpointState = field(default_factory=CheckpointState)
@@ -61,6 +63,14 @@ class Query:
     def transactional_id(self) -> str:
         """Also the name of the marker's group."""
         return f"chaffinch-{self.name}"
+
+    def leaves_out(self, row: Row) -> bool:
+        """Whether the handler swallows this row, should the broker refuse it."""
+        return self.has_handler and row.number % 2 == 1
+
+    def is_dead(self, row: Row) -> bool:
+        """Whether this row ends in the dead letters."""
+        return row.is_bad and not self.leaves_out(row)
 
     def rows(self) -> list[Row]:
         return [row for tasks in self.batches for rows in tasks for row in rows]

@@ -16,6 +16,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.cluster import DOWN_MAX_MS
 from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.lookups import Lookups
@@ -28,6 +29,7 @@ from chaffinch.spark.dead_letters import Origin
 from chaffinch.spark.marker import CheckpointState
 from chaffinch.spark.operations import (
     Ask,
+    AskHandler,
     BatchAnswer,
     DeadLetters,
     Lost,
@@ -155,6 +157,7 @@ class Driver:
             has_checkpoint=query.has_checkpoint,
             tolerance=Tolerance(tolerates=True),
             writes_dead_letter_file=True,
+            has_handler=query.has_handler,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
             push_bytes_per_s=1e6,
             block_max_ms=BLOCK_MAX_MS,
@@ -262,6 +265,8 @@ class Driver:
             case NextAnswer():
                 self._waits_for_answer = operation
                 self._give_answer()
+            case AskHandler():
+                self._reply(operation, self._left_out(operation))
             case SetAside():
                 self._reply(operation, self._dead_letters(operation))
             case WriteDeadLetters():
@@ -348,10 +353,17 @@ class Driver:
             operation, self._waits_for_answer = self._waits_for_answer, None
             self._reply(operation, self._settled.pop(0))
 
+    def _left_out(self, operation: AskHandler) -> frozenset[int]:
+        by_value = {row.value: row for row in self._query.rows()}
+        columns = _blamed(operation)
+        rows = [by_value[columns.value(index) or b""] for index in range(len(columns))]
+        found = frozenset(culprit.row for culprit, row in zip(operation.culprits, rows, strict=True) if self._query.leaves_out(row))
+        self._world.count("rows left out", len(found))
+        return found
+
     def _dead_letters(self, operation: SetAside) -> DeadLetters:
         rejections: list[Rejection] = list(operation.culprits)
-        columns = batches.decode(bytearray(operation.batch.bytes.data or b""))
-        rows = columns.take(np.array([culprit.row for culprit in rejections], np.int64))
+        rows = _blamed(operation)
         origin = Origin(query=self._query.name, batch_id=self._batch_id, task=-1)
         found = broker_found(rows, rejections, origin, self._query.dead_letter_target, self._world.now_ms)
         self._world.count("rows set aside", len(rejections))
@@ -359,6 +371,11 @@ class Driver:
             batches=tuple(StagedBatch(topic_partition=where, record_count=count, bytes=inline(data)) for where, count, data in found),
             rows=tuple(inline(b"row") for _ in rejections),
         )
+
+
+def _blamed(operation: AskHandler | SetAside) -> RecordColumns:
+    columns = batches.decode(bytearray(operation.batch.bytes.data or b""))
+    return columns.take(np.array([culprit.row for culprit in operation.culprits], np.int64))
 
 
 def _read(ticket: int, part: PartitionProduceResponse) -> BatchAnswer:

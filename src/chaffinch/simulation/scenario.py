@@ -130,6 +130,7 @@ class _Scene:
                 is_stream=knobs.query_is_stream,
                 may_be_empty=knobs.query_may_be_empty,
                 has_checkpoint=knobs.query_has_checkpoint,
+                has_handler=knobs.query_has_handler,
             )
             for number in range(knobs.query_count)
         ]

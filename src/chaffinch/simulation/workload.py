@@ -137,7 +137,9 @@ class Workload:
             possible.append(Fault.TOO_LARGE)
         return self._world.dice.choice(possible)
 
-    def query(self, name: str, row_count: int, *, batch_count: int, is_stream: bool, may_be_empty: bool, has_checkpoint: bool) -> Query:
+    def query(
+        self, name: str, row_count: int, *, batch_count: int, is_stream: bool, may_be_empty: bool, has_checkpoint: bool, has_handler: bool
+    ) -> Query:
         """A query with `row_count` rows over batches and tasks, of which one batch may be empty; or a write with a token."""
         dice = self._world.dice
         tasks: list[list[list[Row]]] = [[[] for _ in range(QUERY_TASKS)] for _ in range(batch_count)]
@@ -154,6 +156,7 @@ class Workload:
             record_count_max=dice.choice((1, 4, 4, 10)),
             is_stream=is_stream,
             has_checkpoint=has_checkpoint and is_stream,
+            has_handler=has_handler,
         )
 
     def _row(self) -> Row:
