@@ -1,0 +1,168 @@
+"""Queries that are renamed, copied, restored, or meet in one topic: what is written, what is refused, and by which name.
+
+The table of `docs/spark-sink.md`, played against a real broker. A query's id is in its checkpoint, so a copy has the same one.
+"""
+
+import shutil
+
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.spark.refusals import Refusal
+from tests.spark.played_query import PlayedQuery
+from tests.spark.test_spark_write import values
+
+
+def row(value):
+    return {"key": [value], "value": [value.encode()]}
+
+
+@pytest.fixture
+def kafka():
+    with EmbeddedBroker(topics={"orders": {"partitions": 2}, "others": {"partitions": 1}}) as broker:
+        yield broker
+
+
+@pytest.fixture
+def query(kafka, tmp_path, monkeypatch):
+    """Makes queries: one per checkpoint, and one per id."""
+    made = []
+
+    def make(name="one", query_id=None, run_id="run-1", **options):
+        made.append(PlayedQuery(monkeypatch, kafka.bootstrap_servers, tmp_path / name, query_id or f"id-{name}", run_id, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def restored(query, copy):
+    """The checkpoint as it was."""
+    shutil.rmtree(query.checkpoint)
+    shutil.copytree(copy, query.checkpoint)
+
+
+def test_two_queries_into_one_topic_keep_apart(kafka, query):
+    one, two = query("one"), query("two")
+    for batch_id in range(2):
+        one.run(row(f"one {batch_id}"), batch_id=batch_id)
+        two.run(row(f"two {batch_id}"), batch_id=batch_id)
+    one.run(row("one 1"), batch_id=1)  # Repeated by Spark: it is in Kafka already.
+    assert values(kafka, "orders") == {"one 0": 1, "one 1": 1, "two 0": 1, "two 1": 1}
+
+
+def test_one_query_into_several_topics(kafka, query):
+    both = query("both", markerTopic="others")
+    del both.options["topic"]
+    table = {"value": [b"to orders", b"to others"], "topic": ["orders", "others"]}
+    for _ in range(2):
+        both.run(table)
+    assert (values(kafka, "orders"), values(kafka, "others")) == ({"to orders": 1}, {"to others": 1})
+
+
+def test_a_renamed_query_is_the_same_query(kafka, query):
+    """Its id is in the checkpoint; the name is only for people."""
+    query("one", queryName="before").run(row("0"))
+    renamed = query("one", run_id="run-2", queryName="after")
+    renamed.run(row("0"))
+    renamed.run(row("1"), batch_id=1)
+    assert values(kafka, "orders") == {"0": 1, "1": 1}
+
+
+def test_a_checkpoint_that_was_moved_goes_on(kafka, query, tmp_path):
+    one = query("one")
+    one.run(row("0"))
+    shutil.move(tmp_path / "one", tmp_path / "elsewhere")
+    moved = query("elsewhere", query_id="id-one", run_id="run-2")
+    moved.run(row("0"))
+    moved.run(row("1"), batch_id=1)
+    assert values(kafka, "orders") == {"0": 1, "1": 1}
+
+
+def test_a_copied_checkpoint_beside_the_first(kafka, query, tmp_path):
+    """Both have one id: where they are at the same batch, one of them writes it. The one that is behind is told so."""
+    one = query("one")
+    one.run(row("0"))
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    copy = query("copy", query_id="id-one", run_id="run-copy")
+    one.run(row("1"), batch_id=1)
+    copy.run(row("1"), batch_id=1)
+    copy.run(row("2"), batch_id=2)
+    with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CHECKPOINT_RESTORED: batch 1 is older than batch 2"):
+        one.run(row("1"), batch_id=1)
+    assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
+
+
+def test_a_copied_checkpoint_with_other_rows(kafka, query, tmp_path):
+    """The same batch of the copy covers other offsets of the source: neither written nor skipped silently."""
+    one = query("one")
+    one.run(row("0"))
+    shutil.copytree(tmp_path / "one", tmp_path / "copy")
+    copy = query("copy", query_id="id-one", run_id="run-copy")
+    (tmp_path / "copy" / "offsets" / "1").write_text("v1\nother offsets")
+    one.run(row("1"), batch_id=1)
+    with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 1 was written before with other contents"):
+        copy.run(row("another 1"), batch_id=1)
+    assert values(kafka, "orders") == {"0": 1, "1": 1}
+
+
+def test_a_restored_checkpoint(kafka, query, tmp_path):
+    one = query("one")
+    one.run(row("0"))
+    shutil.copytree(tmp_path / "one", tmp_path / "backup")
+    for batch_id in (1, 2):
+        one.run(row(str(batch_id)), batch_id=batch_id)
+    restored(one, tmp_path / "backup")
+    with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 1 is older than batch 2"):
+        one.run(row("1"), batch_id=1)
+    assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
+
+
+def test_a_deleted_checkpoint_is_a_new_query(kafka, query, tmp_path):
+    """Spark gives it a new id, and begins where its source begins: the rows are written again."""
+    query("one").run(row("0"))
+    shutil.rmtree(tmp_path / "one")
+    query("one", query_id="id-anew").run(row("0"))
+    assert values(kafka, "orders") == {"0": 2}
+
+
+def test_only_the_folder_of_the_sink_was_deleted(kafka, query, tmp_path):
+    one = query("one")
+    one.run(row("0"))
+    shutil.rmtree(tmp_path / "one" / "chaffinch")
+    one.run(row("0"))
+    one.run(row("1"), batch_id=1)
+    assert values(kafka, "orders") == {"0": 1, "1": 1}
+
+
+def test_another_checkpoint_named_by_mistake_is_not_used(kafka, query, tmp_path, caplog):
+    """The option names the checkpoint of another query: its notes are not this query's, so they are neither read nor written."""
+    query("one").run(row("0"))
+    before = (tmp_path / "one" / "chaffinch" / "state.json").read_bytes()
+    mistaken = query("two", checkpointlocation=str(tmp_path / "one"))
+    mistaken.run(row("two 0"))
+    assert (tmp_path / "one" / "chaffinch" / "state.json").read_bytes() == before
+    assert "checkpointLocation belongs to query id-one, this is query id-two" in caplog.text
+    assert values(kafka, "orders") == {"0": 1, "two 0": 1}
+
+
+def test_a_second_run_while_the_first_one_commits(kafka, query, monkeypatch):
+    """The first one is fenced in the middle; the second one has written the batch, so the first one is told who did."""
+    from chaffinch.spark.commit_shell import CommitShell
+    from chaffinch.spark.operations import Step
+
+    first, second = query("one"), query("one", run_id="run-2")
+    messages = first.write(row("0"))
+    perform = CommitShell._perform
+
+    def interrupted(shell, operation):
+        if operation.step is Step.PUSH:
+            monkeypatch.setattr(CommitShell, "_perform", perform)
+            second.run(row("0"))
+        return perform(shell, operation)
+
+    monkeypatch.setattr(CommitShell, "_perform", interrupted)
+    with pytest.raises(Refusal, match=r"KAFKA\[ApplicationRecoverable\] ANOTHER_WRITER: .*batch 0 by run run-2"):
+        first.commit(messages)
+    assert values(kafka, "orders") == {"0": 1}
