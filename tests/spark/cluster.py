@@ -25,7 +25,7 @@ from tests.interop.processes import Server, run
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 SPARK_HOME = Path(pyspark.__file__).parent
-START_S = 60.0
+START_S = 180.0
 DRIVER_S = 400.0
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 _MASTER_AT = "Starting Spark master at "
@@ -80,6 +80,23 @@ class StandaloneCluster:
         server = Server(command, ready_text=ready_text, log=log, timeout_s=START_S, environment=environment)
         self._servers.append(server)
         return server
+
+
+def connect_server(folder: Path) -> Server:
+    """A server of Spark Connect in local mode; its address is the end of `ready_line`."""
+    settings = {"spark.connect.grpc.binding.port": 0, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.ui.enabled": "false"}
+    settings |= {"spark.driver.memory": "512m", "spark.sql.warehouse.dir": folder / "warehouse"}
+    command = [
+        SPARK_HOME / "bin" / "spark-submit",
+        "--master",
+        "local[2]",
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+    ]
+    command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    environment = {"JAVA_HOME": str(find_java_home()), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    ready, log = "Spark Connect server started at: ", folder / "connect.log"
+    return Server([*command, "spark-internal"], ready_text=ready, log=log, timeout_s=START_S, environment=environment)
 
 
 def run_driver(

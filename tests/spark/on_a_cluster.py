@@ -1,4 +1,6 @@
-"""The sink on Spark clusters: `local-cluster`, and a standalone master with two workers. Run by `make cluster`, in some eight minutes.
+"""The sink on Spark clusters: `local-cluster`, a standalone master with two workers, Spark Connect.
+
+Run by `make cluster`, in some eight minutes.
 
 Each of the first tests looks at what one scenario of `cluster_driver.py` left, all of them run in one session.
 """
@@ -16,7 +18,9 @@ import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark.places import token_of_this_machine
-from tests.spark.cluster import HOSTS, StandaloneCluster, run_driver
+from tests.interop.processes import run
+from tests.interop.spark_environments import environment
+from tests.spark.cluster import DRIVER_S, HOSTS, StandaloneCluster, connect_server, run_driver
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -170,3 +174,18 @@ def test_local_cluster(broker, tmp_path):
     assert found["batch"] is None, found["batch"]
     assert rows_once(broker, "local_cluster")
     assert "KAFKA[InvalidConfiguration] STAGING_LOCATION_MISSING: task" in found["batch_nowhere"]["error"]
+
+
+def test_spark_connect(broker, tmp_path):
+    """A client without Java and without Chaffinch: a batch, a stream, a refusal, and what is read back."""
+    broker.create_topic("connect", 2, 1, {"cleanup.policy": "compact"})
+    client = [bare_python(tmp_path / "client"), Path(__file__).with_name("connect_client.py")]
+    variables = {"PYTHONPATH": str(environment("spark-connect")), "JAVA_HOME": "/nowhere", "PYTHONWARNINGS": "ignore"}
+    with connect_server(tmp_path) as server:
+        address = f"sc://{server.ready_line.rpartition(' ')[2]}"
+        command = [*client, address, broker.bootstrap_servers, "connect", tmp_path]
+        done = run(command, timeout_s=DRIVER_S, environment=variables)
+    assert done.succeeded, done.errors
+    refused, read = done.output.splitlines()
+    assert "KAFKA[InvalidConfiguration] ROWS_REJECTED: 1 of 1 rows are rejected (1 INVALID_COMPACTION_KEY)" in refused
+    assert read == "read: 200 keys in 200 records by pyspark.sql.connect.session"
