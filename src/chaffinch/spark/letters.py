@@ -108,21 +108,44 @@ def notes(spark: SparkSession, topic: str, spans: Sequence[Span], token: str) ->
     return spark.createDataFrame(rows, _WRITTEN_SCHEMA)
 
 
-def behind(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
-    """Everything that came into a dead letter topic after the spans, letters and notes: `error_name` to `query`, `note`, `note_token`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one replay has left: notes (partition -> up to where), and the letters that it has made, by error, an example of each."""
+
+    notes: Mapping[int, int]
+    rejected: Mapping[str, int]
+    examples: tuple[str, ...]
+
+
+def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span], token: str) -> Outcome:
+    """Of the replay with this token, in what came into the dead letter topic after the spans."""
     read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
     ends = " ".join(f"WHEN {span.partition} THEN {span.end}" for span in spans)
-    return read.where(f"offset >= CASE partition {ends} ELSE 0 END").selectExpr(
-        "partition",
-        f"{header('__connect.errors.topic')} AS topic",
+    found = read.where(f"offset >= CASE partition {ends} ELSE 0 END").selectExpr(
         f"{header('chaffinch.error.name')} AS error_name",
         f"{header('__connect.errors.exception.message')} AS error_message",
-        f"{header('chaffinch.error.query')} AS query",
+        f"{header('__connect.errors.topic')} AS topic",
         f"try_cast({header(NOTE)} AS BIGINT) AS note",
-        f"{header(NOTE_TOKEN)} AS note_token",
+        f"if({header(NOTE)} IS NULL, NULL, partition) AS noted",
+        f"coalesce({header(NOTE_TOKEN)}, {header('chaffinch.error.query')}) AS token",
     )
+    return _outcome(found.where(found["token"] == token))
 
 
-def noted(found: DataFrame, token: str) -> dict[int, int]:
-    """The notes of one replay among what `behind` gives: partition -> up to where."""
-    return {row["partition"]: row["note"] for row in found.where(found["note_token"] == token).select("partition", "note").collect()}
+def outcome_in_file(spark: SparkSession, path: str) -> Outcome:
+    """Of the replay that has made this file."""
+    found = letters_in_file(spark, path)
+    return _outcome(found.selectExpr("error_name", "error_message", "topic", "CAST(NULL AS BIGINT) AS note", "CAST(NULL AS INT) AS noted"))
+
+
+def _outcome(found: DataFrame) -> Outcome:
+    from pyspark.sql.functions import expr
+
+    example = "min(concat('topic ', topic, ': ', error_name, ': ', error_message)) AS example"
+    rows = found.groupBy("noted", "error_name").agg(*map(expr, ("count(*) AS count", "max(note) AS note", example))).collect()
+    letters = sorted((row for row in rows if row["noted"] is None), key=lambda row: str(row["error_name"]))
+    return Outcome(
+        notes={row["noted"]: row["note"] for row in rows if row["noted"] is not None},
+        rejected={str(row["error_name"]): row["count"] for row in letters},
+        examples=tuple(str(row["example"]) for row in letters),
+    )

@@ -25,6 +25,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.letters import Span
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.row_codec import check_schema
+from chaffinch.spark.supervision_rules import first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -99,14 +100,13 @@ def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRe
     if not spans:
         return ReplayReport()
     found = letters.letters_in_topic(spark, plan.client, topic, spans)
-    cut, read = found.where("is_cut").count(), found.count()
-    rejected, examples = Counter({VALUE_CUT: cut} if cut else {}), [_CUT_ADVICE.format(count=cut)] if cut else []
-    rows = _repaired(found.where("NOT is_cut"), plan)
-    if plan.is_dry_run:
-        tried = dry_run_of({**plan.client, "markerTopic": topic}, rows)
-        return ReplayReport.of(read, rejected + Counter(tried.rejected), [*examples, *map(str, tried.rejections)])
+    ((read, cut),) = found.selectExpr("count(*)", "count_if(is_cut)").collect()
     if not read:
         return ReplayReport()
+    left = ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)]) if cut else ReplayReport()
+    rows = _repaired(found.where("NOT is_cut"), plan)
+    if plan.is_dry_run:
+        return left + _tried(plan, rows, topic)
     token = plan.token or _token(topic, spans)
     if plan.token is not None and _is_written(plan.client, token):
         return ReplayReport(is_repetition=True)
@@ -114,11 +114,11 @@ def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRe
         rows = rows.unionByName(letters.notes(spark, topic, spans, token))
     if plan.token is None or read > cut:
         _write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic})
-    behind = letters.behind(spark, plan.client, topic, spans)
-    if plan.token is None and letters.noted(behind, token) != {span.partition: span.end for span in spans}:
+    outcome = letters.outcome_in_topic(spark, plan.client, topic, spans, token)
+    if plan.token is None and outcome.notes != {span.partition: span.end for span in spans}:
         text = f"another replay of {topic} was written meanwhile, nothing was written by this one; begin again for letters that are left"
         raise Refusal(Group.APPLICATION_RECOVERABLE, "REPLAYED_MEANWHILE", text)
-    return ReplayReport.of(read, *_with_letters(rejected, examples, behind.where(behind["query"] == token)))
+    return left + ReplayReport.of(read - cut, outcome.rejected, outcome.examples)
 
 
 def _replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
@@ -137,19 +137,25 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     if target is None:
         return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: its letters name no topic; name it with --to"])
     if plan.is_dry_run:
-        tried = dry_run_of({**plan.client, "markerTopic": target}, rows)
-        return ReplayReport.of(read, tried.rejected, list(map(str, tried.rejections)))
+        return _tried(plan, rows, target)
     token = f"{plan.token}-{name}" if plan.token else f"replay-{_digest(name, *_stamp(folder, name))}"
     if plan.token is not None and _is_written(plan.client, token):
         return ReplayReport(is_repetition=True)
     _write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
     again = parquet_name(Origin(query=token, batch_id=0, task=-1))
-    rejected: tuple[Mapping[str, int], Sequence[str]] = ({}, ())
+    report = ReplayReport.of(read, {}, ())
     if again in folder.names():
-        rejected = _with_letters(Counter(), [], letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{again}"))
+        outcome = letters.outcome_in_file(spark, f"{folder.location.rstrip('/')}/{again}")
+        report = ReplayReport.of(read, outcome.rejected, outcome.examples)
     if plan.token is None:
         _done_with(folder, name)
-    return ReplayReport.of(read, *rejected)
+    return report
+
+
+def _tried(plan: ReplayPlan, rows: DataFrame, marker_topic: str) -> ReplayReport:
+    """What would become of the rows."""
+    tried = dry_run_of({**plan.client, "markerTopic": marker_topic}, rows)
+    return ReplayReport.of(tried.row_count, tried.rejected, list(map(str, tried.rejections)))
 
 
 def _repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
@@ -161,8 +167,7 @@ def _repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
         try:
             found = found.withColumn(column, expr(expression))
         except AnalysisException as error:
-            reason = next(iter(str(error).splitlines()), "Spark does not say why")
-            raise ConfigException(f"--repair {column}={expression}: {reason}") from None
+            raise ConfigException(f"--repair {column}={expression}: {first_line(None, str(error))}") from None
     if plan.to is not None:
         found = found.withColumn("topic", lit(plan.to))
     rows = found.select(*letters.WRITTEN)
@@ -190,16 +195,6 @@ def _is_written(client: Mapping[str, str], token: str) -> bool:
         return bool(committed_offsets(client_for(options), f"chaffinch-{token}"))
     finally:
         forget_client(options)
-
-
-def _with_letters(rejected: Counter[str], examples: list[str], again: DataFrame) -> tuple[Counter[str], list[str]]:
-    """Counts and reasons, with those of letters that this replay has made."""
-    counts = {row["error_name"]: row["count"] for row in again.groupBy("error_name").count().collect()}
-    named = [
-        f"topic {row['topic']}: {row['error_name']}: {row['error_message']}"
-        for row in again.select("topic", "error_name", "error_message").take(REJECTIONS_NAMED_MAX)
-    ]
-    return rejected + Counter(counts), examples + named
 
 
 def _stamp(folder: Folder, name: str) -> tuple[object, ...]:

@@ -1,0 +1,89 @@
+"""A cleaning pipeline: JSON files into a topic that takes only valid rows, the others set aside, repaired, and replayed; each row once.
+
+    python -m examples.cleaning_pipeline --bootstrap-server localhost:9092 --input orders --checkpoint /tmp/checkpoint
+
+Each line of the files is one order, `{"id": "7", "amount": 3}`; some writers say `order` for `id`. The topic `orders` is compacted: an
+order without a key is refused. The stream sets such lines aside in `orders-dead-letters`, in the same transaction, and takes all files
+that there are; then the letters are replayed with the key that the other writers meant, and what is still wrong is shown. Run it as
+often as you like, with more files or without: nothing is written twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from chaffinch.admin.options import ADMIN_TABLE, open_client
+from chaffinch.admin.topics import create_topic
+from chaffinch.errors import KafkaException, TopicExistsException
+from chaffinch.spark import SupervisionEnded, session, supervise
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay import ReplayPlan, ReplayReport, replay
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ORDERS, DEAD_LETTERS = "orders", "orders-dead-letters"
+KEY = "get_json_object(cast(value as string), '$.id')"
+REPAIRED_KEY = "coalesce(key, get_json_object(cast(value as string), '$.order'))"
+
+
+def create_topics(bootstrap_servers: str) -> None:
+    """The topics of the pipeline, where they are not there yet."""
+    with open_client(ADMIN_TABLE.parse({"bootstrap.servers": bootstrap_servers})) as client:
+        for name, config in ((ORDERS, {"cleanup.policy": "compact"}), (DEAD_LETTERS, {})):
+            try:
+                create_topic(client, name, partitions=2, config=config)
+            except TopicExistsException:
+                continue
+
+
+def start(spark: SparkSession, bootstrap_servers: str, folder: str, checkpoint: str) -> StreamingQuery:
+    """The stream over all files that there are."""
+    return (
+        spark.readStream.text(folder).selectExpr("value", f"{KEY} AS key")
+        .writeStream.format("chaffinch")
+        .option("kafka.bootstrap.servers", bootstrap_servers)
+        .option("topic", ORDERS)
+        .option("errors.tolerance", "all")
+        .option("errors.dead.letter.queue.topic.name", DEAD_LETTERS)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )  # fmt: skip
+
+
+def run(spark: SparkSession, bootstrap_servers: str, folder: str, checkpoint: str) -> tuple[ReplayReport, ReplayReport]:
+    """Stream, look at the dead letters, replay them: what would still be rejected as they are, and what became of them repaired."""
+    create_topics(bootstrap_servers)
+    supervise(lambda: start(spark, bootstrap_servers, folder, checkpoint))
+    client = {"kafka.bootstrap.servers": bootstrap_servers}
+    as_they_are = replay(spark, ReplayPlan(client=client, topic=DEAD_LETTERS, is_dry_run=True))
+    repaired = replay(spark, ReplayPlan(client=client, topic=DEAD_LETTERS, repairs={"key": REPAIRED_KEY}))
+    return as_they_are, repaired
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Clean orders on their way into a topic.")
+    for name in ("--bootstrap-server", "--input", "--checkpoint"):
+        parser.add_argument(name, required=True)
+    chosen = parser.parse_args(arguments)
+    spark = session("cleaning-pipeline")
+    try:
+        as_they_are, repaired = run(spark, chosen.bootstrap_server, chosen.input, chosen.checkpoint)
+    except (SupervisionEnded, KafkaException, Refusal) as error:
+        print(f"stop: {error}", file=sys.stderr)
+        return 1
+    finally:
+        spark.stop()
+    print(f"{as_they_are.read} lines were set aside: {dict(as_they_are.still_rejected)}")
+    print(f"{repaired.written} of them are written with the key repaired, {sum(repaired.still_rejected.values())} are still wrong")
+    for example in repaired.examples:
+        print(f"  {example}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

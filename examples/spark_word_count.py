@@ -1,0 +1,73 @@
+"""The TransactionalClientDemo of KIP-1050 as a Spark pipeline: a topic of lines, word counts, a topic of counts; exactly once, supervised.
+
+    python -m examples.spark_word_count --bootstrap-server localhost:9092 --checkpoint /tmp/word-count
+
+Spark keeps the counts so far and hands over those that a micro-batch has changed; `KafkaSink` writes them to `output` in one Kafka
+transaction. What an error asks for is its class, and `supervise` does it: the batch is written again (TransactionAbortable), the query
+is started again (ApplicationRecoverable), or it stops (InvalidConfiguration). The newest count of each word in `output`, read committed,
+is how often the word was written to `input`, whatever went wrong. It ends with Ctrl-C; with --once when everything is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark import ErrorTag, KafkaSink, SupervisionEnded, session, supervise
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+INPUT, OUTPUT = "input", "output"
+WORD = r"explode(split(cast(value as string), '\\s+')) AS word"
+
+
+def start(spark: SparkSession, bootstrap_servers: str, checkpoint: str, *, once: bool) -> StreamingQuery:
+    """One run of the query; `supervise` calls it for each."""
+    output = KafkaSink(kafka_bootstrap_servers=bootstrap_servers, topic=OUTPUT, checkpointLocation=checkpoint)
+
+    def write(counts: DataFrame, batch_id: int) -> None:
+        output(counts.selectExpr("word AS key", "cast(count AS string) AS value"), batch_id)
+
+    lines = spark.readStream.format("chaffinch").options(
+        **{"kafka.bootstrap.servers": bootstrap_servers, "subscribe": INPUT, "startingOffsets": "earliest"}
+    )
+    counts = lines.load().selectExpr(WORD).where("word <> ''").groupBy("word").count()
+    query = counts.writeStream.outputMode("update").foreachBatch(write).option("checkpointLocation", checkpoint)
+    return (query.trigger(availableNow=True) if once else query.trigger(processingTime="1 second")).start()
+
+
+def run(spark: SparkSession, bootstrap_servers: str, checkpoint: str, *, once: bool) -> None:
+    """Count until the query ends. Errors: SupervisionEnded; ConfigException."""
+
+    def tell(tag: ErrorTag, number: int, pause_s: float) -> None:
+        print(f"restart {number} in {pause_s:g} s: {tag.name}: {tag.text}", flush=True)
+
+    supervise(lambda: start(spark, bootstrap_servers, checkpoint, once=once), on_restart=tell)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Count words exactly once, in Spark.")
+    parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--checkpoint", required=True)
+    parser.add_argument("--once", action="store_true")
+    chosen = parser.parse_args(arguments)
+    spark = session("word-count", config={"spark.sql.shuffle.partitions": 2})
+    try:
+        run(spark, chosen.bootstrap_server, chosen.checkpoint, once=chosen.once)
+    except (SupervisionEnded, ConfigException) as error:
+        print(f"stop: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted: what was not committed is read again next time", file=sys.stderr)
+        return 1
+    finally:
+        spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,95 @@
+"""A real query around the sink: supervised, in output mode update, with two outputs."""
+
+import json
+import os
+import re
+from collections import Counter
+from urllib.request import urlopen
+
+import pytest
+
+from chaffinch.spark import KafkaSink, SupervisionEnded, supervise
+from chaffinch.spark.supervision_metrics import Metrics
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+class WordCounts:
+    """Words in JSON files, one file per micro-batch: counts so far go to one topic, new words to another."""
+
+    def __init__(self, spark, broker, folder, counts, words):
+        self.spark, self.folder = spark, folder
+        self.options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "checkpointLocation": str(folder / "checkpoint")}
+        self.outputs = [KafkaSink(self.options, topic=counts), KafkaSink(self.options, topic=words)]
+        (folder / "input").mkdir()
+
+    def add(self, number, words):
+        path = self.folder / "input" / f"{number}.json"
+        path.write_text("\n".join(json.dumps({"word": word}) for word in words))
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+    def start(self):
+        counts, words = self.outputs
+
+        def write(frame, batch_id):
+            counts(frame.selectExpr("word as key", "cast(count as string) as value"), batch_id)
+            words(frame.where("count = 1").selectExpr("word as value"), batch_id)
+
+        read = self.spark.readStream.schema("word string").option("maxFilesPerTrigger", 1).json(str(self.folder / "input"))
+        return (
+            read.groupBy("word").count().writeStream.outputMode("update").foreachBatch(write)
+            .option("checkpointLocation", self.options["checkpointLocation"]).trigger(availableNow=True).start()
+        )  # fmt: skip
+
+
+def test_update_mode_to_two_topics_each_row_once(spark, broker, topic, dead, tmp_path):
+    """Then two outputs under one name stop the query before rows are lost."""
+    query = WordCounts(spark, broker, tmp_path, topic, dead)
+    query.add(0, ["a", "b", "a"])
+    query.add(1, ["a", "c"])
+    with Metrics("127.0.0.1:0", query.options["checkpointLocation"]) as metrics:
+        ended = supervise(query.start, restarts_max=0)
+        with urlopen(f"http://{metrics.address}/metrics") as answer:
+            text = answer.read().decode()
+    assert ended.exception() is None
+    assert Counter((row["key"], row["value"]) for row in broker.read(topic).to_pylist()) == {
+        (b"a", b"2"): 1, (b"b", b"1"): 1, (b"a", b"3"): 1, (b"c", b"1"): 1,
+    }  # fmt: skip
+    assert Counter(row["value"] for row in broker.read(dead).to_pylist()) == {b"b": 1, b"c": 1}
+    written = dict(re.findall(r'rows_written_total\{query="",sink="([^"]+)"\} (\d+)', text))
+    assert written == {topic: "4", dead: "2"}
+
+    query.add(2, ["d"])
+    query.outputs[1] = KafkaSink(query.options, topic=dead, name=topic)
+    with pytest.raises(
+        SupervisionEnded, match=r"^KAFKA\[InvalidConfiguration\] DUPLICATE_OUTPUT: batch 2 was given to a sink named"
+    ) as caught:
+        supervise(query.start)
+    assert (caught.value.restarts, caught.value.tag.name) == (0, "DUPLICATE_OUTPUT")
+    assert broker.read(dead).num_rows == 2
+
+
+def test_a_worker_that_dies_is_told_by_what_spark_says(spark, tmp_path):
+    """Spark gives a task one attempt in local mode, so the query fails."""
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "0.json").write_text('{"word": "a"}')
+
+    def start():
+        def die(rows):
+            os._exit(1)
+            yield from rows
+
+        def write(frame, batch_id):
+            frame.mapInArrow(die, "word string").collect()
+
+        read = spark.readStream.schema("word string").json(str(tmp_path / "input"))
+        return read.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+
+    with pytest.raises(SupervisionEnded, match=r"^KAFKA\[ApplicationRecoverable\] WORKER_LOST: Python worker exited unexpectedly"):
+        supervise(start, restarts_max=0)

@@ -1,0 +1,92 @@
+"""Dead letters replayed with a real Spark: from the topic, and from Parquet."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark import letters
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay import ReplayPlan, replay
+from tests.spark.test_spark_write import values, write
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(180),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+MINE = "array(named_struct('key', 'mine', 'value', cast('h' as binary))) as headers"
+
+
+def rows(spark, first):
+    """Five rows: one without a key, one too large, three good ones."""
+    return spark.range(first, first + 5).selectExpr(
+        f"if(id = {first}, null, cast(id as string)) as key",
+        f"cast(if(id = {first + 1}, repeat('x', 2000), concat('v', id)) as binary) as value",
+        "timestamp_millis(1700000000000 + id) as timestamp",
+        MINE,
+    )
+
+
+def plan(broker, **changes):
+    return ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, **changes)
+
+
+def outcome(report):
+    return report.read, report.written, report.still_rejected
+
+
+def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
+    """As they are, repaired in part, in whole, and again: each letter is written once; what is rejected again is a letter again."""
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    for expression, says in {
+        "nothing + 1": r"--repair key=nothing \+ 1: \[UNRESOLVED_COLUMN",
+        "if(": r"--repair key=if\(: \[PARSE_SYNTAX_ERROR\]",
+        "1": "column 'key' has type int; allowed: string, binary",
+    }.items():
+        with pytest.raises(ConfigException, match=says):
+            replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
+    keyed = plan(broker, topic=dead, repairs={"key": "coalesce(key, value)"})
+    spans = letters.spans_in(spark, keyed.client, dead, is_all=False)
+    report = replay(spark, keyed)
+    assert outcome(report) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
+    assert "max.message.bytes allows 1000 bytes" in report.examples[0]
+    (repaired,) = (row for row in broker.read(topic).to_pylist() if row["key"] == b"v0")
+    assert (repaired["value"], [header["key"] for header in repaired["headers"]]) == (b"v0", ["mine"])
+    assert repaired["timestamp"].timestamp() == 1_700_000_000
+
+    # Another one that began at the same time, and saw a letter more.
+    with monkeypatch.context() as patch:
+        patch.setattr(letters, "spans_in", lambda *_, is_all: tuple(replace(span, end=span.end + 1) for span in spans))
+        with pytest.raises(Refusal, match=r"REPLAYED_MEANWHILE: another replay of .* was written meanwhile"):
+            replay(spark, keyed)
+
+    report = replay(spark, plan(broker, topic=dead, repairs={"value": "concat('cut: ', substring(value, 1, 3))"}))
+    assert outcome(report) == (1, 1, {})
+    count = broker.read(dead).num_rows
+    assert outcome(replay(spark, plan(broker, topic=dead))) == (0, 0, {})
+    assert broker.read(dead).num_rows == count
+    assert values(broker, topic) == Counter(["v0", "cut: xxx", "v2", "v3", "v4"])
+
+    broker.create_topic(f"{topic}-copy", 1, 1, {})
+    again = plan(broker, topic=dead, to=f"{topic}-copy", token=f"again-{topic}")
+    assert outcome(replay(spark, again)) == (3, 3, {})  # Two letters, and the one that was made of one of them.
+    assert replay(spark, again).is_repetition
+    assert broker.read(f"{topic}-copy").num_rows == 3
+
+
+def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path):
+    """Also when a replay died before it could move a file that it had written: the next one moves it, and writes nothing."""
+    folder = tmp_path / "letters"
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
+    names = sorted(path.name for path in folder.glob("*.parquet"))
+    to_dead = plan(broker, path=str(folder), to=dead, repairs={"value": "substring(value, 1, 3)"})
+    assert outcome(replay(spark, to_dead)) == (2, 2, {})
+    assert sorted(path.name for path in (folder / "_replayed").iterdir()) == names
+    (folder / "_replayed" / names[0]).rename(folder / names[0])
+    replay(spark, to_dead)
+    assert list(folder.glob("*.parquet")) == []
+    assert values(broker, dead) == {"v0": 1, "xxx": 1}
