@@ -98,3 +98,29 @@ class TestLosses:
         moved, texts = within({A0: 1, A1: 9, B0: 5}, {A0: 3, A1: 0, B0: 5}, {A0: 8, A1: 8, B0: 5})
         assert moved == {A0: 3, A1: 8, B0: 5}
         assert texts == ["a-0 begins at offset 3, offset 1 was asked for", "a-1 ends at offset 8, offset 9 was asked for"]
+
+
+@st.composite
+def histories(draw):
+    """What a query finds at each trigger: partitions grow, and new ones come."""
+    steps, latest = [], {A0: draw(st.integers(0, 50))}
+    for _ in range(draw(st.integers(1, 6))):
+        known = PLACES[: draw(st.integers(len(latest), len(PLACES)))]
+        latest = {where: latest.get(where, 0) + draw(st.integers(0, 200)) for where in known}
+        steps.append(latest)
+    return steps
+
+
+@given(histories(), st.integers(1, 60), st.integers(1, 5), st.none() | st.integers(1, 20))
+def test_a_query_reads_everything_once_and_in_order(steps, limit, parts_min, offsets_max):
+    position, read = {A0: 0}, {where: [] for where in PLACES}
+    for latest in steps:
+        while position != latest:
+            first_of_new = dict.fromkeys(latest.keys() - position.keys(), 0)
+            end = limited({**position, **first_of_new}, latest, limit)
+            assert losses(position, end, first_of_new) == []
+            for where, start, stop in divided(ranges(position, end, first_of_new), parts_min, offsets_max):
+                read[where].extend(range(start, stop))
+            assert end != position, "there is progress until everything is read"
+            position = end
+    assert read == {where: list(range(steps[-1].get(where, 0))) for where in PLACES}

@@ -161,6 +161,8 @@ class TestStreams:
                 ahead = everything.latestOffset(start, ReadAllAvailable())
                 # A query that has read uncommitted records before goes on where it was, and loses nothing.
                 assert reader.latestOffset(ahead, ReadAllAvailable()) == ahead
+                assert kafka.stream(startingOffsets=ahead).initialOffset() == ahead
+                assert kafka.stream(is_batch=True, startingOffsets=ahead).partitions() == []
                 (producer.commit_transaction if commits else producer.abort_transaction)()
                 end = reader.latestOffset(start, ReadAllAvailable())
                 assert values(reader, start, end) == ({"a-0": [1]} if commits else {})

@@ -40,7 +40,7 @@ class TopicReader(DataSourceReader):
             starts, ends = discovery.starts(wanted), discovery.ends(wanted)
             first, latest = discovery.earliest(wanted), discovery.latest(wanted)
             self._check_order(starts, ends, latest)
-            starts, lost = within(starts, first, latest)
+            starts, lost = within(starts, first, discovery.written(wanted))
             ends, lost_behind = within(ends, {}, latest)
             for text in (*lost, *lost_behind):
                 report_loss(text, fails=self._options.fail_on_data_loss)

@@ -70,7 +70,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         with refusals():
             asked = self._asked()
             wanted = asked.partitions_at_start()
-            starts, lost = within(asked.starts(wanted), asked.earliest(wanted), asked.latest(wanted))
+            starts, lost = within(asked.starts(wanted), asked.earliest(wanted), asked.written(wanted))
             self._report(lost)
             return to_checkpoint(starts)
 
@@ -116,7 +116,7 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
     def _hidden(self, before: Offsets, latest: Offsets) -> Offsets:
         """Partitions read beyond their last stable offset, by a run with read_uncommitted: they are where they were, not cut off."""
         behind = [where for where in latest if latest[where] < before.get(where, 0)]
-        written = self._asked().latest(behind, isolation="read_uncommitted")
+        written = self._asked().written(behind)
         return {where: before[where] for where in behind if before[where] <= written[where]}
 
     def _is_enough(self, count: int) -> bool:

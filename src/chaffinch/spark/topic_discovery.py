@@ -98,9 +98,13 @@ class Discovery:
         """The first offset that is there, of each partition."""
         return self._list(dict.fromkeys(partitions, OFFSET_EARLIEST))
 
-    def latest(self, partitions: Collection[TopicPartition], *, isolation: str | None = None) -> dict[TopicPartition, int]:
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset that comes next, of each partition; with `read_committed` the last stable offset."""
-        return self._list(dict.fromkeys(partitions, OFFSET_LATEST), isolation)
+        return self._list(dict.fromkeys(partitions, OFFSET_LATEST))
+
+    def written(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that comes next after all records, those of open transactions too."""
+        return self._list(dict.fromkeys(partitions, OFFSET_LATEST), "read_uncommitted")
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where options say that reading starts. ConfigException where there is no record of the starting time or later."""
@@ -124,7 +128,7 @@ class Discovery:
         asked = wanted if choice.is_time else {where: place for where, place in wanted.items() if place < 0}
         return wanted | self._list(asked)
 
-    def _list(self, times: Mapping[TopicPartition, int], isolation: str | None = None) -> dict[TopicPartition, int]:
+    def _list(self, times: Mapping[TopicPartition, int], isolation: Isolation | None = None) -> dict[TopicPartition, int]:
         from chaffinch.admin.offsets import list_offsets
 
         level = cast("Isolation", isolation or self._options.isolation_level)
