@@ -30,6 +30,7 @@ class Phase(Enum):
 
 
 LARGE_ROWS: Final = 40
+LARGE_BATCHES: Final = 4
 FIRST_OF: Final = {
     Phase.BESIDE: CutKind.SECOND_DRIVER,
     Phase.OVERTAKEN: CutKind.ZOMBIE,
@@ -250,6 +251,6 @@ def played(task: tuple[Cell, int, int]) -> tuple[str | None, bool]:
     table.
     """
     cell, seed, occurrence = task
-    report = play(cell, seed, occurrence=occurrence, query_rows=LARGE_ROWS, query_may_be_empty=occurrence > 0)
+    report = play(cell, seed, occurrence=occurrence, query_rows=LARGE_ROWS, query_batches=LARGE_BATCHES, query_may_be_empty=occurrence > 0)
     fault = next(iter(report.violations), None) if occurrence else fault_of(cell, report)
     return fault, is_reached(cell, report)

@@ -7,7 +7,6 @@ The producer's are in `test_producer_mutations.py`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import pytest
@@ -271,22 +270,12 @@ DISK = [
 # Spark's commit protocol ------------------------------------------------------------------------------------------------------------------
 
 
-def tickets_begin_anew(patch: Patch) -> None:
+def given_up_is_not_waited_for(patch: Patch) -> None:
     """Once real: answers to an attempt that was given up were taken for those of the next."""
-    made = push.Push.__init__
-
-    class Everything(dict[int, Any]):
-        def __contains__(self, _ticket: object) -> bool:
-            return True
-
-    def made_anew(self: push.Push, identity: Any, _tickets: Any, *rest: Any) -> None:
-        made(self, identity, count(1), *rest)
-        self._under_way = Everything()
 
     def does_not_wait(*_: Any) -> Any:
         yield from ()
 
-    patch.setattr(push.Push, "__init__", made_anew)
     patch.setattr(push.Push, "_drain", does_not_wait)
 
 
@@ -309,7 +298,7 @@ SPARK = [
     ),
     Mutation(
         name="once real: tickets of two attempts are mixed up",
-        breaks=tickets_begin_anew,
+        breaks=given_up_is_not_waited_for,
         knobs={**QUERY, "deeds": Deeds(), "faults": Faults(latency_max_ms=30, lost_answer_share=0.1), "bad_share": 0.3},
         says=("raised: KeyError", "row"),
     ),
