@@ -260,3 +260,20 @@ def test_reasons_are_told_without_the_place_in_a_batch():
 
 def test_a_batch_has_one_file_of_its_own():
     assert parquet_name(Origin(query="q", batch_id=7, task=1)) == parquet_name(Origin(query="q", batch_id=7, task=-1))
+
+
+@pytest.mark.parametrize(
+    ("text", "binary"),
+    [(pa.string(), pa.binary()), (pa.large_string(), pa.large_binary()), (pa.string_view(), pa.binary_view())],
+    ids=["string", "large_string", "string_view"],
+)
+def test_strings_and_bytes_in_each_form_that_spark_may_give_them(text, binary):
+    """Spark's `spark.sql.execution.arrow.useLargeVarTypes`."""
+    headers = pa.list_(pa.struct([("key", text), ("value", binary)]))
+    columns = {
+        "key": pa.array(["a", None], text), "value": pa.array([b"1", b"2"], binary),
+        "headers": pa.array([[{"key": "h", "value": b"x"}], None], headers), "topic": pa.array(["orders", "orders"], text),
+    }  # fmt: skip
+    outcome = run(columns, topic=None)
+    assert sorted((key or b"", value) for _, key, value in records(outcome.batches)) == [(b"", b"2"), (b"a", b"1")]
+    assert [headers for staged in outcome.batches for headers in headers_of(staged) if headers] == [{"h": b"x"}]

@@ -217,7 +217,7 @@ def _gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: 
     fate = "nothing of it is visible; a restart writes the batch again"
     if step is Step.END_TRANSACTION:
         fate = "whether the batch is written is not known; a restart reads the marker and writes it exactly if it is not"
-    text = f"{what}: asked for {block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason}; {fate}"
+    text = f"{what}: asked for {block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason.rstrip(' .')}; {fate}"
     return Refusal(code.group, code.name, text)
 
 

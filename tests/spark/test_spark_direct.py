@@ -1,0 +1,81 @@
+"""With a real Spark: tasks that send by themselves, a handler in their processes, and errors as they reach the user."""
+
+import pytest
+
+from chaffinch import NonRetriableResponse, ProducerExceptionHandler
+from chaffinch.errors.codes import Group
+from chaffinch.spark import tag_in
+from tests.spark.test_spark_write import Stream, text_of, values, write
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(180),
+    # PySpark's own; none of ours is silenced.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+class LeaveOutNine(ProducerExceptionHandler):
+    """Tasks import it by its name."""
+
+    def handle_rejected_record(self, record, exception):
+        return NonRetriableResponse.SWALLOW if record.value == b"9" else NonRetriableResponse.FAIL
+
+
+def test_a_stream_whose_tasks_send_goes_back_to_transactions(spark, broker, topic, dead, tmp_path):
+    stream = Stream(
+        spark, broker, topic, tmp_path, deliveryGuarantee="at-least-once", errors__tolerance="all",
+        errors__dead__letter__queue__topic__name=dead, errors__dead__letter__path=str(tmp_path / "dead"),
+    )  # fmt: skip
+    stream.add(0, [("a", "0"), (None, "keyless")])
+    stream.run()
+    stream.options["deliveryGuarantee"] = "exactly-once"
+    stream.add(1, [("b", "1")])
+    stream.run()
+    assert values(broker, topic) == {"0": 1, "1": 1}
+    assert values(broker, dead) == {"keyless": 1}
+    assert [row["error_name"] for row in spark.read.parquet(str(tmp_path / "dead")).collect()] == ["INVALID_COMPACTION_KEY"]
+
+
+def test_a_handler_in_the_tasks(spark, broker, topic, dead):
+    frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value")
+    write(
+        frame, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead,
+        kafka__custom__exception__handler__class="tests.spark.test_spark_direct.LeaveOutNine",
+    )  # fmt: skip
+    assert (broker.read(topic).num_rows, values(broker, dead)) == (8, {"8": 1})
+
+
+@pytest.mark.parametrize(
+    ("api", "error", "group", "text"),
+    [
+        ("InitProducerId", "TRANSACTIONAL_ID_AUTHORIZATION_FAILED", Group.INVALID_CONFIGURATION, "; correct the data, the options"),
+        ("AddPartitionsToTxn", "TRANSACTION_ABORTABLE", Group.TRANSACTION_ABORTABLE, "nothing of it is visible"),
+        ("TxnOffsetCommit", "ILLEGAL_GENERATION", Group.APPLICATION_RECOVERABLE, "; start the query again"),
+        ("AddOffsetsToTxn", "COORDINATOR_LOAD_IN_PROGRESS", Group.RETRIABLE, "asked for 300 ms (kafka.max.block.ms)"),
+        ("AddOffsetsToTxn", "NOT_COORDINATOR", Group.REFRESH_RETRIABLE, "a restart writes the batch again"),
+    ],
+)  # fmt: skip
+def test_an_error_of_each_class_reaches_the_user_in_one_line(spark, broker, topic, api, error, group, text):
+    broker.faults.add(api=api, error=error, count=10_000)
+    with pytest.raises(Exception, match="KAFKA") as caught:
+        write(
+            spark.range(1).selectExpr("'k' as key", "'v' as value"),
+            broker,
+            topic,
+            idempotencyToken=topic,
+            kafka__max__block__ms="300",
+        )
+    (line,) = [line for line in text_of(caught).splitlines() if "KAFKA[" in line]
+    tag = tag_in(text_of(caught))
+    assert (tag.group, tag.name) == (group, error)
+    assert text in line
+    assert line.count(error) == 1
+
+
+def test_a_path_is_refused(spark, broker, topic):
+    frame = spark.range(1).selectExpr("'v' as value")
+    with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*save\(\) and start\(\) take no path here"):
+        frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", broker.bootstrap_servers).save(f"/{topic}")
