@@ -121,6 +121,11 @@ def test_what_comes_late_is_waited_for_anew():
     assert read(Cluster(records(0, 1), *silence, records(1, 1), *silence, records(2, 1)), 0, 3) == [0, 1, 2]
 
 
+def test_where_offsets_have_gaps_nothing_behind_the_range_is_read():
+    assert read(Cluster(records(0, 2) + records(5, 2)), 0, 6) == [0, 1, 5]
+    assert read(Cluster(records(5, 2)), 2, 4) == []
+
+
 def test_damage_is_named():
     damaged = bytearray(records(0, 3))
     damaged[-1] ^= 1
