@@ -176,6 +176,19 @@ def test_large_tasks_are_staged_in_files_and_leave_none_behind(spark, broker, to
     assert [path.name for path in staging.rglob("*") if path.is_file()] == [token_of_this_machine()]
 
 
+def test_output_mode_complete_appends_the_whole_result_each_time(spark, broker, topic, tmp_path):
+    stream = Stream(spark, broker, topic, tmp_path)
+    stream.add(0, [("a", "x"), ("b", "x")])
+    stream.add(1, [("a", "x")])
+    rows = spark.readStream.schema("key string, value string").option("maxFilesPerTrigger", 1).json(str(tmp_path / "input"))
+    counts = rows.groupBy("key").count().selectExpr("key", "cast(count as string) as value")
+    writer = counts.writeStream.format("chaffinch").outputMode("complete").option("checkpointLocation", str(stream.checkpoint))
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic}
+    query = writer.options(**options).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    assert values(broker, topic) == {"1": 3, "2": 1}
+
+
 class TestBadRows:
     def test_without_tolerance_the_batch_fails_with_the_reasons(self, spark, broker, topic):
         frame = spark.range(20).selectExpr("if(id % 5 = 0, null, cast(id as string)) as key", "cast(id as string) as value")
