@@ -5,6 +5,7 @@ It runs a local Spark for that, whose log goes nowhere: what went wrong is said 
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -92,22 +93,26 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
 def _quiet_session() -> Iterator[SparkSession]:
     from chaffinch.spark import session
 
-    with tempfile.TemporaryDirectory(prefix="chaffinch-replay-") as folder:
-        # Log4j knows the form of the file by its name.
-        configuration = Path(folder) / "log4j2.properties"
-        configuration.write_text("rootLogger.level = off\n")
-        spark = session(
-            "chaffinch-replay",
-            config={
-                "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={configuration}",
-                "spark.sql.warehouse.dir": folder,
-                "spark.sql.session.timeZone": "UTC",
-            },
-        )
+    with tempfile.TemporaryDirectory(prefix="chaffinch-replay-") as folder, _stderr_in(Path(folder) / "stderr"):
+        spark = session("chaffinch-replay", config={"spark.sql.warehouse.dir": folder, "spark.sql.session.timeZone": "UTC"})
         try:
             yield spark
         finally:
             spark.stop()
+
+
+@contextmanager
+def _stderr_in(path: Path) -> Iterator[None]:
+    """Java, Spark's log and its workers all write to the stderr that they inherit; one line of ours is enough."""
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _report(plan: ReplayPlan, report: ReplayReport, *, as_json: bool) -> None:
