@@ -6,6 +6,7 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from chaffinch import Producer
 from chaffinch.admin.topics import add_partitions, delete_topics
@@ -23,6 +24,18 @@ from tests.spark.source_topics import FIRST_MS, drop_first, fill
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
 ReadAllAvailable, ReadMaxRows, ReadMinRows = limits.ReadAllAvailable, limits.ReadMaxRows, limits.ReadMinRows
 
+SCHEMA = (
+    StructType()
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("timestamp", "timestamp")
+    .add("timestampType", "integer")
+)
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+
 
 @pytest.fixture
 def kafka():
@@ -37,7 +50,7 @@ def kafka():
             options = {"kafka.bootstrap.servers": servers, **chosen, **given}
             small = {name.lower(): value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
             if is_batch:
-                return planned_reader(small)
+                return planned_reader(small, SCHEMA)
             return TopicStreamReader(SourceOptions.parse(small, is_stream=True), clock)
 
         yield SimpleNamespace(
@@ -171,12 +184,12 @@ class TestStreams:
     def test_options_without_which_a_stream_cannot_be_read(self, kafka, monkeypatch):
         least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}
         with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: what to read is said by one of"):
-            planned_stream_reader({**least, "assign": '{"a":[0]}'})
-        assert isinstance(planned_stream_reader({**least, "maxOffsetsPerTrigger": "5"}), TopicStreamReader)
+            planned_stream_reader({**least, "assign": '{"a":[0]}'}, SCHEMA)
+        assert isinstance(planned_stream_reader({**least, "maxOffsetsPerTrigger": "5"}, SCHEMA), TopicStreamReader)
         monkeypatch.setattr(stream_source, "IS_LIMITED", False)
         for option in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
             with pytest.raises(Refusal, match=f"{option} needs PySpark 4.2 or newer, this is "):
-                planned_stream_reader({**least, option: "5"})
+                planned_stream_reader({**least, option: "5"}, SCHEMA)
 
     def test_a_pyspark_that_tells_nothing_gets_all_there_is(self, kafka):
         """4.1 calls `latestOffset()`, with no start and no limit."""
@@ -185,6 +198,17 @@ class TestStreams:
         start, end = reader.initialOffset(), reader.latestOffset()
         assert values(reader, start, end) == {"a-0": [0, 1, 2]}
         assert reader.latestOffset() == end
+
+
+@pytest.mark.parametrize("plan", [planned_reader, planned_stream_reader], ids=["batch", "stream"])
+def test_a_schema_of_somebody_s_own_is_refused(plan):
+    options = {"kafka.bootstrap.servers": "a:1", "subscribe": "a"}
+    with_headers = StructType([*SCHEMA.fields, StructField("headers", HEADERS)])
+    plan(options, SCHEMA)
+    plan({**options, "includeheaders": "true"}, with_headers)
+    for schema in (with_headers, StructType().add("value", "string")):
+        with pytest.raises(Refusal, match=r"CONFIG: what is read always has the columns key binary, .*; leave out schema\(\), which gave"):
+            plan(options, schema)
 
 
 class TestChoices:

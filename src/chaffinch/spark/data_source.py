@@ -37,12 +37,12 @@ class ChaffinchDataSource(DataSource):
     def reader(self, schema: StructType) -> TopicReader:
         from chaffinch.spark.source import planned_reader
 
-        return planned_reader(self._given())
+        return planned_reader(self._given(), schema)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
         from chaffinch.spark.stream_source import planned_stream_reader
 
-        return planned_stream_reader(self._given())
+        return planned_stream_reader(self._given(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """`overwrite` is output mode `complete`: the whole result is appended each time."""

@@ -6,6 +6,7 @@ stable offset, so an open transaction is not waited for, and aborted ones are le
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from chaffinch.spark.source_options import SourceOptions, includes_headers
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
     from chaffinch.spark.offset_ranges import Offsets
 
@@ -80,7 +82,23 @@ def schema_read(given: Mapping[str, str]) -> str:
         return read_schema(include_headers=includes_headers(given))
 
 
-def planned_reader(given: Mapping[str, str]) -> TopicReader:
+def check_schema(schema: StructType, options: SourceOptions) -> None:
+    """ConfigException for a schema that somebody has given: what is read has its own."""
+    from chaffinch.spark.read_rows import read_schema
+
+    wanted = read_schema(include_headers=options.include_headers)
+    if _bare(schema.simpleString()) != _bare(f"struct<{wanted}>"):
+        raise ConfigException(f"what is read always has the columns {wanted}; leave out schema(), which gave {schema.simpleString()}")
+
+
+def _bare(text: str) -> str:
+    """A schema without what tells Spark's two ways of writing one apart: `key binary` and `key:binary`."""
+    return re.sub(r"[ :]", "", text)
+
+
+def planned_reader(given: Mapping[str, str], schema: StructType) -> TopicReader:
     """What `spark.read` asks for. Raises Refusal."""
     with refusals():
-        return TopicReader(SourceOptions.parse(given))
+        options = SourceOptions.parse(given)
+        check_schema(schema, options)
+        return TopicReader(options)

@@ -16,7 +16,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.runtime.clock import Clock, SystemClock
 from chaffinch.spark.fetching import TopicRange
 from chaffinch.spark.offset_ranges import backlog, limited, losses, ranges, within
-from chaffinch.spark.source import rows_of, task_ranges
+from chaffinch.spark.source import check_schema, rows_of, task_ranges
 from chaffinch.spark.source_errors import refusals, report_loss
 from chaffinch.spark.source_options import SourceOptions
 from chaffinch.spark.topic_offsets import from_checkpoint, to_checkpoint
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         ReadMinRows,
         SupportsTriggerAvailableNow,
     )
+    from pyspark.sql.types import StructType
 
     from chaffinch.spark.offset_ranges import Offsets
     from chaffinch.spark.topic_discovery import Discovery
@@ -166,10 +167,11 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
                 self._reported.add(text)
 
 
-def planned_stream_reader(given: Mapping[str, str]) -> TopicStreamReader:
+def planned_stream_reader(given: Mapping[str, str], schema: StructType) -> TopicStreamReader:
     """What `spark.readStream` asks for. Raises Refusal."""
     with refusals():
         options = SourceOptions.parse(given, is_stream=True)
+        check_schema(schema, options)
         if not IS_LIMITED and (options.trigger_offsets_max or options.trigger_offsets_min):
             named = "maxOffsetsPerTrigger" if options.trigger_offsets_max else "minOffsetsPerTrigger"
             raise ConfigException(
