@@ -22,7 +22,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     folder = tmp_path_factory.mktemp("spark")
     configuration = folder / "log4j2.properties"
-    configuration.write_text("rootLogger.level = off\n")
+    # Without an appender Spark takes this for no configuration at all, and logs as it likes.
+    configuration.write_text(
+        "rootLogger.level = off\nrootLogger.appenderRef.none.ref = none\nappender.none.type = Null\nappender.none.name = none\n"
+    )
     config = {
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
