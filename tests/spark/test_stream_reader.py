@@ -12,6 +12,7 @@ from chaffinch import Producer
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.runtime.clock import ManualClock
 from chaffinch.spark import stream_source
 from chaffinch.spark.refusals import Refusal
@@ -19,6 +20,7 @@ from chaffinch.spark.source import planned_reader
 from chaffinch.spark.source_options import SourceOptions
 from chaffinch.spark.stream_source import TopicStreamReader, planned_stream_reader
 from chaffinch.spark.target import client_for, forget_client
+from chaffinch.spark.topic_discovery import Discovery
 from tests.spark.source_topics import FIRST_MS, drop_first, fill
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
@@ -224,10 +226,18 @@ class TestChoices:
         assert end == {"orders-eu": {"0": 0}, "orders-us": {"0": 2}}
         assert values(reader, start, end) == {"orders-us-0": [0, 1]}
 
-    def test_a_pattern_never_finds_what_kafka_keeps_for_itself(self, kafka):
-        with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
-            producer.init_transactions()
-        assert kafka.stream(subscribePattern=".*").initialOffset().keys() == {"a", "b"}
+    def test_a_pattern_never_finds_what_kafka_keeps_for_itself(self):
+        partitions = [MetadataResponsePartition(partition_index=0, leader_id=1)]
+        answer = MetadataResponse(
+            topics=[
+                MetadataResponseTopic(name=name, is_internal=name.startswith("__"), partitions=partitions)
+                for name in ("a", "__consumer_offsets")
+            ]
+        )
+        options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribePattern": ".*"})
+        assert Discovery(SimpleNamespace(request=lambda message: answer), options).partitions().partitions == (("a", 0),)
+
+    def test_a_pattern_may_match_nothing_yet(self, kafka):
         assert kafka.stream(subscribePattern="none-.*").initialOffset() == {}
 
     def test_partitions_by_name(self, kafka):
