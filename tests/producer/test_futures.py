@@ -299,6 +299,37 @@ def test_threads_that_wait_hear_and_make_nothing_else(waiting: threading.Semapho
     assert future._is_watched is (is_watched_meanwhile or tell == "an error")
 
 
+class Peeked(RecordFuture[int]):
+    """It is looked at by another thread whenever it joins or leaves a batch."""
+
+    def __init__(self) -> None:
+        self.seen: list[bool] = []
+        self._joined: Receipts | None = None
+
+    @property
+    def batch(self) -> Receipts | None:  # type: ignore[override]
+        return self._joined
+
+    @batch.setter
+    def batch(self, batch: Receipts | None) -> None:
+        self._joined = batch
+        self.seen.append(self.done())
+
+
+@pytest.mark.parametrize(("tell", "seen"), [("7 with its batch", [False, True]), ("an error", [False, True])])
+def test_who_was_seen_to_be_done_stays_done(waiting: threading.Semaphore, tell: str, seen: list[bool]) -> None:
+    """A batch is done at once; what one of its futures is told after that, because somebody waits for it, takes nothing back."""
+    future, receipts = Peeked(), Receipts()
+    receipts += [RecordFuture(), future]
+    future.batch, future.index = receipts, 1
+    thread = threading.Thread(target=future.exception)
+    thread.start()
+    assert waiting.acquire(timeout=10)
+    TOLD[tell](future)
+    thread.join(10)
+    assert future.seen == seen
+
+
 @pytest.mark.parametrize("ask", [RecordFuture.result, RecordFuture.exception])
 def test_who_gives_up_waiting_leaves_no_lock_behind(ask: Any) -> None:
     futures, receipts = batch_of(2)

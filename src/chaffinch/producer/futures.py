@@ -207,16 +207,15 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         """Done, with a result. Only once, and only by the producer."""
         with SHARED_LOCK:
             if not self._is_watched:
-                self._result, self.batch = result, None
-                self._state = _base.FINISHED
+                # In this order: its batch may be done already, and who was told so asks again without the lock.
+                self._result, self._own_state, self.batch = result, _base.FINISHED, None
         self._settled(result, None)
 
     def fail(self, error: BaseException) -> None:
         """Done, with an error. Only once, and only by the producer."""
         with SHARED_LOCK:
             if not self._is_watched:
-                self._exception, self.batch = error, None
-                self._state = _base.FINISHED
+                self._exception, self._own_state, self.batch = error, _base.FINISHED, None
         self._settled(None, error)
 
     def _settled(self, result: Any, error: BaseException | None) -> None:
