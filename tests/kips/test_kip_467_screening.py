@@ -230,6 +230,20 @@ def test_a_refusal_that_does_not_name_them_counts_at_once() -> None:
     assert rig.trace == ["uvw@0/0", "aBc@0/0", "ac@0/0", "dEf@2/0", "Ef@2/0", "xYz@3/0"]
 
 
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_what_follows_a_batch_of_nothing_else_has_a_request_that_is_large_enough(rounds: int) -> None:
+    """Whichever of two partitions is the first in that round: the room in it was counted for the batch that is not sent."""
+    rig = Rig(options={**ONE_IN_FLIGHT["options"], "max.request.size": 250})
+    play(rig, [table("aBc", "D", "efghijklmnopq"), refused(1), table("rstuvwxyz", place=ORDERS_1)])
+    for _ in range(rounds):
+        rig.step(events.TimePassed())
+    rig.answer(OK)
+    assert rig.fates.keys() == set("BDac")
+    assert [sent.token.size for sent in rig.open] in ([178], [142])
+    rig.answer(OK)
+    assert sorted(rig.trace[2:]) == ["efghijklmnopq@2/0", "rstuvwxyz@0/0"]
+
+
 def test_a_new_leader_is_asked() -> None:
     rig = Rig(nodes=2)
     play(rig, [*FIRST, Answer(leader=(2, 1))])

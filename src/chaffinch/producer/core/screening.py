@@ -82,21 +82,20 @@ class Screening:
             self._screens.pop((batch.topic_partition.topic, batch.sent_to[0]), None)
 
     def take(self, topic_partition: TopicPartition, destination: tuple[Address, UUID], now_ms: int) -> ProducerBatch | None:
-        """The partition's next batch, without the records that its leader would refuse; None when nothing is left to be sent."""
-        while self._screens and (head := self._accumulator.ready_made_head(topic_partition)) is not None:
-            screen = self._screen_of(head, destination, now_ms)
-            keyless = _keyless(head)
-            if screen is None or not len(keyless) or self._is_probe(screen, now_ms):
-                break
-            errors = ScreenedErrors(keyless.tolist(), head.count, topic_partition, _refused(screen, topic_partition.topic, now_ms))
-            innocents = head.without(keyless)  # May find no memory; the batch is where it was then.
-            self._accumulator.take(topic_partition)
-            self._wiring.counts["records_screened"] += len(errors)
-            self._endings.release(head.memory_bytes - (0 if innocents is None else innocents.memory_bytes))
-            self._endings.tell_culprits(head, errors, NOTHING_DROPPED)
-            if innocents is not None:
-                return innocents
-        return self._accumulator.take(topic_partition)
+        """The partition's next batch, without the records that its leader would refuse; None when nothing of it is left to be sent."""
+        if not self._screens or (head := self._accumulator.ready_made_head(topic_partition)) is None:
+            return self._accumulator.take(topic_partition)
+        screen = self._screen_of(head, destination, now_ms)
+        keyless = _keyless(head)
+        if screen is None or not len(keyless) or self._is_probe(screen, now_ms):
+            return self._accumulator.take(topic_partition)
+        errors = ScreenedErrors(keyless.tolist(), head.count, topic_partition, _refused(screen, topic_partition.topic, now_ms))
+        innocents = head.without(keyless)  # May find no memory; the batch is where it was then.
+        self._accumulator.take(topic_partition)
+        self._wiring.counts["records_screened"] += len(errors)
+        self._endings.release(head.memory_bytes - (0 if innocents is None else innocents.memory_bytes))
+        self._endings.tell_culprits(head, errors, NOTHING_DROPPED)
+        return innocents
 
     def _screen_of(self, batch: ProducerBatch, destination: tuple[Address, UUID], now_ms: int) -> _Screen | None:
         """What the leader's last refusal says about a batch that waits."""

@@ -101,8 +101,8 @@ class Sending:
             return False
         destination = address, self._topic_id(topic_partition.topic)
         batch = queue.next_batch(now_ms, self._identity.current, lambda: self._screening.take(topic_partition, destination, now_ms))
-        if batch is None:
-            return False
+        if batch is None:  # Nothing of it is left to be sent. The next one may be larger, or linger: that is looked at anew.
+            return self._accumulator.waiting_count(topic_partition) > 0
         batch.sent_ms = now_ms
         if sent is None:
             sent = open_requests[address] = ProduceSent(address, self._topic_id)
