@@ -7,7 +7,7 @@ import ssl
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chaffinch.protocol.frames import (
@@ -37,6 +37,7 @@ def feed(assembler: FrameAssembler, data: bytes, read_bytes_max: int = 1 << 30) 
         count = min(len(buffer), len(view), read_bytes_max)
         buffer[:count] = view[:count]
         frames += assembler.buffer_updated(count)
+        assert assembler.is_filled == (count == len(buffer))
         view = view[count:]
     return frames
 
@@ -75,6 +76,7 @@ class TestArrivals:
         st.integers(1, 300_000),
         st.sampled_from([0, CHUNK_BYTES, 3 * CHUNK_BYTES, 1 << 30]),
     )
+    @example([200_000, 200_000], 300_000, 0)
     def test_any_sizes_in_any_pieces(self, sizes: list[int], read_bytes_max: int, eager_bytes_free: int) -> None:
         budget = FrameBudget(1 << 30)
         budget.bytes_eager = taken = budget.bytes_max - eager_bytes_free

@@ -162,7 +162,7 @@ class FrameAssembler:
         """
         chunk, start, stop = self._chunk, self._start, self._stop + count
         self._stop = stop
-        self.is_filled = stop == (start + self._large if self._large else len(chunk))
+        self.is_filled = stop == len(chunk) or stop == start + self._large
         frames: list[memoryview] = []
         need = 4
         while stop - start >= 4:

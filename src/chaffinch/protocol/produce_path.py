@@ -278,7 +278,7 @@ def _read_plainly(data: bytes, start: int) -> tuple[PartitionProduceResponse, in
     count, index, error, base, append_ms, log_start, culprits, text, tags, topic_tags, throttle_ms, last = _ANSWER.unpack_from(data, start)
     if count != _ONE or culprits != 1 or text or tags or topic_tags or last:
         return None
-    answer = PartitionProduceResponse.__new__(PartitionProduceResponse)  # As in `read_request`.
+    answer = PartitionProduceResponse.__new__(PartitionProduceResponse)  # As in `RequestReader.read`.
     answer.index, answer.error_code, answer.base_offset = index, error, base
     answer.log_append_time_ms, answer.log_start_offset = append_ms, log_start
     answer.record_errors, answer.error_message, answer.current_leader = [], None, None
