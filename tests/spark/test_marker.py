@@ -66,8 +66,43 @@ def test_the_first_batch_needs_no_marker():
     assert judge(at_hand(0, "d0"), None, None, NOW_MS) is WRITE
 
 
-def test_a_missing_marker_may_be_overridden():
-    assert judge(at_hand(writes_without_marker=True), None, None, NOW_MS) is WRITE
+@pytest.mark.parametrize(
+    ("kept", "verdict"),
+    [
+        (None, WRITE),
+        (remembered(5, "ending", age_ms=4 * DAY_MS), WRITE),
+        # What the checkpoint knows is not overridden.
+        (remembered(5, "written"), SKIP),
+        (remembered(6, "written"), "CHECKPOINT_RESTORED"),
+    ],
+)
+def test_a_missing_marker_may_be_overridden_where_nobody_can_tell(kept, verdict):
+    if isinstance(verdict, Verdict):
+        assert judge(at_hand(writes_without_marker=True), None, kept, NOW_MS) is verdict
+    else:
+        with pytest.raises(Refusal, match=verdict):
+            judge(at_hand(writes_without_marker=True), None, kept, NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("kept", "verdict"),
+    [
+        (remembered(5, "written"), SKIP),
+        (remembered(4, "written"), WRITE),
+        (remembered(5, "ending"), "MARKER_MISSING"),
+        (remembered(5, "empty"), WRITE),
+        (remembered(9, "written"), "CHECKPOINT_RESTORED"),
+        (remembered(2, "written"), WRITE),
+    ],
+)
+def test_a_marker_from_before_the_topic_was_another_one_says_nothing_of_later_batches(kept, verdict):
+    """The option `topic` went from orders to others and back: the marker on orders-0 is of batch 3."""
+    batch, noted = at_hand(marker="orders-0"), replace(kept, marker="others-0")
+    if isinstance(verdict, Verdict):
+        assert judge(batch, marker(3), noted, NOW_MS) is verdict
+    else:
+        with pytest.raises(Refusal, match=verdict):
+            judge(batch, marker(3), noted, NOW_MS)
 
 
 @pytest.mark.parametrize(("seen", "verdict"), [(None, WRITE), (marker(0, ""), SKIP), (marker(0, "whatever"), SKIP)])

@@ -124,18 +124,18 @@ _RESTORED_ADVICE = "bring back the newest copy, or start with a new checkpoint"
 
 def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | None, now_ms: int) -> Verdict:
     """Write the batch, skip it because it is in Kafka already, or raise a Refusal: see the table in decision 37."""
-    if marker is not None and remembered is not None and remembered.is_without_marker and remembered.batch_id > marker.batch_id:
-        marker = None  # What was sent since by tasks left none.
+    if marker is not None and remembered is not None and remembered.batch_id > marker.batch_id and _left_none_here(batch, remembered):
+        marker = None
     if marker is not None:
         if not batch.is_stream:
             return Verdict.SKIP
         return _against(batch, marker.batch_id, marker.digest, f"the marker in group {batch.group_id} (written by run {marker.writer_id})")
-    if not batch.is_stream or batch.writes_without_marker:
+    if not batch.is_stream:
         return Verdict.WRITE
     if remembered is None:
         if batch.batch_id == 0:
             return Verdict.WRITE
-        raise _missing(batch, "which is not the first, and the checkpoint remembers no batch")
+        return _missing(batch, "which is not the first, and the checkpoint remembers no batch")
     if remembered.stage != "ending":
         if remembered.stage == "empty" and remembered.batch_id == batch.batch_id:
             return Verdict.WRITE
@@ -144,11 +144,16 @@ def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | No
         raise _restored(batch, remembered.batch_id, "the checkpoint's folder chaffinch")
     if remembered.batch_id == batch.batch_id and remembered.marker not in ("", batch.marker):
         where = f"with its marker on {remembered.marker}, which is now looked for on {batch.marker}"
-        raise _missing(batch, f"its commit was under way when the query stopped, {where} (options topic and markerTopic)")
+        return _missing(batch, f"its commit was under way when the query stopped, {where} (options topic and markerTopic)")
     # The commit of this very batch was under way. Half the retention: were it committed, the marker would still be there.
     if remembered.batch_id == batch.batch_id and now_ms - remembered.noted_ms > batch.offsets_retention_ms // 2:
-        raise _missing(batch, "its commit was under way when the query stopped, too long ago for the marker to tell")
+        return _missing(batch, "its commit was under way when the query stopped, too long ago for the marker to tell")
     return Verdict.WRITE
+
+
+def _left_none_here(batch: BatchAtHand, remembered: Remembered) -> bool:
+    """Whether the remembered batch has no marker where one is looked for now: tasks sent it, or the option topic was another."""
+    return remembered.is_without_marker or remembered.marker not in ("", batch.marker)
 
 
 def _against(batch: BatchAtHand, batch_id: int, digest: str, source: str) -> Verdict:
@@ -175,8 +180,11 @@ def _restored(batch: BatchAtHand, newest: int, source: str) -> Refusal:
     )
 
 
-def _missing(batch: BatchAtHand, why: str) -> Refusal:
-    return Refusal(
+def _missing(batch: BatchAtHand, why: str) -> Verdict:
+    """Nobody can tell: the user decides."""
+    if batch.writes_without_marker:
+        return Verdict.WRITE
+    raise Refusal(
         Group.INVALID_CONFIGURATION,
         "MARKER_MISSING",
         f"group {batch.group_id} has no marker for batch {batch.batch_id}, {why}: whether it is written cannot be "
