@@ -8,6 +8,7 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.records import batch as batches
+from chaffinch.spark import row_check
 from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.dead_letters import Origin, parquet_name
 from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapshot
@@ -200,6 +201,21 @@ class TestRejected:
         assert (row["error_code"], row["error_name"], row["error_group"]) == (10, "MESSAGE_TOO_LARGE", "InvalidConfiguration")
         assert (row["query"], row["batch"]) == ("q", 5)
         assert row["timestamp"].timestamp() * 1000 == NOW_MS
+
+    def test_many_are_made_letters_of_some_at_a_time(self, monkeypatch):
+        """Else those of a whole chunk would be in memory at once; what becomes of them is the same."""
+        rows = {"key": [None] * 5, "value": [b"%d" % number for number in range(4)] + [b"x" * 1500]}
+        at_once = run(rows, snapshots=[COMPACTED], keeps_dead_rows=True)
+        monkeypatch.setattr(row_check, "BAD_ROWS_AT_ONCE", 2)
+        in_parts = run(rows, snapshots=[COMPACTED], keeps_dead_rows=True)
+        assert (len(at_once.dead_rows), len(in_parts.dead_rows)) == (1, 3)
+        assert records(in_parts.dead_batches) == records(at_once.dead_batches)
+        assert [headers for part in in_parts.dead_batches for headers in headers_of(part)] == [
+            headers for part in at_once.dead_batches for headers in headers_of(part)
+        ]
+        found = [pa.ipc.open_stream(part.data).read_all() for part in (*at_once.dead_rows, *in_parts.dead_rows)]
+        assert pa.concat_tables(found[1:]).equals(found[0])
+        assert (in_parts.rejections, in_parts.rejected_by_code) == (at_once.rejections, at_once.rejected_by_code)
 
     def test_without_a_place_rows_are_counted_only(self):
         outcome = run({"value": [b"v"] * 20}, snapshots=[COMPACTED], dead=None)

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 16 << 20
 """Rows are taken in chunks of about this size, so that record batches become large although Spark's Arrow batches are not."""
+BAD_ROWS_AT_ONCE = 20_000
+"""A dead letter has 14 headers: so many of them at a time take some 50 MB, those of a whole chunk could take gigabytes."""
 LOG_APPEND_TIME = "LogAppendTime"
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -95,15 +97,18 @@ class BadRows:
 
     def add(self, columns: RecordColumns, rejections: Sequence[Rejection], swallowed: frozenset[int] = frozenset()) -> None:
         """Row i of `columns` is set aside for `rejections[i]`, or left out if i is among the `swallowed`."""
-        plan = self._plan
         self.dropped_by_code.update(rejections[index].code.name for index in swallowed)
         if swallowed:
             kept = [index for index in range(len(rejections)) if index not in swallowed]
             columns, rejections = columns.take(np.array(kept, np.int64)), [rejections[index] for index in kept]
-        if not rejections:
-            return
         self.rejected_by_code.update(rejection.code.name for rejection in rejections)
         self.named.extend(rejections[: REJECTIONS_NAMED_MAX - len(self.named)])
+        for start in range(0, len(rejections), BAD_ROWS_AT_ONCE):
+            stop = min(start + BAD_ROWS_AT_ONCE, len(rejections))
+            self._set_aside(columns.slice(start, stop), rejections[start:stop])
+
+    def _set_aside(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> None:
+        plan = self._plan
         if plan.dead_letter_target is not None:
             records = dead_letter_records(columns, rejections, plan.origin, plan.dead_letter_target, plan.now_ms)
             self._write_letters(records, plan.dead_letter_target)
