@@ -10,7 +10,8 @@ from chaffinch.admin.topics import delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
-from chaffinch.spark.direct_task import _producers
+from chaffinch.spark import row_check
+from chaffinch.spark.direct_task import PARTS_UNDER_WAY_MAX, TaskSender, _producers
 from chaffinch.spark.refusals import Refusal
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
@@ -109,6 +110,18 @@ def test_bad_rows_that_only_the_broker_finds(kafka, query, tmp_path):
     row = pq.read_table(tmp_path / "dead").to_pylist()[0]
     assert (row["value"], row["error_name"], row["row"]) == (b"2", "INVALID_COMPACTION_KEY", 1)
     assert state_of(query)["batch"]["counts"]["rejected"] == {"INVALID_COMPACTION_KEY": 1}
+
+
+def test_dead_letters_are_not_all_kept_until_the_end(kafka, query, monkeypatch):
+    """A task whose rows are all bad has many more of them than it can hold."""
+    alter(kafka, "orders", "cleanup.policy", "compact")
+    monkeypatch.setattr(row_check, "BAD_ROWS_AT_ONCE", 1)
+    kept = []
+    settle = TaskSender._settle
+    monkeypatch.setattr(TaskSender, "_settle", lambda task, sent: (kept.append(len(task._letters)), settle(task, sent)))
+    query.run({"key": [None] * 20, "value": [b"%d" % number for number in range(20)]}, **LETTERS)
+    assert (max(kept), len(kept)) == (PARTS_UNDER_WAY_MAX, 20)
+    assert values(kafka, "dead") == {str(number): 1 for number in range(20)}
 
 
 def test_without_tolerance_the_error_says_what_stays(kafka, query):

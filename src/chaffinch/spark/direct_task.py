@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chaffinch.producer.futures import RecordFuture
 
 PARTS_UNDER_WAY_MAX = 4
-"""Chunks whose rows are kept until their outcome is known: some may be refused, and become dead letters."""
+"""Chunks whose rows are kept until their outcome is known: some may be refused, and become dead letters. So many of letters, too."""
 # Errors that say something of a row, not of the cluster.
 ROW_CODES = RECORD_CODES | {codes.UNKNOWN_TOPIC_OR_PARTITION}
 
@@ -77,6 +77,7 @@ class TaskSender:
         self._stops_at_bad_rows = stops_at_bad_rows
         self._bad_rows = BadRows(plan, writer, self._send_letters)
         self._under_way: deque[_Sent] = deque()
+        self._letters: deque[_Sent] = deque()
         self._byte_count = 0
 
     def run(self, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
@@ -86,8 +87,8 @@ class TaskSender:
         for good in check.good(arrow_batches):
             if not (self._stops_at_bad_rows and self._bad_rows.rejected_by_code):
                 self._send(good)
-        while self._under_way:
-            self._settle(self._under_way.popleft())
+        self._settle_all_but(0, self._under_way)
+        self._settle_all_but(0, self._letters)
         self._writer.close()
         return TaskOutcome(
             context=self._plan.context,
@@ -103,13 +104,13 @@ class TaskSender:
     def _send(self, good: GoodRows) -> None:
         columns = good.columns if good.picked is None else good.columns.take(good.picked)
         self._under_way.append(self._handed_over(good.snapshot.topic, columns, good.partitions, good.rows))
-        if len(self._under_way) > PARTS_UNDER_WAY_MAX:
-            self._settle(self._under_way.popleft())
+        self._settle_all_but(PARTS_UNDER_WAY_MAX, self._under_way)
 
     def _send_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
         partitions = records.murmur2_partitions(target.partition_count)
         partitions = np.where(partitions < 0, np.int32(self._plan.context.task % target.partition_count), partitions)
-        self._under_way.append(self._handed_over(target.topic, records, partitions, None))
+        self._letters.append(self._handed_over(target.topic, records, partitions, None))
+        self._settle_all_but(PARTS_UNDER_WAY_MAX, self._letters)
 
     def _handed_over(
         self, topic: str, columns: RecordColumns, partitions: npt.NDArray[np.int32], rows: npt.NDArray[np.int64] | None
@@ -126,6 +127,11 @@ class TaskSender:
         except KafkaException as error:
             raise refusal_of(error) from None
         return _Sent(future=future, columns=columns, rows=rows, topic=topic)
+
+    def _settle_all_but(self, count: int, under_way: deque[_Sent]) -> None:
+        """Rows may become letters by this, letters nothing."""
+        while len(under_way) > count:
+            self._settle(under_way.popleft())
 
     def _settle(self, sent: _Sent) -> None:
         """Waits for the outcome, and sets aside the rows that were refused. `delivery.timeout.ms` ends it."""
