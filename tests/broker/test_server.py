@@ -9,13 +9,17 @@ import os
 import random
 import select
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from chaffinch import EmbeddedBroker
-from chaffinch.broker.server import LOOPS_ARE_LOADED, SYNC_SUCCEEDED, load_kernels
+from chaffinch.broker.server import LOOPS_ARE_LOADED, SYNC_SUCCEEDED, BrokerServer, load_kernels
+from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records import kernels
@@ -152,6 +156,37 @@ def test_a_waiting_fetch_holds_back_what_follows_without_reading_on(broker: Embe
         assert type(client.receive()).__name__ == "FetchResponse"
         for _ in range(1000):
             assert type(client.receive()).__name__ == "MetadataResponse"
+
+
+def test_a_fetch_held_back_until_its_client_read_on_is_answered_in_time() -> None:
+    """The server looks for what the core waits for also after requests that came with no read."""
+    is_answered = threading.Event()
+    transport = SimpleNamespace(
+        get_extra_info=lambda _name: ("127.0.0.1", 5000),
+        set_write_buffer_limits=lambda high: None,
+        get_write_buffer_size=lambda: 0,
+        is_closing=lambda: False,
+        pause_reading=lambda: None,
+        resume_reading=lambda: None,
+        writelines=lambda _parts: is_answered.set(),
+        abort=lambda: None,
+        close=lambda: None,
+    )
+    asked = [FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)]
+    fetch = FetchRequest(max_wait_ms=20, min_bytes=1 << 20, topics=[FetchTopic(topic="orders", partitions=asked)])
+    data = b"".join(ClientConnection("client").encode_request(fetch, 12)[1])
+
+    def held_back(server: BrokerServer) -> None:
+        peer = server._peer(0)
+        peer.connection_made(cast(Any, transport))
+        peer.pause_writing()
+        peer.get_buffer(-1)[: len(data)] = data
+        peer.buffer_updated(len(data))
+        server._loop.call_soon(peer.resume_writing)
+
+    with EmbeddedBroker(topics=["orders"]) as broker:
+        broker._thread.call(lambda: held_back(broker._running))
+        assert is_answered.wait(10)
 
 
 def test_a_large_request_behind_a_waiting_fetch_stays_in_the_socket(broker: EmbeddedBroker) -> None:

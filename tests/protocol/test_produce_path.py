@@ -170,6 +170,19 @@ def test_what_came_before_on_a_connection_changes_nothing(data: st.DataObject, s
         assert reader.read(memoryview(frame)) == read(frame)
 
 
+@pytest.mark.parametrize(("version", "named"), [(11, {"name": "orders"}), (13, {"topic_id": UUID(int=7)})])
+def test_every_bit_of_a_head_counts(version: int, named: dict[str, Any]) -> None:
+    """One is taken for that of the request before only if it is the same."""
+    data = PartitionProduceData(records=bytes(20))
+    frame = frame_of(ProduceRequest(acks=-1, topics=[TopicProduceData(partitions=[data], **named)]), version)
+    reader = produce_path.RequestReader()
+    for bit in range(8 * (len(frame) - 20)):
+        assert reader.read(memoryview(frame)) is not None
+        other = bytearray(frame)
+        other[bit // 8] ^= 1 << bit % 8
+        assert reader.read(memoryview(other)) == read(other), f"bit {bit % 8} of byte {bit // 8}"
+
+
 def test_a_head_is_learnt_once() -> None:
     reader, frame = (
         produce_path.RequestReader(),
