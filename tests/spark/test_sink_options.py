@@ -47,11 +47,16 @@ def test_names_are_found_without_regard_to_case():
         ({"deliveryGuarantee": "at-least-once", "kafka__retries": "0", "kafka__enable__idempotence": "true"}, "retries cannot be 0"),
         ({"deliveryGuarantee": "at-least-once", "kafka__delivery__timeout__ms": "1"}, "delivery.timeout.ms cannot be 1"),
         ({"kafka__acks": "1"}, "option kafka.acks cannot be '1': it must be one of all, -1"),
+        ({"kafka__drop__invalid__large__records": "true"}, "needs kafka.max.request.size"),
         ({"kafka__enable__idempotence": "false"}, "needs it"),
         ({"kafka__batch__size": "big"}, "must be a whole number"),
         ({"onMissingMarker": "skip"}, "one of fail, write"),
         ({"errors__tolerance": "all"}, "needs a place for the bad rows"),
         ({"errors__tolerance__max": "5"}, "needs errors.tolerance=all"),
+        ({"errors__dead__letter__path": "/d"}, "errors.dead.letter.path needs errors.tolerance=all"),
+        ({"errors__dead__letter__queue__topic__name": "d"}, "errors.dead.letter.queue.topic.name needs errors.tolerance=all"),
+        ({"kafka__compression__level": "3"}, "each codec has its own, such as kafka.compression.zstd.level"),
+        ({"kafka__compression__gzip__level": "99"}, "it must be at least 1 and at most 9"),
         ({"errors__dead__letter__queue__topic__name": "orders"}, "it is the target topic itself"),
         ({"idempotencyToken": "t"}, "is for batch writes"),
         ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
@@ -80,6 +85,19 @@ def test_caps(cap, tolerance):
 def test_caps_that_are_none(cap):
     with pytest.raises(ConfigException, match="neither a count"):
         sink(errors__tolerance="all", errors__dead__letter__path="/d", errors__tolerance__max=cap)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize(("codec", "level"), [("zstd", 7), ("gzip", 2), ("snappy", None), ("none", None)])
+def test_the_level_is_that_of_the_codec(guarantee, codec, level):
+    given = {"kafka__compression__zstd__level": "7", "kafka__compression__gzip__level": "2", "kafka__compression__type": codec}
+    assert sink(deliveryGuarantee=guarantee, **given).compression_level == level
+
+
+def test_a_batch_write_needs_no_marker():
+    with pytest.raises(ConfigException, match="onMissingMarker is for streams"):
+        sink(is_stream=False, onMissingMarker="write")
+    assert sink(onMissingMarker="write").writes_without_marker
 
 
 @pytest.mark.parametrize("token", ["", "  "])

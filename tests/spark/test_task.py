@@ -105,6 +105,14 @@ def test_one_small_chunk_of_null_keys_goes_to_one_partition_that_differs_between
     assert [{partition for partition, _, _ in records(run(rows, task=task).batches)} for task in range(4)] == [{0}, {1}, {2}, {3}]
 
 
+def test_the_level_of_the_codec():
+    sizes = [
+        sum(batch.bytes.byte_count for batch in run(keyed(3000), compression_type="zstd", compression_level=level).batches)
+        for level in (1, 19)
+    ]
+    assert sizes[0] > sizes[1]
+
+
 def test_a_partition_column_decides_where_it_is_not_null():
     outcome = run({"key": ["a", "b", None], "value": [b"1", b"2", b"3"], "partition": pa.array([3, None, 2], pa.int32())})
     found = {value: partition for partition, _, value in records(outcome.batches)}

@@ -108,7 +108,7 @@ class SinkOptions:
             dead_letter_path=settings["errors.dead.letter.path"],
             writes_without_marker=settings.get("onMissingMarker") == "write",
             compression_type=settings["kafka.compression.type"],
-            compression_level=settings.get("kafka.compression.level"),
+            compression_level=settings.get(f"kafka.compression.{settings['kafka.compression.type']}.level"),
             batch_bytes=settings["kafka.batch.size"],
             request_bytes_max=settings["kafka.max.request.size"],
             block_max_ms=settings["kafka.max.block.ms"],
@@ -151,7 +151,12 @@ def _refuse_contradictions(settings: Settings) -> None:
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
         raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")
-    if settings["errors.tolerance"] == "all" and dead_letter_topic is None and settings["errors.dead.letter.path"] is None:
+    places = [name for name in ("errors.dead.letter.queue.topic.name", "errors.dead.letter.path") if settings[name] is not None]
+    if places and settings["errors.tolerance"] == "none":
+        raise ConfigException(
+            f"{places[0]} needs errors.tolerance=all; without it the first bad row fails the batch, and none is set aside"
+        )
+    if settings["errors.tolerance"] == "all" and not places:
         raise ConfigException(
             "errors.tolerance=all needs a place for the bad rows, or they would be lost: "
             "set errors.dead.letter.queue.topic.name, errors.dead.letter.path, or both"
@@ -168,5 +173,12 @@ def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None
         raise ConfigException("option idempotencyToken is for batch writes: a stream has its batch ids, leave it out")
     if settings["idempotencyToken"] is not None and not settings["idempotencyToken"].strip():
         raise ConfigException("option idempotencyToken is empty: give each write a token of its own, or leave it out")
+    if not is_stream and settings["onMissingMarker"] == "write":
+        raise ConfigException("option onMissingMarker is for streams: a batch write without a marker is written anyway, leave it out")
+    if settings["kafka.drop.invalid.large.records"] and settings["kafka.max.request.size"] is None:
+        raise ConfigException(
+            "kafka.drop.invalid.large.records=true needs kafka.max.request.size: rows above it are left out, "
+            "and with deliveryGuarantee=exactly-once it has no default"
+        )
     if not settings["kafka.enable.idempotence"]:
         raise ConfigException("option kafka.enable.idempotence cannot be false: deliveryGuarantee=exactly-once needs it")

@@ -16,6 +16,12 @@ EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
 BATCH_SIZE_DEFAULT: Final = 1_000_000
 UNKNOWN_TOPIC_MS_DEFAULT: Final = 1_000
 
+
+def _of_producers(*names: str) -> tuple[Option, ...]:
+    """The producer's own rows of these names."""
+    return tuple(replace(option, name=f"kafka.{option.name}") for option in PRODUCER_OPTIONS if option.name in names)
+
+
 GUARANTEE: Final = Option(
     "deliveryGuarantee", "string", EXACTLY_ONCE,
     "`exactly-once`: one Kafka transaction per micro-batch; `at-least-once`: tasks send; `none`: tasks send, nobody acknowledges",
@@ -36,6 +42,9 @@ _COMMON: Final = (
     Option("kafka.drop.invalid.large.records", "bool", False, "rows larger than kafka.max.request.size are left out"),
     Option("kafka.retry.unknown.topic.partition.ms", "int", UNKNOWN_TOPIC_MS_DEFAULT,
            "how long a task looks for the topic that a row names, before the row is a bad one", minimum=0),
+    Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
+           minimum=1),
+    *_of_producers("compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
 )  # fmt: skip
 _OF_TRANSACTIONS: Final = (
     Option("idempotencyToken", "string", None, "batch writes: the same token is written once"),
@@ -43,10 +52,6 @@ _OF_TRANSACTIONS: Final = (
            choices=("fail", "write")),
     Option("markerTopic", "string", None, "existing topic whose partition 0 carries the marker; default: the `topic` option"),
     Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic takes", minimum=1),
-    Option("kafka.compression.type", "string", "none", "codec of the batches", choices=("none", "gzip", "snappy", "lz4", "zstd")),
-    Option("kafka.compression.level", "int", None, "the codec's level; default: its own"),
-    Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
-           minimum=1),
     Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is asked again", minimum=1),
     Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint"),
     Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1),
@@ -55,22 +60,19 @@ _OF_TRANSACTIONS: Final = (
 )  # fmt: skip
 
 # The producer's own rows, as far as they are not Python objects, transactions, or told by rows themselves.
-PRODUCER_NAMES: Final = (
+_OF_PRODUCERS: Final = _of_producers(
     "metadata.max.idle.ms", "retries", "delivery.timeout.ms", "max.in.flight.requests.per.connection", "max.request.size", "linger.ms",
-    "buffer.memory", "max.block.ms", "compression.type", "compression.gzip.level", "compression.lz4.level",
-    "compression.zstd.level", *(option.name for option in METADATA_OPTIONS),
-)  # fmt: skip
-_OF_PRODUCERS: Final = (
-    Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
-           minimum=1),
-    *(replace(option, name=f"kafka.{option.name}") for option in PRODUCER_OPTIONS if option.name in PRODUCER_NAMES),
+    "buffer.memory", "max.block.ms", *(option.name for option in METADATA_OPTIONS),
 )  # fmt: skip
 _OF_ACKNOWLEDGED: Final = (
     Option("kafka.acks", "string", "all", "all in-sync replicas have a batch before it counts as written", choices=("all", "-1")),
     Option("kafka.enable.idempotence", "bool", True, "each batch of a task is written once, however often it is sent"),
 )
 _OF_UNACKNOWLEDGED: Final = (Option("kafka.acks", "string", "0", "nobody is asked whether a batch arrived", choices=("0",)),)
-_PATH_HINT: Final = {"path": "save() and start() take no path here; a topic is named by the option topic, or in a column topic"}
+_HINTS: Final = {
+    "path": "save() and start() take no path here; a topic is named by the option topic, or in a column topic",
+    "kafka.compression.level": "each codec has its own, such as kafka.compression.zstd.level",
+}
 
 
 def _direct(*own: Option) -> OptionTable:
@@ -82,7 +84,7 @@ def _direct(*own: Option) -> OptionTable:
         if option.name not in known
     }
     idle = (*OF_SPARK, "includeHeaders", "kafka.partitioner.class", *(f"kafka.{name}" for name in sorted(WITHOUT_EFFECT)))
-    return OptionTable(options, without_effect=idle, hints={**_PATH_HINT, **hints})
+    return OptionTable(options, without_effect=idle, hints={**_HINTS, **hints})
 
 
 SINK: Final = OptionTable(
@@ -91,7 +93,7 @@ SINK: Final = OptionTable(
         *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "includeHeaders", "kafka.linger.ms", "kafka.buffer.memory", "kafka.retries",
         "kafka.delivery.timeout.ms", "kafka.max.in.flight.requests.per.connection", "kafka.partitioner.class",
     ),
-    hints=_PATH_HINT,
+    hints=_HINTS,
 )  # fmt: skip
 """Of `exactly-once`."""
 TABLES: Final[Mapping[str, OptionTable]] = {
