@@ -299,6 +299,17 @@ def test_threads_that_wait_hear_and_make_nothing_else(waiting: threading.Semapho
     assert future._is_watched is (is_watched_meanwhile or tell == "an error")
 
 
+@pytest.mark.parametrize("ask", [RecordFuture.result, RecordFuture.exception])
+def test_who_is_about_to_wait_when_the_outcome_comes_does_not(waiting: threading.Semaphore, ask: Any) -> None:
+    """Nobody would wake it up."""
+    future, receipts = Raced(), Receipts()
+    receipts.append(future)
+    future.batch = receipts
+    future.complete_it = lambda: complete_batch(receipts, lambda index: 7)
+    assert ask(future, 1) == (7 if ask is RecordFuture.result else None)
+    assert not waiting.acquire(blocking=False)
+
+
 class Peeked(RecordFuture[int]):
     """It is looked at by another thread whenever it joins or leaves a batch."""
 
