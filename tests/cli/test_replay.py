@@ -40,6 +40,7 @@ def run(*arguments):
         ((*SERVER, "--topic", "d", "--repair", "key"), "--repair 'key': expected name=value"),
         ((*SERVER, "--topic", "d", "--repair", "keys=1"), "--repair keys=...: a row has no such column; there are: key, value, headers"),
         ((*SERVER, "--topic", "d", "--repair", "topic='x'", "--to", "y"), "the topic is said twice: by --to and by --repair topic=..."),
+        ((*SERVER, "--topic", "d", "--to", "d"), "--to cannot be d: that is the topic that the letters are read from"),
         ((*SERVER, "--topic", "d", "--token", " "), "--token is empty"),
     ],
 )

@@ -5,10 +5,15 @@ from dataclasses import replace
 
 import pytest
 
+from chaffinch.admin import offsets
+from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
+from chaffinch.identifiers import TopicPartition
 from chaffinch.spark import letters
+from chaffinch.spark import replay as replay_module
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import ReplayPlan, replay
+from chaffinch.spark.replay import ReplayPlan, _letters_of, replay
+from tests.spark.source_topics import drop_first
 from tests.spark.test_spark_write import values, write
 
 pytestmark = [
@@ -58,6 +63,10 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     assert (repaired["value"], [header["key"] for header in repaired["headers"]]) == (b"v0", ["mine"])
     assert repaired["timestamp"].timestamp() == 1_700_000_000
 
+    # Its note speaks of all partitions, and is told from a letter whose row has headers of the same names.
+    (span,) = letters.spans_in(spark, keyed.client, dead, is_all=False)
+    assert (span.replayed, span.start) == (spans[0].end, spans[0].end)
+
     # Another one that began at the same time, and saw a letter more.
     with monkeypatch.context() as patch:
         patch.setattr(letters, "spans_in", lambda *_, is_all: tuple(replace(span, end=span.end + 1) for span in spans))
@@ -71,11 +80,28 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     assert broker.read(dead).num_rows == count
     assert values(broker, topic) == Counter(["v0", "cut: xxx", "v2", "v3", "v4"])
 
+    own = f"array(named_struct('key', '{letters.NOTE}', 'value', cast('{{\"0\":999}}' as binary))) as headers"
+    bad = spark.range(1).selectExpr("cast(null as string) as key", "cast('own' as binary) as value", own)
+    write(bad, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    assert outcome(replay(spark, keyed)) == (1, 1, {}), "a row that has brought a header of this name with it is a letter"
+    assert values(broker, topic)["own"] == 1
+
     broker.create_topic(f"{topic}-copy", 1, 1, {})
     again = plan(broker, topic=dead, to=f"{topic}-copy", token=f"again-{topic}")
-    assert outcome(replay(spark, again)) == (3, 3, {})  # Two letters, and the one that was made of one of them.
+    assert outcome(replay(spark, again)) == (4, 4, {})  # Three letters, and the one that was made of one of them.
     assert replay(spark, again).is_repetition
-    assert broker.read(f"{topic}-copy").num_rows == 3
+    assert broker.read(f"{topic}-copy").num_rows == 4
+
+
+def test_a_topic_whose_notes_have_expired(spark, broker, topic, dead):
+    """What was replayed is gone with the note of it: what comes then is replayed, although nothing tells it from the first time."""
+    for first in (0, 10):
+        write(rows(spark, first), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+        keyed = plan(broker, topic=dead, repairs={"key": "'k'", "value": f"'repaired {first}'"})
+        assert outcome(replay(spark, keyed)) == (2, 2, {})
+        with SyncClient(broker.bootstrap_servers) as client:
+            drop_first(client, TopicPartition(dead, 0), offsets.latest(client, [TopicPartition(dead, 0)])[TopicPartition(dead, 0)])
+    assert {value: count for value, count in values(broker, topic).items() if count > 1} == {"repaired 0": 2, "repaired 10": 2}
 
 
 def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path):
@@ -90,3 +116,30 @@ def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path
     replay(spark, to_dead)
     assert list(folder.glob("*.parquet")) == []
     assert values(broker, dead) == {"v0": 1, "xxx": 1}
+
+    # The same where the next one would write elsewhere: the letters are written already.
+    (folder / "_replayed" / names[0]).rename(folder / names[0])
+    broker.create_topic(f"{dead}-2", 1, 1, {})
+    replay(spark, replace(to_dead, to=f"{dead}-2"))
+    assert (list(folder.glob("*.parquet")), broker.read(f"{dead}-2").num_rows) == ([], 0)
+
+
+def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, dead, tmp_path, monkeypatch):
+    """It has left a file with the letters of another one, which is still there: they are replayed once."""
+    folder = tmp_path / "letters"
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(folder))
+    (name,) = (path.name for path in folder.glob("*.parquet"))
+    (folder / name).rename(folder / f"z-{name}")  # Behind the other one.
+    as_they_are = plan(broker, path=str(folder))
+
+    def dies(rows, plan, token, marker_topic, letters_to):
+        (folder / _letters_of(token)).write_bytes((folder / f"z-{name}").read_bytes())
+        raise RuntimeError("died")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay_module, "_write", dies)
+        with pytest.raises(RuntimeError, match="died"):
+            replay(spark, as_they_are)
+    assert len(list(folder.glob("*.parquet"))) == 2
+    assert outcome(replay(spark, replace(as_they_are, to=dead))) == (2, 2, {})
+    assert broker.read(dead).num_rows == 2

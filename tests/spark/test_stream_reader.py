@@ -14,7 +14,7 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.runtime.clock import ManualClock
-from chaffinch.spark import stream_source
+from chaffinch.spark import replay, stream_source
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source import planned_reader
 from chaffinch.spark.source_options import SourceOptions
@@ -182,6 +182,31 @@ class TestStreams:
                 end = reader.latestOffset(start, ReadAllAvailable())
                 assert values(reader, start, end) == ({"a-0": [1]} if commits else {})
                 start = end
+
+    def test_what_a_transaction_has_written_is_waited_for(self, kafka, monkeypatch):
+        """As `replay` does: brokers end a transaction everywhere only after they have said that it is ended."""
+        given = {"kafka.bootstrap.servers": kafka.servers, "kafka.default.api.timeout.ms": "5000"}
+        now_s, pauses = [0.0], []
+
+        def sleep(seconds):
+            pauses.append(seconds)
+            now_s[0] += 1.0
+            if len(pauses) == ended_at:
+                producer.commit_transaction()
+
+        monkeypatch.setattr(replay, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+        with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
+            producer.init_transactions()
+            for ended_at in (2, 7):
+                pauses.clear()
+                producer.begin_transaction()
+                producer.send("a", b"1", partition=1).result(timeout=10)
+                if ended_at == 2:
+                    replay._wait_for_ends(given, "a")
+                    assert len(pauses) == 2
+                else:
+                    with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-1 has had an open transaction for 5000 ms"):
+                        replay._wait_for_ends(given, "a")
 
     def test_options_without_which_a_stream_cannot_be_read(self, kafka, monkeypatch):
         least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}

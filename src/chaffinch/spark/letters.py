@@ -17,7 +17,10 @@ WRITTEN: Final = ("key", "value", "headers", "timestamp", "partition", "topic")
 REASONS: Final = ("error_code", "error_name", "error_message", "error_group", "query", "batch")
 COLUMNS: Final = (*WRITTEN, *REASONS)
 NOTE: Final = "chaffinch.replayed"
-"""Header of a record that `replay` leaves in a dead letter topic: letters of its partition before this offset are done with."""
+"""Header of a record that `replay` leaves in a dead letter topic: up to which offset letters are done with, of each partition.
+
+JSON, `{"0":23}`. Each note speaks of all partitions, so that it does not matter which of a replay's notes can be seen already.
+"""
 NOTE_TOKEN: Final = "chaffinch.replayed.by"
 
 _WRITTEN_SCHEMA: Final = (
@@ -26,6 +29,10 @@ _WRITTEN_SCHEMA: Final = (
 
 # Headers that the sink adds to a letter; what else is there is the row's own.
 _ADDED: Final = "(startswith(h.key, '__connect.errors.') OR startswith(h.key, 'chaffinch.error.'))"
+# Nothing else: a row may have brought headers of these names with it, and is a letter then.
+_IS_NOTE: Final = (
+    f"coalesce(size(headers) = 2 AND get(headers, 0).key = '{NOTE}' AND get(headers, 1).key = '{NOTE_TOKEN}', false)"
+)  # fmt: skip
 # What stands in a letter in place of what its topic was too small for.
 _CUT: Final = ("chaffinch.error.value.sha256", "chaffinch.error.key.sha256", "chaffinch.error.headers.count")
 
@@ -50,14 +57,19 @@ def spans_in(spark: SparkSession, client: Mapping[str, str], topic: str, *, is_a
     from pyspark.sql.functions import expr
 
     read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
-    wanted = {"first": "min(offset)", "end": "max(offset) + 1", "replayed": f"max(try_cast({header(NOTE)} AS BIGINT))"}
-    found = read.groupBy("partition").agg(*(expr(text).alias(name) for name, text in wanted.items()))
+    note = f"max_by(from_json({header(NOTE)}, 'map<string, bigint>'), offset) FILTER (WHERE {_IS_NOTE})"
+    wanted = {"first": "min(offset)", "end": "max(offset) + 1", "note": note}
+    found = read.groupBy("partition").agg(*(expr(text).alias(name) for name, text in wanted.items())).collect()
+    replayed: dict[int, int] = {}
+    for row in found:
+        for number, end in (row["note"] or {}).items():
+            replayed[int(number)] = max(end, replayed.get(int(number), 0))
     spans = []
-    for row in found.collect():
-        replayed = row["replayed"] or 0
-        start = row["first"] if is_all else max(row["first"], replayed)
+    for row in found:
+        done = replayed.get(row["partition"], 0)
+        start = row["first"] if is_all else max(row["first"], done)
         if start < row["end"]:
-            spans.append(Span(partition=row["partition"], start=start, end=row["end"], replayed=replayed))
+            spans.append(Span(partition=row["partition"], start=start, end=row["end"], replayed=done))
     return tuple(sorted(spans, key=lambda span: span.partition))
 
 
@@ -75,7 +87,7 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
     own = f"coalesce(filter(headers, h -> NOT {_ADDED}), array())"
     return (
         read.load()
-        .where(f"NOT exists(coalesce(headers, array()), h -> h.key = '{NOTE}')")
+        .where(f"NOT {_IS_NOTE}")
         .selectExpr(
             "key",
             "value",
@@ -100,19 +112,23 @@ def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.parquet(path).selectExpr(*found, "false AS is_cut")
 
 
+def note_of(spans: Sequence[Span]) -> str:
+    """What the notes of a replay of these spans say."""
+    return json.dumps({str(span.partition): span.end for span in spans}, separators=(",", ":"))
+
+
 def notes(spark: SparkSession, topic: str, spans: Sequence[Span], token: str) -> DataFrame:
-    """One record for each partition of the dead letter topic: letters up to the end of its span are done with."""
-    rows = [
-        (None, None, [(NOTE, str(span.end).encode()), (NOTE_TOKEN, token.encode())], None, span.partition, topic) for span in spans
-    ]  # fmt: skip
+    """A note in each partition of the dead letter topic that has a span, so that none goes before the letters that it speaks of."""
+    headers = [(NOTE, note_of(spans).encode()), (NOTE_TOKEN, token.encode())]
+    rows = [(None, None, headers, None, span.partition, topic) for span in spans]
     return spark.createDataFrame(rows, _WRITTEN_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one replay has left: notes (partition -> up to where), and the letters that it has made, by error, an example of each."""
+    """What one replay has left: what its notes say, and the letters that it has made, by error, an example of each."""
 
-    notes: Mapping[int, int]
+    notes: frozenset[str]
     rejected: Mapping[str, int]
     examples: tuple[str, ...]
 
@@ -125,9 +141,8 @@ def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
         f"{header('chaffinch.error.name')} AS error_name",
         f"{header('__connect.errors.exception.message')} AS error_message",
         f"{header('__connect.errors.topic')} AS topic",
-        f"try_cast({header(NOTE)} AS BIGINT) AS note",
-        f"if({header(NOTE)} IS NULL, NULL, partition) AS noted",
-        f"coalesce({header(NOTE_TOKEN)}, {header('chaffinch.error.query')}) AS token",
+        f"if({_IS_NOTE}, {header(NOTE)}, NULL) AS note",
+        f"if({_IS_NOTE}, {header(NOTE_TOKEN)}, {header('chaffinch.error.query')}) AS token",
     )
     return _outcome(found.where(found["token"] == token))
 
@@ -135,17 +150,17 @@ def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
 def outcome_in_file(spark: SparkSession, path: str) -> Outcome:
     """Of the replay that has made this file."""
     found = letters_in_file(spark, path)
-    return _outcome(found.selectExpr("error_name", "error_message", "topic", "CAST(NULL AS BIGINT) AS note", "CAST(NULL AS INT) AS noted"))
+    return _outcome(found.selectExpr("error_name", "error_message", "topic", "CAST(NULL AS STRING) AS note"))
 
 
 def _outcome(found: DataFrame) -> Outcome:
     from pyspark.sql.functions import expr
 
     example = "min(concat('topic ', topic, ': ', error_name, ': ', error_message)) AS example"
-    rows = found.groupBy("noted", "error_name").agg(*map(expr, ("count(*) AS count", "max(note) AS note", example))).collect()
-    letters = sorted((row for row in rows if row["noted"] is None), key=lambda row: str(row["error_name"]))
+    rows = found.groupBy("note", "error_name").agg(expr("count(*) AS count"), expr(example)).collect()
+    letters = sorted((row for row in rows if row["note"] is None), key=lambda row: str(row["error_name"]))
     return Outcome(
-        notes={row["noted"]: row["note"] for row in rows if row["noted"] is not None},
+        notes=frozenset(row["note"] for row in rows if row["note"] is not None),
         rejected={str(row["error_name"]): row["count"] for row in letters},
         examples=tuple(str(row["example"]) for row in letters),
     )

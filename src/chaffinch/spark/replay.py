@@ -9,13 +9,14 @@ with a token made from its name, and moves to the folder `_replayed` below when 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from chaffinch.errors import ConfigException
+from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark import letters
 from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX
@@ -30,6 +31,7 @@ from chaffinch.spark.supervision_rules import first_line
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_WAIT_S: Final = 0.05
 DONE: Final = "_replayed"
 """Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
 VALUE_CUT: Final = "VALUE_CUT"
@@ -60,6 +62,8 @@ class ReplayPlan:
         for column in self.repairs:
             if column not in letters.WRITTEN:
                 raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(letters.WRITTEN)}")
+        if self.to is not None and self.to == self.topic:
+            raise ConfigException(f"--to cannot be {self.to}: that is the topic that the letters are read from")
         if self.to is not None and "topic" in self.repairs:
             raise ConfigException("the topic is said twice: by --to and by --repair topic=...")
         if self.token is not None and not self.token.strip():
@@ -107,26 +111,49 @@ def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRe
     rows = _repaired(found.where("NOT is_cut"), plan)
     if plan.is_dry_run:
         return left + _tried(plan, rows, topic)
-    token = plan.token or _token(topic, spans)
-    if plan.token is not None and _is_written(plan.client, token):
+    if plan.token is not None and _is_written(plan.client, plan.token):
         return ReplayReport(is_repetition=True)
+    token = plan.token or _unused_token(spark, plan.client, topic, spans)
     if plan.token is None:
         rows = rows.unionByName(letters.notes(spark, topic, spans, token))
     if plan.token is None or read > cut:
         _write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic})
+    _wait_for_ends(plan.client, topic)
     outcome = letters.outcome_in_topic(spark, plan.client, topic, spans, token)
-    if plan.token is None and outcome.notes != {span.partition: span.end for span in spans}:
-        text = f"another replay of {topic} was written meanwhile, nothing was written by this one; begin again for letters that are left"
-        raise Refusal(Group.APPLICATION_RECOVERABLE, "REPLAYED_MEANWHILE", text)
+    if plan.token is None and outcome.notes != {letters.note_of(spans)}:
+        raise _meanwhile(topic)
     return left + ReplayReport.of(read - cut, outcome.rejected, outcome.examples)
+
+
+def _unused_token(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> str:
+    """The token for these spans. It was used before where all notes are gone with their letters, as after an expired retention."""
+    number = 0
+    while _is_written(client, token := _token(topic, spans, number)):
+        _wait_for_ends(client, topic)
+        if letters.outcome_in_topic(spark, client, topic, spans, token).notes:
+            raise _meanwhile(topic)
+        number += 1
+    return token
+
+
+def _meanwhile(topic: str) -> Refusal:
+    text = f"another replay of {topic} was written meanwhile, nothing was written by this one; begin again for letters that are left"
+    return Refusal(Group.APPLICATION_RECOVERABLE, "REPLAYED_MEANWHILE", text)
 
 
 def _replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
     folder = Folder(path, "--parquet")
+    names = {name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))}
     report = ReplayReport()
-    for name in sorted(name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))):
+    for name in sorted(names - _unsettled(plan, folder, names)):
         report += _replay_file(spark, plan, folder, name)
     return report
+
+
+def _unsettled(plan: ReplayPlan, folder: Folder, names: Collection[str]) -> set[str]:
+    """Files of a replay that died before its transaction ended: their letters are those of another file that is still there."""
+    tokens = {_letters_of(token): token for token in (_file_token(plan, folder, name) for name in names)}
+    return {name for name in tokens.keys() & set(names) if not _is_written(plan.client, tokens[name])}
 
 
 def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str) -> ReplayReport:
@@ -138,11 +165,13 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
         return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: its letters name no topic; name it with --to"])
     if plan.is_dry_run:
         return _tried(plan, rows, target)
-    token = f"{plan.token}-{name}" if plan.token else f"replay-{_digest(name, *_stamp(folder, name))}"
-    if plan.token is not None and _is_written(plan.client, token):
+    token = _file_token(plan, folder, name)
+    is_written = _is_written(plan.client, token)
+    if plan.token is not None and is_written:
         return ReplayReport(is_repetition=True)
-    _write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
-    again = parquet_name(Origin(query=token, batch_id=0, task=-1))
+    if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
+        _write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
+    again = _letters_of(token)
     report = ReplayReport.of(read, {}, ())
     if again in folder.names():
         outcome = letters.outcome_in_file(spark, f"{folder.location.rstrip('/')}/{again}")
@@ -150,6 +179,15 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     if plan.token is None:
         _done_with(folder, name)
     return report
+
+
+def _file_token(plan: ReplayPlan, folder: Folder, name: str) -> str:
+    return f"{plan.token}-{name}" if plan.token else f"replay-{_digest(name, *_stamp(folder, name))}"
+
+
+def _letters_of(token: str) -> str:
+    """The Parquet file of what is rejected once more under a token."""
+    return parquet_name(Origin(query=token, batch_id=0, task=-1))
 
 
 def _tried(plan: ReplayPlan, rows: DataFrame, marker_topic: str) -> ReplayReport:
@@ -197,6 +235,27 @@ def _is_written(client: Mapping[str, str], token: str) -> bool:
         forget_client(options)
 
 
+def _wait_for_ends(client: Mapping[str, str], topic: str) -> None:
+    """Until all that is in a topic now can be read: brokers end a transaction everywhere only after they have said that it is ended."""
+    from chaffinch.spark.source_options import SourceOptions
+    from chaffinch.spark.target import client_for, forget_client
+    from chaffinch.spark.topic_discovery import Discovery
+
+    options = SourceOptions.parse({**client, "subscribe": topic})
+    discovery = Discovery(client_for(options.client), options)
+    deadline_s = time.monotonic() + options.timeout_ms / 1000
+    try:
+        partitions = discovery.partitions().partitions
+        ends = discovery.written(partitions)
+        while open_in := [where for where, offset in discovery.latest(partitions).items() if offset < ends[where]]:
+            if time.monotonic() >= deadline_s:
+                text = f"{open_in[0]} has had an open transaction for {options.timeout_ms} ms, behind which nothing can be read"
+                raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
+            time.sleep(_WAIT_S)
+    finally:
+        forget_client(options.client)
+
+
 def _stamp(folder: Folder, name: str) -> tuple[object, ...]:
     """What tells a file from a later one under the same name."""
     filesystem, _ = folder.opened()
@@ -215,9 +274,10 @@ def _done_with(folder: Folder, name: str) -> None:
         raise folder.refusal(f"has a file {name} that is replayed and cannot be moved to {DONE}", error) from None
 
 
-def _token(topic: str, spans: Sequence[Span]) -> str:
+def _token(topic: str, spans: Sequence[Span], number: int) -> str:
     """The same for all who begin where the last replay has ended, whatever has come since: of these one writes."""
-    return f"replay-{topic}-{_digest(*((span.partition, span.replayed) for span in spans if span.replayed))}"
+    digest = _digest(*((span.partition, span.replayed) for span in spans if span.replayed))
+    return f"replay-{topic}-{digest}" + (f"-{number}" if number else "")
 
 
 def _digest(*parts: object) -> str:
