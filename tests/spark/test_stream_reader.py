@@ -3,7 +3,9 @@
 import json
 import logging
 import pickle
+import re
 from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
@@ -11,6 +13,8 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 from chaffinch import Producer
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.client.cluster import TopicState
+from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.runtime.clock import ManualClock
@@ -419,3 +423,23 @@ def test_offsets_of_spark_s_own_source_are_continued(kafka):
     start = json.loads('{"a":{"1":3,"0":4}}')
     assert values(reader, start, reader.latestOffset(start, ReadAllAvailable())) == {"a-0": [4], "a-1": [3, 4]}
     assert kafka.stream(startingOffsets='{"a":{"1":3,"0":4}}').initialOffset() == {"a": {"0": 4, "1": 3}}
+
+
+@pytest.mark.parametrize("offsets", [{"logOffset": 3}, {"a": {"first": 3}}, 17])
+def test_offsets_of_another_source_are_refused(kafka, offsets):
+    text = "CONFIG: the checkpoint was written by another source, it holds no offsets of topics but "
+    for asked in (lambda: kafka.stream().latestOffset(offsets), lambda: kafka.stream().partitions(offsets, offsets)):
+        with pytest.raises(Refusal, match=re.escape(text + json.dumps(offsets))):
+            asked()
+
+
+def test_a_topic_that_cannot_be_looked_at_is_not_taken_for_gone(kafka, monkeypatch):
+    """Else it would be skipped with failOnDataLoss=false, and read from its beginning when it is there again."""
+    reader = kafka.stream(failOnDataLoss="false")
+    start = reader.initialOffset()
+    heard = TopicState(name="a", topic_id=UUID(int=0), code=codes.TOPIC_AUTHORIZATION_FAILED)
+    monkeypatch.setitem(kafka.client.cluster._topics, "a", heard)
+    monkeypatch.setattr(kafka.client, "refresh_metadata", lambda names, timeout_ms: kafka.client.cluster)
+    for asked in (lambda: reader.latestOffset(start, ReadAllAvailable()), lambda: reader.partitions(start, start)):
+        with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] TOPIC_AUTHORIZATION_FAILED: topic 'a'"):
+            asked()

@@ -1,4 +1,4 @@
-"""Keeping a query running: a query of paper and a clock by hand; `test_spark_supervised.py` has real ones."""
+"""Keeping a query running: a query of paper and a clock by hand; `test_spark_pipeline.py` has real ones."""
 
 import json
 import re
@@ -145,6 +145,13 @@ def test_an_interruption_stops_the_query(clock):
     with pytest.raises(KeyboardInterrupt):
         supervise(queries)
     assert queries.started[0].is_stopped
+
+
+def test_an_interruption_comes_through_whatever_becomes_of_the_query(clock, caplog, monkeypatch):
+    monkeypatch.setattr(Query, "stop", lambda self: 1 / 0)
+    with pytest.raises(KeyboardInterrupt):
+        supervise(Queries(KeyboardInterrupt()))
+    assert "the query could not be stopped: division by zero" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,9 @@ def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> Stre
     except Exception as error:
         return error
     except BaseException:
-        query.stop()
+        try:
+            query.stop()
+        except Exception as error:  # It must not stand for the interruption.
+            _log.warning("the query could not be stopped: %s", first_line(None, str(error)))
         raise
     return query

@@ -6,12 +6,12 @@ import re
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, refusal_for
 from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_S
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from chaffinch.client.sync_client import SyncClient
     from chaffinch.spark.source_options import SourceOptions
     from chaffinch.spark.topic_offsets import OffsetChoice
+
+# With NONE the answer has the topic, without a partition.
+_NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +83,10 @@ class Discovery:
         return Found(partitions=tuple(where for topic in chosen for where in partitions_of(topic)), absent=())
 
     def _counts(self, names: list[str]) -> dict[str, int]:
-        """How many partitions each topic has; 0: there is no such topic, although it was asked for a while."""
+        """How many partitions each topic has; 0: there is no such topic, although it was asked for a while.
+
+        Raises Refusal for a topic of which that is not certain: nothing of it may be taken for lost.
+        """
         waits = int(UNKNOWN_TOPIC_PATIENCE_MS / 1000 / UNKNOWN_TOPIC_WAIT_S)
         for attempt in range(waits + 1):
             cluster = self._client.refresh_metadata(names, timeout_ms=self._options.timeout_ms)
@@ -90,6 +96,10 @@ class Discovery:
                 break
             time.sleep(UNKNOWN_TOPIC_WAIT_S)  # A topic made a moment ago may not have reached every broker.
         self._missing = absent
+        for name in sorted(absent):
+            state = cluster.topic(name)
+            if state is not None and state.code not in _NO_SUCH_TOPIC:
+                raise refusal_for(state.code, f"topic {name!r}: {state.code.text}")
         return counts
 
     # Where they begin and end.

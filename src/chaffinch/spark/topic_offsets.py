@@ -79,8 +79,12 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def from_checkpoint(fields: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Offsets that `to_checkpoint` gave, or Spark's Kafka source."""
-    return {TopicPartition(topic, int(number)): offset for topic, offsets in fields.items() for number, offset in offsets.items()}
+    """Offsets that `to_checkpoint` gave, or Spark's Kafka source. ConfigException for those of another source."""
+    try:
+        return {TopicPartition(topic, int(number)): int(offset) for topic, offsets in fields.items() for number, offset in offsets.items()}
+    except (AttributeError, TypeError, ValueError):
+        text = f"the checkpoint was written by another source, it holds no offsets of topics but {json.dumps(fields)}"
+        raise ConfigException(f"{text}; give the query a checkpointLocation of its own") from None
 
 
 def to_checkpoint(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
