@@ -11,14 +11,15 @@ import pytest
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 from chaffinch import Producer
+from chaffinch.admin import offsets
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.cluster import TopicState
-from chaffinch.errors import codes
+from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.runtime.clock import ManualClock
-from chaffinch.spark import replay, stream_source
+from chaffinch.spark import replay, stream_source, topic_discovery
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source import planned_reader
 from chaffinch.spark.source_options import SourceOptions
@@ -425,11 +426,11 @@ def test_offsets_of_spark_s_own_source_are_continued(kafka):
     assert kafka.stream(startingOffsets='{"a":{"1":3,"0":4}}').initialOffset() == {"a": {"0": 4, "1": 3}}
 
 
-@pytest.mark.parametrize("offsets", [{"logOffset": 3}, {"a": {"first": 3}}, 17])
-def test_offsets_of_another_source_are_refused(kafka, offsets):
+@pytest.mark.parametrize("fields", [{"logOffset": 3}, {"a": {"first": 3}}, 17])
+def test_offsets_of_another_source_are_refused(kafka, fields):
     text = "CONFIG: the checkpoint was written by another source, it holds no offsets of topics but "
-    for asked in (lambda: kafka.stream().latestOffset(offsets), lambda: kafka.stream().partitions(offsets, offsets)):
-        with pytest.raises(Refusal, match=re.escape(text + json.dumps(offsets))):
+    for asked in (lambda: kafka.stream().latestOffset(fields), lambda: kafka.stream().partitions(fields, fields)):
+        with pytest.raises(Refusal, match=re.escape(text + json.dumps(fields))):
             asked()
 
 
@@ -443,3 +444,24 @@ def test_a_topic_that_cannot_be_looked_at_is_not_taken_for_gone(kafka, monkeypat
     for asked in (lambda: reader.latestOffset(start, ReadAllAvailable()), lambda: reader.partitions(start, start)):
         with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] TOPIC_AUTHORIZATION_FAILED: topic 'a'"):
             asked()
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_leader_that_does_not_know_its_partition_yet_is_asked_again(kafka, monkeypatch, times):
+    reader, pauses = kafka.stream(startingOffsets="earliest"), []
+    unknown = UnknownTopicOrPartitionException("unknown", api="ListOffsets", topic_partition=TopicPartition("a", 0))
+    answers, ask = [unknown] * times, offsets.list_offsets
+
+    def answer(*asked, **given):
+        if answers:
+            raise answers.pop()
+        return ask(*asked, **given)
+
+    monkeypatch.setattr(offsets, "list_offsets", answer)
+    monkeypatch.setattr(topic_discovery, "time", SimpleNamespace(sleep=pauses.append))
+    if times == 1:
+        assert reader.initialOffset() == {"a": {"0": 0, "1": 0}}
+        assert len(pauses) == 1
+    else:
+        with pytest.raises(Refusal, match="UNKNOWN_TOPIC_OR_PARTITION: ListOffsets for a-0: unknown"):
+            reader.initialOffset()

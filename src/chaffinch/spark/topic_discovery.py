@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
-from chaffinch.errors import ConfigException, codes
+from chaffinch.errors import ConfigException, UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
 from chaffinch.spark.refusals import Refusal, refusal_for
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from chaffinch.spark.source_options import SourceOptions
     from chaffinch.spark.topic_offsets import OffsetChoice
 
+_WAITS: Final = int(UNKNOWN_TOPIC_PATIENCE_MS / 1000 / UNKNOWN_TOPIC_WAIT_S)
 # With NONE the answer has the topic, without a partition.
 _NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
 
@@ -87,12 +88,11 @@ class Discovery:
 
         Raises Refusal for a topic of which that is not certain: nothing of it may be taken for lost.
         """
-        waits = int(UNKNOWN_TOPIC_PATIENCE_MS / 1000 / UNKNOWN_TOPIC_WAIT_S)
-        for attempt in range(waits + 1):
+        for attempt in range(_WAITS + 1):
             cluster = self._client.refresh_metadata(names, timeout_ms=self._options.timeout_ms)
             counts = {name: cluster.partition_count(name) or 0 for name in names}
             absent = {name for name in names if not counts[name]}
-            if absent <= self._missing or attempt == waits:
+            if absent <= self._missing or attempt == _WAITS:
                 break
             time.sleep(UNKNOWN_TOPIC_WAIT_S)  # A topic made a moment ago may not have reached every broker.
         self._missing = absent
@@ -142,4 +142,12 @@ class Discovery:
         from chaffinch.admin.offsets import list_offsets
 
         level = cast("Isolation", isolation or self._options.isolation_level)
-        return list_offsets(self._client, times, isolation=level, timeout_ms=self._options.timeout_ms) if times else {}
+        for waits_left in reversed(range(_WAITS + 1)):
+            try:
+                return list_offsets(self._client, times, isolation=level, timeout_ms=self._options.timeout_ms) if times else {}
+            except UnknownTopicOrPartitionException:
+                # A leader may hear of its new partition after the broker that told of it; or the topic has just gone.
+                if not waits_left:
+                    raise
+            time.sleep(UNKNOWN_TOPIC_WAIT_S)
+        raise AssertionError("the last attempt returns or raises")
