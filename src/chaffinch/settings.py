@@ -139,6 +139,7 @@ class OptionTable:
         self.options: Final = tuple(options)
         self._names_elsewhere: Final = {_key(name): known for name, known in (names_elsewhere or {}).items()}
         self._hints: Final = {_key(name): hint for name, hint in (hints or {}).items()}
+        self.hinted: Final = frozenset(hints or ())
         self.without_effect: Final = frozenset(without_effect)
         self._by_key: Final = {_key(option.name): option for option in self.options}
         self._ignored_by_key: Final = {_key(name): name for name in self.without_effect}

@@ -71,6 +71,11 @@ def test_a_batch_of_two_tasks(kafka, query):
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1, "4": 1}
 
 
+def test_a_file_of_certificates_that_is_not_there_is_told_as_an_option(query):
+    with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: option ssl.truststore.location: /nowhere: No such file"):
+        query.writer(**{"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/nowhere"})
+
+
 def test_the_same_batch_again_is_skipped(kafka, query):
     for _ in range(2):
         query.commit(query.write(ROWS))

@@ -107,6 +107,31 @@ def test_an_empty_token_is_refused(token):
 
 
 @pytest.mark.parametrize(
+    "name",
+    ["topic", "markerTopic", "stagingLocation", "errors.dead.letter.queue.topic.name", "errors.dead.letter.path", "kafka.transactional.id"],
+)
+def test_a_name_left_empty_is_refused(name):
+    with pytest.raises(ConfigException, match=f"option {name} is empty: give it a value, or leave it out"):
+        sink(**{"errors.tolerance": "all", "errors.dead.letter.path": "/dead", name: ""})
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"deliveryguarantee": "none", "idempotencytoken": "x"}, "'idempotencyToken': it belongs to deliveryGuarantee=exactly-once"),
+        ({"subscribe": "orders"}, "'subscribe': that is an option of the source"),
+        ({"kafka.key.serializer": "x"}, "keys and values are written as they are"),
+        ({"kafka.group.id": "x"}, "a sink is in no group"),
+        ({"kafka.transaction.timeout.ms": str(2**31)}, "at least 1 and at most 2147483647"),
+    ],
+)
+def test_what_people_try_is_answered_in_any_case(options, text):
+    with pytest.raises(ConfigException) as caught:
+        sink(is_stream=False, **options)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("bad", "all_rows", "cap"), [(29, 100, "29%"), (7, 100, "7%"), (1, 1000, "0.1%"), (57, 100, "57%"), (333, 1000, "33.3%")]
 )
 def test_a_share_is_exact(bad, all_rows, cap):

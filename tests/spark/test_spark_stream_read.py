@@ -71,5 +71,5 @@ def test_from_topic_to_topic_in_limited_batches_and_on_after_a_restart(spark, br
 
 
 def test_what_cannot_be_read_is_said_to_the_user(spark, broker, tmp_path):
-    with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*'endingoffsets': a stream has no end"):
+    with pytest.raises(Exception, match=r"KAFKA\[InvalidConfiguration\] CONFIG: .*'endingOffsets': a stream has no end"):
         finished(stream(spark, broker, subscribe="a", endingOffsets="latest").writeStream.format("noop"), tmp_path / "checkpoint")

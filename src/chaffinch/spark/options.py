@@ -36,7 +36,7 @@ CLIENT_WITHOUT_EFFECT: Final = tuple(_KAFKA + name for name in sorted({option.na
 
 def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
     """Options as Spark hands them over, in any case. ConfigException names an unknown one's nearest; those without effect are logged."""
-    spelled = {name.lower(): name for name in (*(option.name for option in table.options), *table.without_effect)}
+    spelled = {name.lower(): name for name in (*(option.name for option in table.options), *table.without_effect, *table.hinted)}
     settings = table.parse({spelled.get(name.lower(), name): value for name, value in options.items()})
     if idle := sorted(set(settings.ignored) - set(OF_SPARK)):
         _log.warning("options without effect here: %s", ", ".join(idle))

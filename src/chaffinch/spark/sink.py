@@ -235,6 +235,8 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
         topics[options.dead_letter_topic] = "errors.dead.letter.queue.topic.name"
     try:
         snapshot = take_snapshot(client_for(options.client), list(topics.items()), options.block_max_ms)
+    except ConfigException as error:  # A file of certificates is read only now.
+        raise invalid(error) from None
     except BaseException:
         forget_client(options.client)
         raise

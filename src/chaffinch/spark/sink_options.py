@@ -147,7 +147,17 @@ def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(given.items()))
 
 
+# Names of things that are there. Read as not given, an empty one would hide what somebody forgot to fill in.
+_NEVER_EMPTY: Final = (
+    "topic", "markerTopic", "idempotencyToken", "stagingLocation", "errors.dead.letter.queue.topic.name", "errors.dead.letter.path",
+    "kafka.transactional.id",
+)  # fmt: skip
+
+
 def _refuse_contradictions(settings: Settings) -> None:
+    for name in _NEVER_EMPTY:
+        if (given := settings.get(name)) is not None and not given.strip():
+            raise ConfigException(f"option {name} is empty: give it a value, or leave it out")
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
         raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")
@@ -171,8 +181,6 @@ def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None
         )
     if is_stream and settings["idempotencyToken"] is not None:
         raise ConfigException("option idempotencyToken is for batch writes: a stream has its batch ids, leave it out")
-    if settings["idempotencyToken"] is not None and not settings["idempotencyToken"].strip():
-        raise ConfigException("option idempotencyToken is empty: give each write a token of its own, or leave it out")
     if not is_stream and settings["onMissingMarker"] == "write":
         raise ConfigException("option onMissingMarker is for streams: a batch write without a marker is written anyway, leave it out")
     if settings["kafka.drop.invalid.large.records"] and settings["kafka.max.request.size"] is None:

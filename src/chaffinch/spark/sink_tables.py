@@ -9,7 +9,7 @@ from typing import Final
 from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
-from chaffinch.settings import Option, OptionTable
+from chaffinch.settings import INT_MAX, Option, OptionTable
 from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, OF_SPARK
 
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
@@ -54,7 +54,7 @@ _OF_TRANSACTIONS: Final = (
     Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic takes", minimum=1),
     Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is asked again", minimum=1),
     Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint"),
-    Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1),
+    Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1, maximum=INT_MAX),
     Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1")),
     Option("kafka.enable.idempotence", "bool", True, "a transaction is idempotent"),
 )  # fmt: skip
@@ -69,7 +69,13 @@ _OF_ACKNOWLEDGED: Final = (
     Option("kafka.enable.idempotence", "bool", True, "each batch of a task is written once, however often it is sent"),
 )
 _OF_UNACKNOWLEDGED: Final = (Option("kafka.acks", "string", "0", "nobody is asked whether a batch arrived", choices=("0",)),)
+_BYTES: Final = "keys and values are written as they are, string or binary; cast them in Spark"
+_OF_SOURCE: Final = "that is an option of the source; the target is named by the option topic, or in a column topic"
 _HINTS: Final = {
+    "kafka.key.serializer": _BYTES,
+    "kafka.value.serializer": _BYTES,
+    "kafka.group.id": "a sink is in no group",
+    **dict.fromkeys(("subscribe", "subscribePattern", "assign"), _OF_SOURCE),
     "path": "save() and start() take no path here; a topic is named by the option topic, or in a column topic",
     "kafka.compression.level": "each codec has its own, such as kafka.compression.zstd.level",
 }

@@ -65,9 +65,9 @@ _HINTS: Final = {
     "kafka.value.deserializer": _BYTES,
     "kafka.enable.auto.commit": "Spark's checkpoint keeps the offsets, nothing is committed to Kafka",
     "kafka.interceptor.classes": "there are no interceptors here",
+    "topic": "that is an option of the sink; topics to read are named by one of subscribe, subscribePattern and assign",
 }
-# Spark hands names over in small letters.
-_ENDINGS: Final = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
+_ENDINGS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 
 SOURCE: Final = OptionTable(
     (
