@@ -1,7 +1,10 @@
 """What tasks tell, and what of a batch is counted."""
 
+import pytest
+
+from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit_messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit_messages import BatchCounts, Rejection, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.task_facts import TaskContextFacts
 
 
@@ -17,6 +20,20 @@ def test_bytes_in_files_are_those_of_rows_and_letters_outside_the_message():
         dead_rows=(StagedBytes(file="b", byte_count=7),),
     )
     assert (outcome.files(), outcome.file_bytes, outcome.byte_count) == ({"a", "b"}, 127, 123)
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "task", "text"),
+    [
+        ("orders", 2, None, "row 7 for orders-2: INVALID_RECORD: why"),
+        ("orders", 2, 3, "row 7 of task 3 for orders-2: INVALID_RECORD: why"),
+        ("orders", -2, 0, "row 7 of task 0 for orders: INVALID_RECORD: why"),
+        ("", -1, 0, "row 7 of task 0: INVALID_RECORD: why"),
+    ],
+)
+def test_where_a_bad_row_is(topic, partition, task, text):
+    rejection = Rejection(row=7, topic_partition=TopicPartition(topic, partition), code=codes.INVALID_RECORD, message="why")
+    assert str(rejection if task is None else rejection.found_by(task)) == text
 
 
 def test_the_line_of_a_batch():

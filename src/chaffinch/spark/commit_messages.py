@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chaffinch.errors.codes import ErrorCode, Group
@@ -53,9 +53,19 @@ class Rejection:
     topic_partition: TopicPartition
     code: ErrorCode
     message: str
+    task: int | None = None
+    """Whose row it is, where many tasks' rows are told together."""
+
+    def found_by(self, task: int) -> Rejection:
+        """The same, to be told beside those of other tasks."""
+        return replace(self, task=task)
 
     def __str__(self) -> str:
-        return f"row {self.row} for {self.topic_partition}: {self.code.name}: {self.message}"
+        row = f"row {self.row}" if self.task is None else f"row {self.row} of task {self.task}"
+        topic, partition = self.topic_partition
+        # A row's own partition may be none, and its topic too; the reason says so.
+        where = str(self.topic_partition) if partition >= 0 else topic
+        return f"{row}{' for ' if where else ''}{where}: {self.code.name}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

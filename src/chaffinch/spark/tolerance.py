@@ -76,7 +76,7 @@ class Tally:
             tally.row_count += outcome.row_count
             tally.task_found.update(outcome.rejected_by_code)
             tally.task_dropped.update(outcome.dropped_by_code)
-            tally.named.extend(outcome.rejections)
+            tally.named.extend(rejection.found_by(outcome.context.task) for rejection in outcome.rejections)
         return tally
 
     @property
@@ -113,11 +113,11 @@ class Tally:
             return None
         by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_found).most_common())
         named = [*self.named, *self.broker_named][:REJECTIONS_NAMED_MAX]
-        advice = nothing_written
+        advice, allowed = nothing_written, "fewer" if tolerance.tolerates else "none"
         if not tolerance.tolerates:
             advice += "; set errors.tolerance=all and a dead letter place to write the others"
         text = (
-            f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows fewer; {advice}; "
+            f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows {allowed}; {advice}; "
             f"the first {len(named)}: " + "; ".join(str(rejection) for rejection in named)
         )
         return Refusal(Group.INVALID_CONFIGURATION, "ROWS_REJECTED", text)
