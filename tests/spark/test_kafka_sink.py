@@ -141,6 +141,8 @@ def test_outside_of_foreach_batch():
         (SERVERS, {"topic": "t", "idempotencyToken": "x"}, "idempotencyToken is for batch writes"),
         (SERVERS, {"markerTopic": "t"}, "a sink whose rows name their topic needs a name"),
         (SERVERS, {"topic": "t", "attempts_max": 0}, "attempts_max cannot be 0"),
+        (SERVERS, {"topic": "t", "attempts_max": "3"}, "attempts_max cannot be '3': it must be a whole number, at least 1"),
+        ("localhost:9092", {"topic": "t"}, "options cannot be 'localhost:9092': they must be a mapping"),
         ({**SERVERS, "topic": "t"}, {"topic": "u"}, "option topic is given twice"),
         (SERVERS, {"topic": "t", "errors_tolerance": "some"}, "errors.tolerance"),
     ],

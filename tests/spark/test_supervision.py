@@ -171,6 +171,18 @@ def test_options_that_cannot_be(options, text):
     assert queries.started == []
 
 
+@pytest.mark.parametrize(
+    ("start", "text"),
+    [
+        (5, "start cannot be 5: it must be a function that starts the query"),
+        (lambda: None, "start returned None: it must return the query that it has started"),
+    ],
+)
+def test_a_start_that_cannot_be(start, text):
+    with pytest.raises(ConfigException, match=re.escape(text)):
+        supervise(start)
+
+
 class TestMetrics:
     COUNTS = BatchCounts(rows_written=7, rejected={"INVALID_RECORD": 2}, byte_count=900, push_ms=250)
 

@@ -40,12 +40,14 @@ class KafkaSink:
     def __init__(
         self, options: Mapping[str, object] | None = None, *, name: str | None = None, attempts_max: int = 3, **keywords: object
     ) -> None:
+        if options is not None and not isinstance(options, Mapping):
+            raise ConfigException(f"options cannot be {options!r}: they must be a mapping of names to values")
         named = {keyword.replace("_", "."): value for keyword, value in keywords.items()}
         if both := sorted(set(named) & set(options or {})):
             raise ConfigException(f"option {both[0]} is given twice: in options and as a keyword")
         self._options = {option: _spelled(value) for option, value in {**(options or {}), **named}.items() if value is not None}
-        if attempts_max < 1:
-            raise ConfigException(f"attempts_max cannot be {attempts_max}: it must be at least 1")
+        if not isinstance(attempts_max, int) or attempts_max < 1:
+            raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
         self._attempts_max = attempts_max
         topic = SinkOptions.parse(self._of_batch("?", 0), is_stream=False).topic
         if not (name or topic):

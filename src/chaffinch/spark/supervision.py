@@ -51,6 +51,8 @@ def supervise(
     /metrics; the counts are those that the sink keeps in `checkpoint`, the option `checkpointLocation` of the query.
     An interruption (Ctrl-C) stops the query. Errors: SupervisionEnded; ConfigException for wrong limits; what `start` raises itself.
     """
+    if not callable(start):
+        raise ConfigException(f"start cannot be {start!r}: it must be a function that starts the query, it is called for each restart")
     limits = Limits(restarts_max=restarts_max, window_s=window_s, pause_s=pause_s, pause_max_s=pause_max_s)
     with _listener(metrics, checkpoint) as counted:
         return _supervised(start, limits, counted, on_restart)
@@ -101,6 +103,8 @@ def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> Stre
         if tag_of(str(error)) is None:
             raise
         return error
+    if not hasattr(query, "awaitTermination"):
+        raise ConfigException(f"start returned {query!r}: it must return the query that it has started, which else runs unwatched")
     if counted is not None:
         counted.watch(query)
     try:
