@@ -32,10 +32,10 @@ def write(kafka, tmp_path, monkeypatch):
         (tmp_path / "offsets" / str(batch_id)).write_text(f"v1\n{batch_id}")
     clients = set()
 
-    def written(name, batch_id, rows=ROWS, run_id="run"):
+    def written(name, batch_id, rows=ROWS):
         given = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "checkpointlocation": str(tmp_path),
-            "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id), "chaffinch.run.id": run_id,
+            "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id),
         }  # fmt: skip
         options = SinkOptions.parse(given, is_stream=False)
         clients.add(options.client)

@@ -58,7 +58,7 @@ def test_it_writes_as_a_sink_of_the_query_s_batch():
     sink(checkpointLocation="/c", errors_tolerance="all", errors_dead_letter_queue_topic_name="dead", kafka_batch_size=1000)(frame, 7)
     (given,) = frame.given
     parsed = SinkOptions.parse(given, is_stream=False)
-    assert (parsed.sink_name, parsed.run.batch_id, parsed.checkpoint_location) == ("orders", 7, "/c")
+    assert (parsed.sink_name, parsed.batch_id, parsed.checkpoint_location) == ("orders", 7, "/c")
     assert (parsed.dead_letter_topic, parsed.batch_bytes) == ("dead", 1000)
 
 

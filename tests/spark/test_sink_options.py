@@ -7,7 +7,7 @@ from pyspark.sql import types
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark.row_codec import check_schema
-from chaffinch.spark.sink_options import BatchRun, SinkOptions
+from chaffinch.spark.sink_options import SinkOptions
 from chaffinch.spark.tolerance import Tolerance
 
 LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
@@ -201,9 +201,9 @@ class TestColumns:
 
 def test_what_a_foreach_batch_write_says_of_its_batch():
     plain = {**LEAST, "checkpointlocation": "/c"}
-    hidden = {"chaffinch.sink": "audit", "chaffinch.batch.id": "7", "chaffinch.run.id": "r"}
+    hidden = {"chaffinch.sink": "audit", "chaffinch.batch.id": "7"}
     options = SinkOptions.parse({**plain, **hidden}, is_stream=False)
-    assert (options.sink_name, options.run, options.checkpoint_location) == ("audit", BatchRun(batch_id=7, run_id="r"), "/c")
+    assert (options.sink_name, options.batch_id, options.checkpoint_location) == ("audit", 7, "/c")
     assert options.named("q") == "q-audit"
     alone = SinkOptions.parse(plain, is_stream=False)
-    assert (alone.sink_name, alone.run, alone.checkpoint_location, alone.named("q")) == (None, None, None, "q")
+    assert (alone.sink_name, alone.batch_id, alone.checkpoint_location, alone.named("q")) == (None, None, None, "q")

@@ -114,7 +114,7 @@ class _Writer:
         from chaffinch.spark.target import check_replication, client_for, find_topic, wall_ms
 
         options = self._options
-        batch_id = (facts.batch_id or 0) if options.run is None else options.run.batch_id
+        batch_id = (facts.batch_id or 0) if options.batch_id is None else options.batch_id
 
         def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:
             known = self._snapshot.topic(topic)
@@ -171,7 +171,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     @property
     def _batch_id(self) -> int:
-        return 0 if self._options.run is None else self._options.run.batch_id
+        return self._options.batch_id or 0
 
 
 def _unpickled(kind: type[_Writer], version: str, state: bytes) -> _Writer:
@@ -215,7 +215,7 @@ def stream_writer(options: SinkOptions) -> StreamWriter:
 
 def batch_writer(options: SinkOptions) -> BatchWriter:
     """A writer for one batch write, or for one micro-batch inside `foreachBatch`."""
-    write_id = None if options.run is not None else options.idempotency_token or f"write-{secrets.token_hex(8)}"
+    write_id = None if options.batch_id is not None else options.idempotency_token or f"write-{secrets.token_hex(8)}"
     return BatchWriter(options, _planned(options), write_id)
 
 

@@ -51,7 +51,7 @@ class Committer:
         from chaffinch.spark.commit_shell import CommitShell
         from chaffinch.spark.target import client_for, forget_client
 
-        if not outcomes and self._options.run is not None:
+        if not outcomes and self._options.batch_id is not None:
             return CommitResult(outcome="empty")  # Without a task nobody knows the query; without a row there is nothing to know it for.
         facts = outcomes[0].context if outcomes else TaskContextFacts(task=-1)
         plan = self.plan(outcomes, facts, batch_id)
@@ -88,7 +88,7 @@ class Committer:
         return CommitPlan(
             batch_id=batch_id,
             wall_ms=wall_ms(),
-            writer_id=(options.run and options.run.run_id) or facts.run_id or secrets.token_hex(8),
+            writer_id=facts.run_id or secrets.token_hex(8),
             outcomes=outcomes,
             target=self._snapshot,
             transactional_id=options.transactional_id or f"chaffinch-{query}",

@@ -16,15 +16,6 @@ _KAFKA: Final = "kafka."
 # Options that KafkaSink sets for its writes; nobody else's, so they are in no table.
 _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
-_RUN_ID: Final = "chaffinch.run.id"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchRun:
-    """The micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
-
-    batch_id: int
-    run_id: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +59,8 @@ class SinkOptions:
     """Where tasks send: the options of their producers, by Kafka's names."""
     sink_name: str | None = None
     """Tells several sinks of one query apart: each has its own marker, transactional id, state, staging and dead letter files."""
-    run: BatchRun | None = None
+    batch_id: int | None = None
+    """Of the micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -81,12 +73,12 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Errors: ConfigException for everything that can be told without a broker."""
-        hidden = {name.lower(): value for name, value in options.items() if name.lower() in (_SINK_NAME, _BATCH_ID, _RUN_ID)}
+        hidden = {name.lower(): value for name, value in options.items() if name.lower() in (_SINK_NAME, _BATCH_ID)}
         shown = {name: value for name, value in options.items() if name.lower() not in hidden}
         guarantee, table = table_for(shown)
         settings = parse(table, shown)
-        run = BatchRun(batch_id=int(hidden[_BATCH_ID]), run_id=hidden.get(_RUN_ID)) if _BATCH_ID in hidden else None
-        is_stream = is_stream or run is not None
+        batch_id = int(hidden[_BATCH_ID]) if _BATCH_ID in hidden else None
+        is_stream = is_stream or batch_id is not None
         _refuse_contradictions(settings)
         if guarantee == EXACTLY_ONCE:
             _refuse_what_no_transaction_can(settings, is_stream)
@@ -118,7 +110,7 @@ class SinkOptions:
             handler=_handler(settings),
             producer=() if guarantee == EXACTLY_ONCE else _producer(settings),
             sink_name=hidden.get(_SINK_NAME),
-            run=run,
+            batch_id=batch_id,
         )
 
 
