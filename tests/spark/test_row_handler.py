@@ -97,8 +97,12 @@ class TestWhatIsAsked:
         assert handler_for(options(f"{HERE}.SwallowOdd")) is handler_for(options(f"{HERE}.SwallowOdd"))
 
     @pytest.mark.parametrize("name", ["Raises", "Nonsense"])
-    def test_one_that_raises_or_answers_nonsense_has_said_fail(self, name):
-        assert handler_for(options(f"{HERE}.{name}")).rejected(*blamed()) == frozenset()
+    def test_one_that_raises_or_answers_nonsense_has_said_fail(self, name, caplog):
+        handler = RowHandler(globals()[name]())
+        assert handler.rejected(*blamed()) == frozenset()
+        (line,) = caplog.messages  # Once, however many rows it is asked about.
+        assert line.startswith(f"the exception handler {name} failed, its rows stay bad ones: ")
+        assert line.endswith(", asked about row 10 for orders-0: INVALID_COMPACTION_KEY: why")
 
     def test_errors_that_are_no_rejection_are_not_asked_about(self):
         assert handler_for(options(f"{HERE}.SwallowOdd")).rejected(*blamed(codes.UNKNOWN_TOPIC_OR_PARTITION)) == frozenset()

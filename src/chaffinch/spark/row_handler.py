@@ -6,6 +6,7 @@ a process of Spark's ends without a word, so `close` is never called.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from chaffinch.producer.core.exception_handler import (
     REJECTED_METHOD,
     NonRetriableResponse,
     ProducerExceptionHandler,
+    Response,
     RetriableResponse,
     ask,
     overrides,
@@ -26,6 +28,8 @@ from chaffinch.spark.sink_options import HandlerOptions
 
 if TYPE_CHECKING:
     from chaffinch.records.columns import RecordColumns
+
+_log = logging.getLogger(__name__)
 
 _handlers: dict[HandlerOptions, RowHandler] = {}
 
@@ -45,7 +49,7 @@ def handler_for(options: HandlerOptions | None) -> RowHandler | None:
 class RowHandler:
     """A handler over rows. Each method takes records, row i of which is rejected for `rejections[i]`, and gives those i that are left out.
 
-    What a handler answers that it may not, or raises, counts as FAIL, as in the producer: the row stays a bad one.
+    What a handler answers that it may not, or raises, counts as FAIL, as in the producer: its row stays a bad one. The log has the first.
     """
 
     def __init__(self, handler: ProducerExceptionHandler) -> None:
@@ -54,6 +58,7 @@ class RowHandler:
         self._asks_about_large: Final = has_own or overrides(handler, "handle_record_too_large")
         self._asks_about_topics: Final = has_own or overrides(handler, "handle_unknown_topic_or_partition")
         self._about_rejected: Final[Callable[[ProducerRecord, Any], object] | None] = getattr(handler, REJECTED_METHOD, None)
+        self._has_failed = False
 
     def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
         """Of records above `kafka.max.request.size`."""
@@ -72,7 +77,7 @@ class RowHandler:
         """Of records whose topic nobody knows; asked with the first of them, for all."""
         if not self._asks_about_topics:
             return RetriableResponse.RETRY
-        return ask(RetriableResponse, self._handler.handle, _record(columns, rejection, 0), _error(rejection)).response
+        return self._asked(RetriableResponse, self._handler.handle, _record(columns, rejection, 0), rejection)
 
     def _swallowed(
         self,
@@ -84,9 +89,19 @@ class RowHandler:
         return frozenset(
             index
             for index in (range(len(rejections)) if asked is None else asked)
-            if ask(NonRetriableResponse, method, _record(columns, rejections[index], index), _error(rejections[index])).response
+            if self._asked(NonRetriableResponse, method, _record(columns, rejections[index], index), rejections[index])
             is NonRetriableResponse.SWALLOW
         )
+
+    def _asked(
+        self, allowed: type[Response], method: Callable[[ProducerRecord, Any], object], record: ProducerRecord, rejection: Rejection
+    ) -> Response:
+        said = ask(allowed, method, record, _error(rejection))
+        if said.failure is not None and not self._has_failed:
+            self._has_failed = True
+            text = "the exception handler %s failed, its rows stay bad ones: %r, asked about %s"
+            _log.warning(text, type(self._handler).__qualname__, said.failure, rejection, exc_info=said.failure)
+        return said.response
 
 
 def _error(rejection: Rejection) -> Any:
