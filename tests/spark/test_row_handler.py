@@ -16,6 +16,7 @@ from chaffinch.spark.commit_messages import Rejection
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.row_handler import RowHandler, handler_for
 from chaffinch.spark.sink_options import HandlerOptions
+from chaffinch.spark.task_facts import TaskContextFacts
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
@@ -187,6 +188,12 @@ def test_topics_that_nobody_knows(query, guarantee):
     query.run(rows, **TOLERANT, **changes)
     assert sorted(asked) == [("gone", "UNKNOWN_TOPIC_OR_PARTITION"), ("missing", "UNKNOWN_TOPIC_OR_PARTITION")]
     assert values(query.broker, query.topic) == {"0": 1}
+
+
+@pytest.mark.parametrize(("retry_ms", "block_ms", "looks_ms"), [("600000", "5000", 5_000), ("300", "5000", 300)])
+def test_no_topic_is_looked_for_beyond_max_block_ms(query, retry_ms, block_ms, looks_ms):
+    writer = query.writer(kafka__retry__unknown__topic__partition__ms=retry_ms, kafka__max__block__ms=block_ms)
+    assert writer._plan(TaskContextFacts(task=0), "q").unknown_topic_ms == looks_ms
 
 
 def test_a_topic_that_comes_while_it_is_waited_for(query):
