@@ -90,6 +90,7 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     again = plan(broker, topic=dead, to=f"{topic}-copy", token=f"again-{topic}")
     assert outcome(replay(spark, again)) == (4, 4, {})  # Three letters, and the one that was made of one of them.
     assert replay(spark, again).is_repetition
+    assert replay(spark, replace(again, is_dry_run=True)).is_repetition
     assert broker.read(f"{topic}-copy").num_rows == 4
 
 
@@ -113,6 +114,8 @@ def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path
     assert outcome(replay(spark, to_dead)) == (2, 2, {})
     assert sorted(path.name for path in (folder / "_replayed").iterdir()) == names
     (folder / "_replayed" / names[0]).rename(folder / names[0])
+    assert outcome(replay(spark, replace(to_dead, is_dry_run=True))) == (2, 2, {})
+    assert [path.name for path in folder.glob("*.parquet")] == names
     replay(spark, to_dead)
     assert list(folder.glob("*.parquet")) == []
     assert values(broker, dead) == {"v0": 1, "xxx": 1}

@@ -100,6 +100,8 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
 
 
 def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayReport:
+    if plan.token is not None and _is_written(plan.client, plan.token):
+        return ReplayReport(is_repetition=True)
     spans = letters.spans_in(spark, plan.client, topic, is_all=plan.token is not None)
     if not spans:
         return ReplayReport()
@@ -111,8 +113,6 @@ def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRe
     rows = _repaired(found.where("NOT is_cut"), plan)
     if plan.is_dry_run:
         return left + _tried(plan, rows, topic)
-    if plan.token is not None and _is_written(plan.client, plan.token):
-        return ReplayReport(is_repetition=True)
     token = plan.token or _unused_token(spark, plan.client, topic, spans)
     if plan.token is None:
         rows = rows.unionByName(letters.notes(spark, topic, spans, token))
@@ -163,12 +163,12 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     target = plan.to or next((row[0] for row in rows.selectExpr("min(topic)").collect()), None)
     if target is None:
         return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: its letters name no topic; name it with --to"])
-    if plan.is_dry_run:
-        return _tried(plan, rows, target)
     token = _file_token(plan, folder, name)
     is_written = _is_written(plan.client, token)
     if plan.token is not None and is_written:
         return ReplayReport(is_repetition=True)
+    if plan.is_dry_run and not is_written:
+        return _tried(plan, rows, target)
     if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
         _write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
     again = _letters_of(token)
@@ -176,7 +176,7 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     if again in folder.names():
         outcome = letters.outcome_in_file(spark, f"{folder.location.rstrip('/')}/{again}")
         report = ReplayReport.of(read, outcome.rejected, outcome.examples)
-    if plan.token is None:
+    if plan.token is None and not plan.is_dry_run:
         _done_with(folder, name)
     return report
 
