@@ -27,7 +27,8 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
 from chaffinch.spark import snapshot
 from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
-from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
+from chaffinch.spark.commit_plan import CommitPlan, CommitResult
+from chaffinch.spark.commit_protocol import commit_batch
 from chaffinch.spark.dead_letters import Origin, dead_letter_records
 from chaffinch.spark.marker import CheckpointState
 from chaffinch.spark.operations import (

@@ -10,7 +10,8 @@ from pyspark import cloudpickle
 from chaffinch.errors.codes import Group
 from chaffinch.spark import sink, sink_commit
 from chaffinch.spark.commit_messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
-from chaffinch.spark.commit_protocol import CommitResult, transaction_timeout_ms
+from chaffinch.spark.commit_plan import CommitResult
+from chaffinch.spark.commit_protocol import transaction_timeout_ms
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink_options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot

@@ -24,7 +24,8 @@ from chaffinch.simulation.network import Network
 from chaffinch.simulation.queries import Query, inline, staged
 from chaffinch.simulation.world import World
 from chaffinch.spark.commit_messages import Rejection, StagedBatch, TaskOutcome
-from chaffinch.spark.commit_protocol import Commit, CommitPlan, CommitResult, commit_batch
+from chaffinch.spark.commit_plan import Commit, CommitPlan, CommitResult
+from chaffinch.spark.commit_protocol import commit_batch
 from chaffinch.spark.dead_letters import Origin
 from chaffinch.spark.marker import CheckpointState
 from chaffinch.spark.operations import (

@@ -15,82 +15,25 @@ Why it writes each row exactly once, whatever is cut where:
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, replace
 
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark import requests
-from chaffinch.spark.commit_messages import BatchCounts, Rejection, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit_messages import BatchCounts, Rejection, StagedBatch, StagedBytes
+from chaffinch.spark.commit_plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, judge
 from chaffinch.spark.operations import AskHandler, DeadLetters, Operation, ReadState, Reply, SetAside, Step, WriteDeadLetters, WriteState
 from chaffinch.spark.push import Fenced, Push, StartAgain
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.snapshot import TargetSnapshot, changed_topic, recreated_topic
-from chaffinch.spark.tolerance import Tally, Tolerance
+from chaffinch.spark.snapshot import changed_topic, recreated_topic
+from chaffinch.spark.tolerance import Tally
 
 ATTEMPTS_MAX = 3
 """How often one commit pushes the batch when its transaction has to be started again; then the query fails and may be restarted."""
 TRANSACTION_TIMEOUT_MIN_MS = 60_000
 PUSH_RESERVE = 4
 """The transaction may take so many times longer than the measured push rate promises."""
-
-Commit = Generator[Operation, Reply, "CommitResult"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitPlan:
-    """One batch to be committed, and all that was decided about it before."""
-
-    batch_id: int
-    wall_ms: int
-    """When the commit began, in ms since 1970."""
-    writer_id: str
-    """Of this run of the query; says in the marker who wrote."""
-    outcomes: tuple[TaskOutcome, ...]
-    target: TargetSnapshot
-    """The target as the committer sees it, later than the tasks did."""
-    transactional_id: str
-    group_id: str | None
-    """The marker's group; None for a batch write without a token: no marker, and a repetition writes again."""
-    marker_partition: TopicPartition
-    is_stream: bool
-    digest: str = ""
-    has_checkpoint: bool = False
-    """The checkpoint's location is known, so `<checkpoint>/chaffinch/` can be used."""
-    writes_without_marker: bool = False
-    tolerance: Tolerance
-    writes_dead_letter_file: bool = False
-    has_handler: bool = False
-    """The user's handler is asked about rows that the broker refuses (KIP-1038)."""
-    transaction_timeout_ms: int | None = None
-    """What the user asked for; None: from the staged size."""
-    push_bytes_per_s: float
-    """Measured by earlier batches."""
-    block_max_ms: int
-    """How long each request but Produce and EndTxn is asked again."""
-
-    def batches(self) -> tuple[StagedBatch, ...]:
-        return tuple(batch for outcome in self.outcomes for batch in outcome.batches)
-
-    def dead_batches(self) -> tuple[StagedBatch, ...]:
-        return tuple(batch for outcome in self.outcomes for batch in outcome.dead_batches)
-
-    @property
-    def byte_count(self) -> int:
-        return sum(outcome.byte_count for outcome in self.outcomes)
-
-    @property
-    def row_count(self) -> int:
-        return sum(outcome.row_count for outcome in self.outcomes)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitResult:
-    """What became of the batch. `skipped`: it was in Kafka already; `empty`: there was nothing to write."""
-
-    outcome: Literal["written", "skipped", "empty"]
-    counts: BatchCounts = field(default_factory=BatchCounts)
 
 
 def commit_batch(plan: CommitPlan) -> Commit:

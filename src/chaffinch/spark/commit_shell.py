@@ -22,7 +22,7 @@ from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionP
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit_messages import Rejection, StagedBatch, StagedBytes
-from chaffinch.spark.commit_protocol import Commit, CommitResult
+from chaffinch.spark.commit_plan import Commit, CommitResult
 from chaffinch.spark.dead_letters import Origin, parquet_name, parquet_pattern, rows_stream
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.marker import CheckpointState

@@ -7,7 +7,7 @@ batch that Spark repeats was written again before this begins. What is noted in 
 from __future__ import annotations
 
 from chaffinch.spark.commit_messages import BatchCounts
-from chaffinch.spark.commit_protocol import Commit, CommitPlan, CommitResult
+from chaffinch.spark.commit_plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.marker import CheckpointState, Remembered
 from chaffinch.spark.operations import ReadState, Step, WriteDeadLetters, WriteState
 from chaffinch.spark.refusals import Refusal

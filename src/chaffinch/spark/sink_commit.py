@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit_messages import TaskOutcome
-from chaffinch.spark.commit_protocol import CommitPlan, CommitResult, commit_batch
+from chaffinch.spark.commit_plan import CommitPlan, CommitResult
+from chaffinch.spark.commit_protocol import commit_batch
 from chaffinch.spark.direct_commit import note_batch
 from chaffinch.spark.folders import Folder, name_of
 from chaffinch.spark.log_lines import show_log
