@@ -6,9 +6,12 @@ import random
 
 import pytest
 
-from chaffinch.errors import codes
+from chaffinch.errors import ErrorCode, KafkaException, codes
+from chaffinch.identifiers import OffsetAndMetadata
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import WakeCallers
+from chaffinch.producer.records import GroupMetadata
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from tests.client.scripted_server import metadata
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, Answer, Rig
 
@@ -72,6 +75,19 @@ def test_a_transaction_that_fails_wakes_whoever_waits_in_it() -> None:
     rig.send("a")
     rig.answer(Answer(codes.TOPIC_AUTHORIZATION_FAILED))
     assert rig.fate("a") == ["TopicAuthorizationException no"]
+    assert woken
+
+
+@pytest.mark.parametrize("code", [codes.INVALID_PRODUCER_EPOCH, codes.GROUP_AUTHORIZATION_FAILED], ids=lambda code: code.name)
+def test_a_transaction_that_its_coordinator_fails_wakes_whoever_waits_in_it(code: ErrorCode) -> None:
+    """Fatally, and so that it can be aborted. No record fails with it: none has been sent."""
+    rig, woken = rig_that_counts_wake_ups({"transactional.id": "me"})
+    rig.call(events.InitTransactionsCalled, "init")
+    rig.call(events.BeginTransactionCalled, "begin")
+    rig.scripted[AddOffsetsToTxnRequest] = [AddOffsetsToTxnResponse(error_code=code.number)]
+    woken.clear()
+    rig.call(events.SendOffsetsCalled, "offsets", offsets={ORDERS_0: OffsetAndMetadata(1)}, group=GroupMetadata("group"))
+    assert isinstance(rig.calls["offsets"], KafkaException)
     assert woken
 
 

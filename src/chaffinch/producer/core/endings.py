@@ -93,8 +93,6 @@ class Endings:
         self.release(batch.memory_bytes)
         batch.memory_bytes = 0
         self.out.append(FailRecords(batch=batch, error=error, errors=errors or {}, dropped=dropped))
-        if self._transaction is not None:
-            self.out.append(WakeCallers())  # Who waits in `send` for anything else: the transaction may have failed.
 
     def tell_culprits(self, batch: ProducerBatch, errors: Mapping[int, KafkaException], dropped: frozenset[int]) -> None:
         """Only the records in `errors` fail, and those in `dropped` are dropped: the others go on."""

@@ -31,7 +31,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events, transaction_errors
-from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report
+from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report, WakeCallers
 from chaffinch.producer.core.errors_again import AnyError, again, as_abortable, as_commit_failed, as_fatal
 from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
 from chaffinch.producer.core.transaction_requests import TALKS_TO, Step, Transactional, code_of, partition_codes
@@ -403,7 +403,7 @@ class TransactionManager:
             self.error = error if group_of(error) is Group.INVALID_CONFIGURATION else as_abortable(error)
         self._to_add.clear()
         assert self.error is not None, "an abortable state has its error"
-        return self._fail_offsets(self.error) + self._fail(self._end_calls, self.error)
+        return [*self._fail_offsets(self.error), *self._fail(self._end_calls, self.error), WakeCallers()]  # They may wait in `send`.
 
     def _fail_fatally(self, error: KafkaException) -> list[Effect]:
         if self.state is State.FATAL_ERROR:
@@ -414,7 +414,7 @@ class TransactionManager:
         self._to_add.clear()
         report = Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")
         failed = self._fail_offsets(self.error) + self._fail(self._end_calls, self.error) + self._fail(self._init_calls, self.error)
-        return [report, *failed]
+        return [report, *failed, WakeCallers()]
 
     def _fail(self, calls: list[_Waiting], error: KafkaException) -> list[Effect]:
         failed: list[Effect] = [FailCall(call=waiting.call, error=again(error)) for waiting in calls]
