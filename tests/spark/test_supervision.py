@@ -244,6 +244,17 @@ class TestMetrics:
             assert 'restarts_total{query="",group="Retriable"} 1' in self.read(metrics)[1]
         assert "cannot be read" in caplog.text
 
+    def test_what_cannot_be_answered_is_a_line_in_the_log(self, tmp_path, caplog, capsys):
+        class Broken(Metrics):
+            def text(self):
+                raise RuntimeError("no text")
+
+        with Broken("127.0.0.1:0", str(tmp_path)) as metrics, pytest.raises(OSError, match="closed connection"):
+            self.read(metrics)
+        assert "metrics could not be given to ('127.0.0.1'" in caplog.text
+        assert "no text" in caplog.text
+        assert capsys.readouterr().err == ""
+
     def test_another_path_and_the_head_alone(self, tmp_path):
         with Metrics("127.0.0.1:0", str(tmp_path)) as metrics:
             with pytest.raises(urllib.error.HTTPError) as caught:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import socket
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -117,6 +118,10 @@ class _Server(ThreadingTCPServer):
 
     allow_reuse_address = True
     daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """One line, such as for a peer that has gone in the middle; socketserver prints a traceback."""
+        _log.warning("metrics could not be given to %s: %s", client_address, sys.exception())
 
 
 def _listening(address: str, text: Callable[[], str]) -> _Server:
