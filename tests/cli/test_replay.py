@@ -42,6 +42,7 @@ def run(*arguments):
         ((*SERVER, "--topic", "d", "--repair", "topic='x'", "--to", "y"), "the topic is said twice: by --to and by --repair topic=..."),
         ((*SERVER, "--topic", "d", "--to", "d"), "--to cannot be d: that is the topic that the letters are read from"),
         ((*SERVER, "--topic", "d", "--token", " "), "--token is empty"),
+        ((*SERVER, "--topic", "d", "--to", ""), "--to is empty"),
     ],
 )
 def test_refused_before_spark_starts(replayed, arguments, says):

@@ -51,6 +51,7 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
         "nothing + 1": r"--repair key=nothing \+ 1: \[UNRESOLVED_COLUMN",
         "if(": r"--repair key=if\(: \[PARSE_SYNTAX_ERROR\]",
         "1": "column 'key' has type int; allowed: string, binary",
+        "explode(array('a', 'b'))": r"UNSUPPORTED_GENERATOR",
     }.items():
         with pytest.raises(ConfigException, match=says):
             replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
@@ -92,6 +93,29 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     assert replay(spark, again).is_repetition
     assert replay(spark, replace(again, is_dry_run=True)).is_repetition
     assert broker.read(f"{topic}-copy").num_rows == 4
+
+
+def test_a_topic_of_something_else(spark, broker, topic):
+    """Its records would else be appended to it once more, as dead letters that name no topic."""
+    write(rows(spark, 0).where("key is not null and length(value) < 1000"), broker, topic)
+    with pytest.raises(Refusal, match=rf"NOT_DEAD_LETTERS: none of the 3 records in {topic} has the header __connect.errors.topic"):
+        replay(spark, plan(broker, topic=topic))
+    assert broker.read(topic).num_rows == 3
+
+
+def test_folders_of_something_else(spark, broker, tmp_path):
+    def asked(folder):
+        return replay(spark, plan(broker, path=str(folder)))
+
+    with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: --parquet=.*/gone: there is no such folder"):
+        asked(tmp_path / "gone")
+    assert asked(tmp_path).read == 0
+    spark.range(1).coalesce(1).write.parquet(str(tmp_path / "other"))
+    with pytest.raises(Refusal, match=r"NOT_DEAD_LETTERS: --parquet=.*/other: part-.* is no file of dead letters: \[UNRESOLVED_COLUMN"):
+        asked(tmp_path / "other")
+    (tmp_path / "damaged.parquet").write_bytes(b"damaged")
+    with pytest.raises(Refusal, match=r"damaged.parquet is no file of dead letters: org.apache.spark.SparkException: \[FAILED_READ_FILE"):
+        asked(tmp_path)
 
 
 def test_a_topic_whose_notes_have_expired(spark, broker, topic, dead):

@@ -79,6 +79,7 @@ def test_limits_that_are_none(name, value):
          "KAFKA[ApplicationRecoverable] WORKER_LOST: Python worker exited unexpectedly (crashed): null"),
         ("ExecutorLostFailure (executor 1 exited)", "KAFKA[ApplicationRecoverable] WORKER_LOST: ExecutorLostFailure (executor 1 exited)"),
         ("\n[DIVIDE_BY_ZERO] Division by zero.\n more", "[DIVIDE_BY_ZERO] Division by zero."),
+        ("An error occurred while calling o9.start.\n: java.io.IOException: mkdir failed\n at y", "java.io.IOException: mkdir failed"),
         ("", "an error without words"),
         ("x" * 1000, "x" * 297 + "..."),
     ],

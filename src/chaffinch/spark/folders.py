@@ -151,6 +151,16 @@ class Folder:
         except OSError as error:
             raise self.refusal("cannot be removed", error) from None
 
+    def exists(self) -> bool:
+        from pyarrow import fs
+
+        filesystem, folder = self.opened()
+        try:
+            found = filesystem.get_file_info(folder)
+        except OSError as error:
+            raise self.refusal("cannot be looked at", error) from None
+        return bool(found.type != fs.FileType.NotFound)
+
     def names(self) -> list[str]:
         """Names in the folder; none where it does not exist."""
         from pyarrow import fs

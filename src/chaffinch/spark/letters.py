@@ -74,7 +74,7 @@ def spans_in(spark: SparkSession, client: Mapping[str, str], topic: str, *, is_a
 
 
 def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
-    """The letters of the spans, with a column more: `is_cut`, for one that is not whole."""
+    """The letters of the spans, with two columns more: `is_cut` for one that is not whole, `is_letter` for what the sink has made."""
     numbers = [span.partition for span in spans]
     read = spark.read.format("chaffinch").options(
         **client,
@@ -102,6 +102,7 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
             f"{header('chaffinch.error.query')} AS query",
             f"try_cast({header('chaffinch.error.batch')} AS BIGINT) AS batch",
             f"{' OR '.join(f'{header(name)} IS NOT NULL' for name in _CUT)} AS is_cut",
+            f"{header('__connect.errors.topic')} IS NOT NULL AS is_letter",
         )
     )
 

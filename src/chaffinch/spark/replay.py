@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import Group
+from chaffinch.identifiers import counted
 from chaffinch.spark import letters
 from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.dead_letters import Origin, parquet_name
@@ -68,6 +69,8 @@ class ReplayPlan:
             raise ConfigException("the topic is said twice: by --to and by --repair topic=...")
         if self.token is not None and not self.token.strip():
             raise ConfigException("--token is empty: give it a name, or leave it out")
+        if self.to is not None and not self.to.strip():
+            raise ConfigException("--to is empty: name a topic, or leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +109,13 @@ def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRe
     if not spans:
         return ReplayReport()
     found = letters.letters_in_topic(spark, plan.client, topic, spans)
-    ((read, cut),) = found.selectExpr("count(*)", "count_if(is_cut)").collect()
+    ((read, cut, real),) = found.selectExpr("count(*)", "count_if(is_cut)", "count_if(is_letter)").collect()
     if not read:
         return ReplayReport()
+    if not real:
+        # Else each record would be appended to it once more, as its own dead letter.
+        text = f"none of the {counted(read, 'record')} in {topic} has the header __connect.errors.topic, as dead letters have"
+        raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", f"{text}; nothing was written; name the dead letter topic")
     left = ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)]) if cut else ReplayReport()
     rows = _repaired(found.where("NOT is_cut"), plan)
     if plan.is_dry_run:
@@ -143,6 +150,9 @@ def _meanwhile(topic: str) -> Refusal:
 
 def _replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
     folder = Folder(path, "--parquet")
+    if not folder.exists():
+        text = f"--parquet={path}: there is no such folder; name the one that errors.dead.letter.path had"
+        raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
     names = {name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))}
     report = ReplayReport()
     for name in sorted(names - _unsettled(plan, folder, names)):
@@ -157,7 +167,7 @@ def _unsettled(plan: ReplayPlan, folder: Folder, names: Collection[str]) -> set[
 
 
 def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str) -> ReplayReport:
-    found = letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{name}")
+    found = _letters_in(spark, folder, name)
     rows = _repaired(found, plan)
     read = found.count()
     target = plan.to or next((row[0] for row in rows.selectExpr("min(topic)").collect()), None)
@@ -181,6 +191,19 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     return report
 
 
+def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
+    """Refuses a file that the sink cannot have written."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        return letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{name}")
+    except (PySparkException, Py4JError) as error:
+        text = f"--parquet={folder.location}: {name} is no file of dead letters: {first_line(None, str(error))}"
+        text += "; the files before it, by name, are replayed; move it elsewhere and begin again"
+        raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", text) from None
+
+
 def _file_token(plan: ReplayPlan, folder: Folder, name: str) -> str:
     return f"{plan.token}-{name}" if plan.token else f"replay-{_digest(name, *_stamp(folder, name))}"
 
@@ -199,11 +222,12 @@ def _tried(plan: ReplayPlan, rows: DataFrame, marker_topic: str) -> ReplayReport
 def _repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     """The rows to be written. ConfigException for an expression that Spark does not take, or of a wrong type."""
     from pyspark.errors import AnalysisException
-    from pyspark.sql.functions import expr, lit
+    from pyspark.sql.functions import coalesce, expr, lit
 
     for column, expression in plan.repairs.items():
         try:
-            found = found.withColumn(column, expr(expression))
+            # Within another expression Spark takes no explode() and the like, which would make several rows of a letter.
+            found = found.withColumn(column, coalesce(expr(expression)))
         except AnalysisException as error:
             raise ConfigException(f"--repair {column}={expression}: {first_line(None, str(error))}") from None
     if plan.to is not None:

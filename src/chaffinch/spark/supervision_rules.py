@@ -15,6 +15,8 @@ ANOTHER_WRITER: Final = "ANOTHER_WRITER"
 WORKER_LOST: Final = "WORKER_LOST"
 # What Spark says, in its own words, when a process of it died: nobody's fault, so the batch is run again.
 _LOST: Final = re.compile(r"(?:Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure)[^\r\n]*")
+# What Py4J writes before what Java said.
+_OF_PY4J: Final = re.compile(r"\A\s*An error occurred while calling \S+\s*:\s*")
 _LINE_MAX: Final = 300
 
 # Why a restart would be in vain, by the error's class; the other classes are those that a restart may cure.
@@ -83,7 +85,7 @@ def first_line(tag: ErrorTag | None, text: str) -> str:
     """One line that says what went wrong: the tag's, else the first of the text."""
     if tag is not None:
         return f"KAFKA[{tag.group.value}] {tag.name}: {tag.text}"
-    return _short(next((line for line in text.splitlines() if line.strip()), "an error without words"))
+    return _short(next((line for line in _OF_PY4J.sub("", text).splitlines() if line.strip()), "an error without words"))
 
 
 def _short(line: str) -> str:
