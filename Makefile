@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-spark unit-others format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer soak docs lock clean all
+.PHONY: help setup demo test unit format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer soak docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -21,15 +21,8 @@ demo: setup ## the main job on real input: Spark to Kafka, with kills, counted b
 
 test: setup lint types layers unit ## everything CI runs
 
-unit: setup ## the tests alone: those that need Spark beside the others
-	@echo "tests: with Spark and without, side by side; each says what it found when it ends (10 minutes)"
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target unit-spark unit-others
-
-unit-spark:
-	@$(BIN)/pytest -m spark
-
-unit-others:
-	@$(BIN)/pytest -m "not spark"
+unit: setup ## the tests alone
+	@$(BIN)/pytest
 
 format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
