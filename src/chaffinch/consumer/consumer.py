@@ -58,7 +58,7 @@ class Consumer:
         self._value_deserializer = deserializer(self.settings, "value.deserializer")
         self._clock = SystemClock()
         self._core = ConsumerCore(self.settings, random.Random())
-        self._core.lookups.wall_offset_ms = self._clock.wall_ms() - self._clock.now_ms()  # For positions asked for before the first poll.
+        self._core.tell_time_of_day(self._clock.now_ms(), self._clock.wall_ms())  # A position may be asked for before the first poll.
         self._records_max: int = self.settings["max.poll.records"]
         self._table_records_max = self._records_max if "max.poll.records" in self.settings.given else TABLE_RECORDS
         self._api_timeout_ms: int = self.settings["default.api.timeout.ms"]

@@ -275,7 +275,7 @@ def _wait_for_ends(client: Mapping[str, str], topic: str) -> None:
             if time.monotonic() >= deadline_s:
                 text = f"{open_in[0]} has had an open transaction for {options.timeout_ms} ms, behind which nothing can be read"
                 raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
-            time.sleep(_WAIT_S)
+            time.sleep(_WAIT_S)  # Nobody tells when a transaction ends.
     finally:
         forget_client(options.client)
 

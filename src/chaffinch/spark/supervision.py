@@ -91,7 +91,7 @@ def _supervised(
             counted.restarted(tag)
         if on_restart is not None:
             on_restart(tag, number, decision.pause_s)
-        time.sleep(decision.pause_s)
+        time.sleep(decision.pause_s)  # The caller waits for the query anyway; an interruption ends it.
         restarts.append(time.monotonic())
 
 

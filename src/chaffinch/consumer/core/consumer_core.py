@@ -344,9 +344,13 @@ class ConsumerCore:
             self._errors = deque(found for found in self._errors if found.topic_partition != error.topic_partition)
             raise error
 
+    def tell_time_of_day(self, now_ms: int, wall_ms: int) -> None:
+        """What the wall clock (ms since 1970) shows at `now_ms`: `by_duration` counts back from it. Told before anything is looked up."""
+        self.lookups.wall_offset_ms = wall_ms - now_ms
+
     def poll_begins(self, now_ms: int, wall_ms: int) -> None:
         """The caller polls: it is alive, and done with what earlier polls gave."""
-        self.lookups.wall_offset_ms = wall_ms - now_ms
+        self.tell_time_of_day(now_ms, wall_ms)
         self.give_back()
         if self.group is not None:
             self.group.membership.is_polling = True

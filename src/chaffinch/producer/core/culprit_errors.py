@@ -5,6 +5,7 @@ Made when somebody looks: a table with one bad row in a hundred has many culprit
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ API: Final = "Produce"
 
 
 class LazyErrors(Mapping[int, "ApiException"]):
-    """An error for each of some records of a batch, by index, ascending. `_error` makes the one at a place among them."""
+    """An error for each of some records of a batch, by index, ascending."""
 
     def __init__(self, indices: Sequence[int]) -> None:
         self._at = {index: at for at, index in enumerate(indices)}
@@ -43,8 +44,9 @@ class LazyErrors(Mapping[int, "ApiException"]):
             made = self._made[index] = self._error(self._at[index])
         return made
 
+    @abstractmethod
     def _error(self, at: int) -> ApiException:
-        raise NotImplementedError
+        """The error at a place among them."""
 
 
 class CulpritErrors(LazyErrors):
