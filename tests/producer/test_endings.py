@@ -409,10 +409,10 @@ class TestLeftOpen:
     def test_what_could_not_be_ended_is_said(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
         """EndTxn has to wait for the answers to records that are under way: they could come after it."""
         producer = self.begun(producer_of(broker, transactional_id="t", transaction_timeout_ms=70_000))
-        broker.faults.add(api="Produce", action="delay", delay_ms=500)
+        broker.faults.add(api="Produce", action="delay", delay_ms=10_000)
         producer.send("orders", b"w", partition=0)
         ends = time.monotonic() + LATEST_S
-        while not any(queue.in_flight for queue in list(producer._core.queues.busy())):
+        while not producer.metrics()["requests-in-flight"]:
             assert time.monotonic() < ends
         producer.close(0)
         said = "the transaction of transactional.id 't' is left open: the broker aborts it after transaction.timeout.ms, 70000 ms"
