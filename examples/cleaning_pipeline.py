@@ -19,7 +19,7 @@ from chaffinch.admin.topics import create_topic
 from chaffinch.errors import KafkaException, TopicExistsException
 from chaffinch.spark import SupervisionEnded, session, supervise
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import ReplayPlan, ReplayReport, replay
+from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport, replay
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,11 +24,11 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.records.columns import RecordColumns
-from chaffinch.spark.commit_messages import Rejection
-from chaffinch.spark.dead_letters import Origin, dead_letter_records, parquet_name, rows_stream
-from chaffinch.spark.sink_tables import SINK
+from chaffinch.spark.commit.messages import Rejection
+from chaffinch.spark.sink.option_tables import SINK
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.source_options import SOURCE as SPARK_SOURCE
+from chaffinch.spark.source.options import SOURCE as SPARK_SOURCE
+from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_records, parquet_name, rows_stream
 from tools import print_documents
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -34,9 +34,10 @@ from chaffinch.producer.core import transaction_moves
 from chaffinch.producer.metrics import METRICS as PRODUCER_METRICS
 from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable
-from chaffinch.spark import sink_tables, source_options
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.options import OF_SPARK
+from chaffinch.spark.sink import option_tables
+from chaffinch.spark.source import options as source_options
 from tests.interop.differential.meant import MEANT
 from tools import kip_tables
 
@@ -244,9 +245,9 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "transaction states": transaction_states,
     "transaction moves": transaction_moves.moves_table,
     "transaction answers": transaction_answers,
-    "sink options": lambda: options_table(sink_tables.SINK.options),
-    "sink options of direct": lambda: options_table(sink_tables.DIRECT_ONLY),
-    "sink options without effect": lambda: without_effect(sink_tables.SINK),
+    "sink options": lambda: options_table(option_tables.SINK.options),
+    "sink options of direct": lambda: options_table(option_tables.DIRECT_ONLY),
+    "sink options without effect": lambda: without_effect(option_tables.SINK),
     "source options": lambda: options_table(source_options.SOURCE.options),
     "source options without effect": lambda: without_effect(source_options.SOURCE),
     "stream source options": lambda: options_table(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from chaffinch.cli import replay as command
-from chaffinch.spark.replay import ReplayPlan, ReplayReport
+from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 from tests.cli.shell import run_bytes
 
 SERVER = ("--bootstrap-server", "broker:9092")

@@ -7,8 +7,8 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
 from chaffinch.records.control_batch import encode_control_batch
-from chaffinch.spark.operations import Step
-from chaffinch.spark.pause import pause_is_due
+from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.sink.pause import pause_is_due
 
 
 def data(offset, producer=None, count=2):

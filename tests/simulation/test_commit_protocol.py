@@ -14,7 +14,7 @@ from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM
 from chaffinch.simulation.scenario import Report, run
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit.operations import Step
 
 
 @pytest.fixture(autouse=True)

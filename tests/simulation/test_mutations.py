@@ -18,9 +18,9 @@ from chaffinch.broker.core.transaction_participants import TransactionParticipan
 from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM, Faults
-from chaffinch.spark import commit_protocol, push, requests
-from chaffinch.spark.marker import Verdict
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit import protocol, push, requests
+from chaffinch.spark.commit.marker import Verdict
+from chaffinch.spark.commit.operations import Step
 from chaffinch.storage import recovery
 from chaffinch.storage.compaction_rules import LatestOffsets, Rules
 from chaffinch.storage.files import StorageError
@@ -292,7 +292,7 @@ def aborts_in_place_of_commit(patch: Patch) -> None:
 SPARK = [
     Mutation(
         name="the marker is not looked at",
-        breaks=returns(commit_protocol, "_judge", Verdict.WRITE),
+        breaks=returns(protocol, "_judge", Verdict.WRITE),
         knobs={**QUERY, "deeds": Deeds(), "cuts": (Cut(kind=CutKind.DRIVER_DIES_AFTER, step=Step.END_TRANSACTION),)},
         says=("row",),
     ),

@@ -19,7 +19,7 @@ from enum import Enum
 from itertools import cycle, islice
 from pathlib import Path
 
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit.operations import Step
 from tests.soak.killed_broker import KilledBroker
 from tests.soak.spark_judge import verdict
 from tests.soak.spark_process import QueryProcess

@@ -12,8 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from chaffinch.spark.operations import Step
-from chaffinch.spark.pause import FILE_VARIABLE, STEP_VARIABLE, go_path
+from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE, go_path
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 240.0

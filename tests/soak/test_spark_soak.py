@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit.operations import Step
 from tests.soak.spark import AFTER_A_FAILURE, AT_GATE, SPARK_ROUNDS, Kind, events_of, lives_of
 from tests.soak.spark_judge import miscounted
 

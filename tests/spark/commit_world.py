@@ -26,12 +26,9 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
 from chaffinch.spark import snapshot
-from chaffinch.spark.commit_messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
-from chaffinch.spark.commit_plan import CommitPlan, CommitResult
-from chaffinch.spark.commit_protocol import commit_batch
-from chaffinch.spark.dead_letters import Origin, dead_letter_records
-from chaffinch.spark.marker import CheckpointState
-from chaffinch.spark.operations import (
+from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
+from chaffinch.spark.commit.operations import (
     Ask,
     AskHandler,
     BatchAnswer,
@@ -47,8 +44,11 @@ from chaffinch.spark.operations import (
     WriteDeadLetters,
     WriteState,
 )
-from chaffinch.spark.task import broker_found
-from chaffinch.spark.tolerance import Tolerance
+from chaffinch.spark.commit.plan import CommitPlan, CommitResult
+from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.commit.tolerance import Tolerance
+from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_records
+from chaffinch.spark.tasks.staged import broker_found
 from chaffinch.storage.memory_files import MemoryFileSystem
 
 BEGIN_MS = 1_700_000_000_000

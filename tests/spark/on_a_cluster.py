@@ -17,7 +17,7 @@ import pyspark
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.spark.places import token_of_this_machine
+from chaffinch.spark.sink.places import token_of_this_machine
 from tests.interop.processes import run
 from tests.interop.spark_environments import environment
 from tests.spark.cluster import DRIVER_S, HOSTS, StandaloneCluster, connect_server, run_driver

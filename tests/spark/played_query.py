@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from chaffinch.spark import sink
-from chaffinch.spark.direct_task import forget_producer
-from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.sink import writers
+from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks.direct import forget_producer
 
 
 class PlayedQuery:
@@ -37,14 +37,14 @@ class PlayedQuery:
     def writer(self, **changes):
         options = SinkOptions.parse({**self.options, **named(changes)}, is_stream=True)
         self._used.append(options)
-        return sink.stream_writer(options)
+        return writers.stream_writer(options)
 
     def write(self, *tables, batch_id=0, **changes):
         """What planner and tasks do: the messages."""
         messages = []
         for task, table in enumerate(tables):
             facts = TaskContextFacts(task=task, query_id=self.query_id, run_id=self.run_id, batch_id=batch_id, master="local[2]")
-            self._monkeypatch.setattr(sink, "task_facts", lambda facts=facts: facts)
+            self._monkeypatch.setattr(writers, "task_facts", lambda facts=facts: facts)
             travelled = pickle.loads(pickle.dumps(self.writer(**changes)))
             messages.append(pickle.loads(pickle.dumps(travelled.write(iter([pa.record_batch(table)])))))
         return messages

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from chaffinch.spark.tolerance import Tolerance
 from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (None, b"b"), (b"k3", b"c")], 1: [(None, b"d"), (b"k5", b"e")]}

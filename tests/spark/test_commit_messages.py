@@ -4,7 +4,7 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit_messages import BatchCounts, Rejection, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit.messages import BatchCounts, Rejection, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.task_facts import TaskContextFacts
 
 

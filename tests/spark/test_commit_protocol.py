@@ -9,10 +9,10 @@ from chaffinch.broker.core.group_offsets import CommittedOffset
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
-from chaffinch.spark.commit_protocol import transaction_timeout_ms
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.protocol import transaction_timeout_ms
+from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.tolerance import Tolerance
 from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Killed, Query, counted, outcome
 
 ROWS = [

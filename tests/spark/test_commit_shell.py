@@ -8,10 +8,10 @@ from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit_protocol import commit_batch
-from chaffinch.spark.commit_shell import CommitShell, ShellPlan
-from chaffinch.spark.dead_letters import Origin
+from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
+from chaffinch.spark.tasks.dead_letters import Origin
 from tests.spark.commit_world import TOPIC, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}

@@ -10,9 +10,9 @@ from chaffinch.admin.topics import delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
-from chaffinch.spark import row_check
-from chaffinch.spark.direct_task import PARTS_UNDER_WAY_MAX, TaskSender, _producers
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.tasks import row_check
+from chaffinch.spark.tasks.direct import PARTS_UNDER_WAY_MAX, TaskSender, _producers
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 

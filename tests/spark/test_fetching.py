@@ -14,9 +14,9 @@ from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRespo
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.runtime.clock import ManualClock
-from chaffinch.spark.fetching import FETCH_BYTES_MIN, TopicRange, bytes_wanted, read_range
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.source_options import SourceOptions
+from chaffinch.spark.source.fetching import FETCH_BYTES_MIN, TopicRange, bytes_wanted, read_range
+from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.target import client_for, forget_client
 from tests.spark.source_topics import drop_first, fill
 

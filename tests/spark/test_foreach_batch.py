@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
-from chaffinch.spark import sink
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.sink import writers
+from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
 from tests.spark.test_spark_write import values
@@ -40,8 +40,8 @@ def write(kafka, tmp_path, monkeypatch):
         options = SinkOptions.parse(given, is_stream=False)
         clients.add(options.client)
         facts = TaskContextFacts(task=0, query_id="q", run_id="run", batch_id=batch_id, master="local[2]")
-        monkeypatch.setattr(sink, "task_facts", lambda: facts)
-        writer = pickle.loads(pickle.dumps(sink.batch_writer(options)))
+        monkeypatch.setattr(writers, "task_facts", lambda: facts)
+        writer = pickle.loads(pickle.dumps(writers.batch_writer(options)))
         writer.commit([writer.write(iter([pa.record_batch(rows)]))] if rows else [])
 
     yield written

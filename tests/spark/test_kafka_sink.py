@@ -11,7 +11,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.spark.kafka_sink import KafkaSink
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.sink.options import SinkOptions
 
 SERVERS = {"kafka.bootstrap.servers": "broker:9092"}
 ABORTABLE = "An error occurred.\n: x KAFKA[TransactionAbortable] SNAPSHOT_CHANGED: topic orders changed SQLSTATE: 1"

@@ -8,10 +8,10 @@ import pytest
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.columns import RecordColumns
-from chaffinch.spark.commit_messages import Rejection
-from chaffinch.spark.dead_letters import Origin, batches_by_partition, dead_letter_records
-from chaffinch.spark.letter_headers import with_reasons
+from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.tasks.dead_letters import Origin, batches_by_partition, dead_letter_records
+from chaffinch.spark.tasks.letter_headers import with_reasons
 
 ORIGIN = Origin(query="q", batch_id=5, task=2)
 NOW_MS = 1_700_000_000_000
@@ -74,7 +74,7 @@ def test_what_one_row_gets():
         ("__connect.errors.connector.name", b"q"),
         ("__connect.errors.task.id", b"2"),
         ("__connect.errors.stage", b"KAFKA_PRODUCE"),
-        ("__connect.errors.class.name", b"chaffinch.spark.sink"),
+        ("__connect.errors.class.name", b"chaffinch.spark.sink.writers"),
         ("__connect.errors.exception.class.name", b"org.apache.kafka.common.errors.InvalidTimestampException"),
         ("__connect.errors.exception.message", b"late"),
         ("chaffinch.error.code", b"32"),

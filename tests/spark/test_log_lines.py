@@ -11,11 +11,11 @@ LOG = "import logging; from chaffinch.spark.log_lines import show_log; {}; show_
 @pytest.mark.parametrize(
     ("configured", "logger", "lines"),
     [
-        ("pass", "chaffinch.spark.sink_commit", 1),
+        ("pass", "chaffinch.spark.sink.committing", 1),
         ("pass", "another", 0),
-        ("logging.basicConfig(level=logging.WARNING)", "chaffinch.spark.sink_commit", 0),
-        ("logging.basicConfig(level=logging.INFO)", "chaffinch.spark.sink_commit", 1),
-        ("logging.getLogger('chaffinch.spark').setLevel(logging.ERROR)", "chaffinch.spark.sink_commit", 0),
+        ("logging.basicConfig(level=logging.WARNING)", "chaffinch.spark.sink.committing", 0),
+        ("logging.basicConfig(level=logging.INFO)", "chaffinch.spark.sink.committing", 1),
+        ("logging.getLogger('chaffinch.spark').setLevel(logging.ERROR)", "chaffinch.spark.sink.committing", 0),
     ],
     ids=["nobody configured it", "of others", "configured for warnings", "configured for all", "a level of its own"],
 )

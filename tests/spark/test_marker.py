@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from chaffinch.spark.commit_messages import BatchCounts
-from chaffinch.spark.marker import BatchAtHand, CheckpointState, Marker, Remembered, Verdict, judge
+from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Verdict, judge
+from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
 
 DAY_MS = 24 * 3_600_000

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.offset_ranges import OffsetRange, backlog, divided, limited, losses, ranges, within
+from chaffinch.spark.source.offset_ranges import OffsetRange, backlog, divided, limited, losses, ranges, within
 
 PLACES = [TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]
 A0, A1, B0 = PLACES

@@ -9,8 +9,8 @@ import pytest
 from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
 from chaffinch.errors import ConfigException
 from chaffinch.spark.options import parse
-from chaffinch.spark.sink_tables import SINK
-from chaffinch.spark.source_options import SOURCE
+from chaffinch.spark.sink.option_tables import SINK
+from chaffinch.spark.source.options import SOURCE
 
 LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
 
@@ -54,7 +54,7 @@ def test_every_option_is_documented():
 
 
 @pytest.mark.parametrize(
-    "module", ["pyspark_chaffinch", "chaffinch.spark.session", "chaffinch.spark.sink", "chaffinch.spark.stream_source"]
+    "module", ["pyspark_chaffinch", "chaffinch.spark.session", "chaffinch.spark.sink.writers", "chaffinch.spark.source.stream_reader"]
 )
 def test_an_import_loads_nothing_heavy(module):
     """Spark imports these in every worker that it starts."""

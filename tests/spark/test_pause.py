@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from chaffinch.spark.operations import Step
-from chaffinch.spark.pause import FILE_VARIABLE, STEP_VARIABLE, go_path, pause, pause_is_due
+from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE, go_path, pause, pause_is_due
 
 
 @pytest.mark.parametrize(

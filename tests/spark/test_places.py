@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from chaffinch.spark import places
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.places import Places, is_one_machine, leave_token, located
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.sink import places
+from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.sink.places import Places, is_one_machine, leave_token, located
 from chaffinch.spark.task_facts import TaskContextFacts, facts_of
 
 FACTS = TaskContextFacts(task=7, query_id="11111111-2222", run_id="r", batch_id=3, master="spark://cluster", host="host-b")

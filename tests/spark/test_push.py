@@ -7,9 +7,9 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
-from chaffinch.spark.commit_messages import StagedBatch, StagedBytes
-from chaffinch.spark.operations import BatchAnswer, Lost, NextAnswer, Reply, SendBatch, Step, Wait
-from chaffinch.spark.push import BYTES_IN_FLIGHT_MAX, IN_FLIGHT_MAX, ROUNDS_MAX, Fenced, Push, StartAgain
+from chaffinch.spark.commit.messages import StagedBatch, StagedBytes
+from chaffinch.spark.commit.operations import BatchAnswer, Lost, NextAnswer, Reply, SendBatch, Step, Wait
+from chaffinch.spark.commit.push import BYTES_IN_FLIGHT_MAX, IN_FLIGHT_MAX, ROUNDS_MAX, Fenced, Push, StartAgain
 from chaffinch.spark.refusals import Refusal
 
 IDENTITY = ProducerIdentity(7, 1)

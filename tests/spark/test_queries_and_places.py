@@ -159,8 +159,8 @@ def test_another_checkpoint_named_by_mistake_is_not_used(kafka, query, tmp_path,
 
 def test_a_second_run_while_the_first_one_commits(kafka, query, monkeypatch):
     """The first one is fenced in the middle; the second one has written the batch, so the first one is told who did."""
-    from chaffinch.spark.commit_shell import CommitShell
-    from chaffinch.spark.operations import Step
+    from chaffinch.spark.commit.operations import Step
+    from chaffinch.spark.sink.commit_shell import CommitShell
 
     first, second = query("one"), query("one", run_id="run-2")
     messages = first.write(row("0"))

@@ -12,11 +12,10 @@ from chaffinch.errors import ConfigException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.exception_handler import RetriableResponse
 from chaffinch.records.columns import RecordColumns
-from chaffinch.spark.commit_messages import Rejection
+from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.row_handler import RowHandler, handler_for
-from chaffinch.spark.sink_options import HandlerOptions
 from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks.row_handler import HandlerOptions, RowHandler, handler_for
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 

@@ -7,8 +7,8 @@ import pytest
 
 from chaffinch import EmbeddedBroker
 from chaffinch.errors import ConfigException
-from chaffinch.spark.sink_options import SinkOptions
-from chaffinch.spark.source_options import SourceOptions
+from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.target import client_for, forget_client
 from tests.support.certificates import Certificates
 

@@ -12,13 +12,13 @@ import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.errors.codes import Group
-from chaffinch.spark import sink
-from chaffinch.spark.commit_shell import CommitShell
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.options import ClientOptions, parse
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink_options import SinkOptions
-from chaffinch.spark.source_options import SOURCE
+from chaffinch.spark.sink import writers
+from chaffinch.spark.sink.commit_shell import CommitShell
+from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.source.options import SOURCE
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
 from tests.spark.test_spark_write import alter, values
@@ -48,14 +48,14 @@ def query(kafka, tmp_path, monkeypatch):
     }  # fmt: skip
 
     def writer(**changes):
-        return sink.stream_writer(SinkOptions.parse({**options, **changes}, is_stream=True))
+        return writers.stream_writer(SinkOptions.parse({**options, **changes}, is_stream=True))
 
     def write(*tables, batch_id=0, **changes):
         """What planner and tasks do: the messages."""
         messages = []
         for task, table in enumerate(tables):
             facts = TaskContextFacts(task=task, query_id="q", run_id="run", batch_id=batch_id, master="local[2]")
-            monkeypatch.setattr(sink, "task_facts", lambda facts=facts: facts)
+            monkeypatch.setattr(writers, "task_facts", lambda facts=facts: facts)
             travelled = pickle.loads(pickle.dumps(writer(**changes)))
             messages.append(pickle.loads(pickle.dumps(travelled.write(iter([pa.record_batch(table)])))))
         return messages
@@ -215,7 +215,7 @@ class TestRefusals:
         def fail(*_):
             raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", "no room")
 
-        monkeypatch.setattr("chaffinch.spark.staging.StagedWriter.append", fail)
+        monkeypatch.setattr("chaffinch.spark.tasks.staging.StagedWriter.append", fail)
         messages = query.write(ROWS)
         with pytest.raises(Refusal, match="task 0: no room"):
             query.commit(messages)
@@ -229,7 +229,7 @@ class TestRefusals:
     def test_a_stream_whose_tasks_know_no_query(self, query, monkeypatch):
         messages = query.write(ROWS)
         outcome = messages[0].outcome
-        nameless = sink.CommitMessage(replace(outcome, context=replace(outcome.context, query_id=None)))
+        nameless = writers.CommitMessage(replace(outcome, context=replace(outcome.context, query_id=None)))
         with pytest.raises(Refusal, match="QUERY_UNKNOWN"):
             query.commit([nameless])
 

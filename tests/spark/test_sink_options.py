@@ -6,9 +6,9 @@ import pytest
 from pyspark.sql import types
 
 from chaffinch.errors import ConfigException
-from chaffinch.spark.row_codec import check_schema
-from chaffinch.spark.sink_options import SinkOptions
-from chaffinch.spark.tolerance import Tolerance
+from chaffinch.spark.commit.tolerance import Tolerance
+from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.tasks.row_codec import check_schema
 
 LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
 

@@ -8,12 +8,12 @@ import pytest
 from pyspark import cloudpickle
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark import sink, sink_commit
-from chaffinch.spark.commit_messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
-from chaffinch.spark.commit_plan import CommitResult
-from chaffinch.spark.commit_protocol import transaction_timeout_ms
+from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit.plan import CommitResult
+from chaffinch.spark.commit.protocol import transaction_timeout_ms
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.sink import committing, writers
+from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
 from tests.spark.commit_world import TOPIC, TopicPartition
@@ -27,12 +27,12 @@ MIB = 1 << 20
 @pytest.fixture
 def forgetful(monkeypatch):
     """Nothing was measured by this process yet."""
-    monkeypatch.setattr(sink_commit, "_push_bytes_per_s", {})
+    monkeypatch.setattr(committing, "_push_bytes_per_s", {})
 
 
 def stream(**options):
     given = {"kafka.bootstrap.servers": "a:1", "topic": TOPIC, **options}
-    return sink.StreamWriter(SinkOptions.parse(given, is_stream=True), SNAPSHOT, None)
+    return writers.StreamWriter(SinkOptions.parse(given, is_stream=True), SNAPSHOT, None)
 
 
 def sized(byte_count):
@@ -76,10 +76,10 @@ class TestVersions:
         assert pickle.loads(dumps(stream()))._options == stream()._options
 
     def test_another_one_is_a_failure_of_the_task_with_both(self, monkeypatch):
-        monkeypatch.setattr(sink, "task_facts", lambda: replace(FACTS, host="host-b"))
-        monkeypatch.setattr(sink, "VERSION", "0.0.9")
+        monkeypatch.setattr(writers, "task_facts", lambda: replace(FACTS, host="host-b"))
+        monkeypatch.setattr(writers, "VERSION", "0.0.9")
         planned = pickle.dumps(stream()).replace(b"SinkOptions", b"NotThereYet")
-        monkeypatch.setattr(sink, "VERSION", "1.0.0")
+        monkeypatch.setattr(writers, "VERSION", "1.0.0")
         rows = iter([large_task()])
         failure = pickle.loads(planned).write(rows).outcome.failure
         assert (failure.group, failure.name) == (Group.INVALID_CONFIGURATION, "VERSIONS_DIFFER")
@@ -93,7 +93,7 @@ def large_task(rows=30, value=b"x" * 100_000):
 
 class TestWhatIsLeftBehind:
     def test_a_task_that_fails_after_it_has_staged_removes_its_file(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(sink, "task_facts", lambda: LOCAL_FACTS)
+        monkeypatch.setattr(writers, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
 
         def rows():
@@ -107,11 +107,11 @@ class TestWhatIsLeftBehind:
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
     def test_a_task_that_fails_by_kafka_removes_its_file_too(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(sink, "task_facts", lambda: LOCAL_FACTS)
+        monkeypatch.setattr(writers, "task_facts", lambda: LOCAL_FACTS)
         writer = stream(stagingLocation=str(tmp_path))
         calls = iter(range(100))
-        stage = "chaffinch.spark.task.TaskStager._stage"
-        from chaffinch.spark.task import TaskStager
+        stage = "chaffinch.spark.tasks.staged.TaskStager._stage"
+        from chaffinch.spark.tasks.staged import TaskStager
 
         original = TaskStager._stage
 
@@ -127,14 +127,14 @@ class TestWhatIsLeftBehind:
 
     @pytest.mark.parametrize("token", ["sales/2026-11-21", "..", "../../elsewhere", "ä" * 200])
     def test_a_token_stays_below_the_staging_location(self, tmp_path, monkeypatch, token):
-        monkeypatch.setattr(sink, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))
+        monkeypatch.setattr(writers, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))
         options = {
             "kafka.bootstrap.servers": "a:1",
             "topic": TOPIC,
             "stagingLocation": str(tmp_path / "a" / "b"),
             "idempotencyToken": token,
         }
-        writer = sink.BatchWriter(SinkOptions.parse(options, is_stream=False), SNAPSHOT, token)
+        writer = writers.BatchWriter(SinkOptions.parse(options, is_stream=False), SNAPSHOT, token)
         outcome = writer.write(iter([large_task(200)])).outcome
         (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
         assert file.relative_to(tmp_path).parts[:2] == ("a", "b")

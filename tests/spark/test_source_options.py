@@ -6,8 +6,8 @@ import pytest
 
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.spark.source_options import SOURCE, STREAM_SOURCE, SourceOptions, includes_headers
-from chaffinch.spark.topic_offsets import from_checkpoint, parse_assignment, parse_offsets, parse_times, to_checkpoint
+from chaffinch.spark.source.options import SOURCE, STREAM_SOURCE, SourceOptions, includes_headers
+from chaffinch.spark.source.topic_offsets import from_checkpoint, parse_assignment, parse_offsets, parse_times, to_checkpoint
 
 A0, A1, A2 = (TopicPartition("a", number) for number in range(3))
 EITHER = (OFFSET_LATEST, OFFSET_EARLIEST)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from chaffinch.spark.operations import Step
+from chaffinch.spark.commit.operations import Step
 from tests.soak.killed_broker import KilledBroker
 from tests.soak.spark import BROKER_CONFIG, TOPICS, Event, Kind, Run
 from tests.soak.spark_query import started

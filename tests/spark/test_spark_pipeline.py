@@ -9,7 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from chaffinch.spark import KafkaSink, SupervisionEnded, supervise
-from chaffinch.spark.supervision_metrics import Metrics
+from chaffinch.spark.supervision.metrics import Metrics
 
 pytestmark = [
     pytest.mark.spark,

@@ -6,7 +6,7 @@ import pytest
 from kafka import KafkaProducer
 from pyspark.sql.types import StructType
 
-from chaffinch.spark.read_rows import HEADERS_SCHEMA, READ_SCHEMA
+from chaffinch.spark.source.rows import HEADERS_SCHEMA, READ_SCHEMA
 
 pytestmark = [
     pytest.mark.spark,

@@ -9,10 +9,9 @@ from chaffinch.admin import offsets
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark import letters
-from chaffinch.spark import replay as replay_module
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import ReplayPlan, _letters_of, replay
+from chaffinch.spark.replay import letters, replaying
+from chaffinch.spark.replay.replaying import ReplayPlan, _letters_of, replay
 from tests.spark.source_topics import drop_first
 from tests.spark.test_spark_write import values, write
 
@@ -164,7 +163,7 @@ def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, d
         raise RuntimeError("died")
 
     with monkeypatch.context() as patch:
-        patch.setattr(replay_module, "_write", dies)
+        patch.setattr(replaying, "_write", dies)
         with pytest.raises(RuntimeError, match="died"):
             replay(spark, as_they_are)
     assert len(list(folder.glob("*.parquet"))) == 2

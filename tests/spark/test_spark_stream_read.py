@@ -7,7 +7,7 @@ import pytest
 
 from chaffinch.admin.topics import add_partitions
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.spark.stream_source import IS_LIMITED
+from chaffinch.spark.source.stream_reader import IS_LIMITED
 from tests.spark.source_topics import fill
 
 pytestmark = [

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from chaffinch.spark.places import token_of_this_machine
+from chaffinch.spark.sink.places import token_of_this_machine
 
 pytestmark = [
     pytest.mark.spark,

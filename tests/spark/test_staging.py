@@ -6,9 +6,9 @@ import pytest
 
 from chaffinch.errors.codes import Group
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.parquet_file import write_parquet
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.staging import LetterStore, StagedReader, StagedWriter
+from chaffinch.spark.sink.parquet_file import write_parquet
+from chaffinch.spark.tasks.staging import LetterStore, StagedReader, StagedWriter
 
 
 def staged(folder, parts, inline_bytes_max=100):

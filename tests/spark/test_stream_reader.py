@@ -19,13 +19,14 @@ from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.runtime.clock import ManualClock
-from chaffinch.spark import replay, stream_source, topic_discovery
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.source import planned_reader
-from chaffinch.spark.source_options import SourceOptions
-from chaffinch.spark.stream_source import TopicStreamReader, planned_stream_reader
+from chaffinch.spark.replay import replaying
+from chaffinch.spark.source import stream_reader, topic_discovery
+from chaffinch.spark.source.batch_reader import planned_reader
+from chaffinch.spark.source.options import SourceOptions
+from chaffinch.spark.source.stream_reader import TopicStreamReader, planned_stream_reader
+from chaffinch.spark.source.topic_discovery import Discovery
 from chaffinch.spark.target import client_for, forget_client
-from chaffinch.spark.topic_discovery import Discovery
 from tests.spark.source_topics import FIRST_MS, drop_first, fill
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
@@ -199,7 +200,7 @@ class TestStreams:
             if len(pauses) == ended_at:
                 producer.commit_transaction()
 
-        monkeypatch.setattr(replay, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+        monkeypatch.setattr(replaying, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
             producer.init_transactions()
             for ended_at in (2, 7):
@@ -207,18 +208,18 @@ class TestStreams:
                 producer.begin_transaction()
                 producer.send("a", b"1", partition=1).result(timeout=10)
                 if ended_at == 2:
-                    replay._wait_for_ends(given, "a")
+                    replaying._wait_for_ends(given, "a")
                     assert len(pauses) == 2
                 else:
                     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-1 has had an open transaction for 5000 ms"):
-                        replay._wait_for_ends(given, "a")
+                        replaying._wait_for_ends(given, "a")
 
     def test_options_without_which_a_stream_cannot_be_read(self, kafka, monkeypatch):
         least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}
         with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: what to read is said by one of"):
             planned_stream_reader({**least, "assign": '{"a":[0]}'}, SCHEMA)
         assert isinstance(planned_stream_reader({**least, "maxOffsetsPerTrigger": "5"}, SCHEMA), TopicStreamReader)
-        monkeypatch.setattr(stream_source, "IS_LIMITED", False)
+        monkeypatch.setattr(stream_reader, "IS_LIMITED", False)
         for option in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger"):
             with pytest.raises(Refusal, match=f"{option} needs PySpark 4.2 or newer, this is "):
                 planned_stream_reader({**least, option: "5"}, SCHEMA)

@@ -10,12 +10,12 @@ import pytest
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
-from chaffinch.spark import supervision
-from chaffinch.spark.commit_messages import BatchCounts
-from chaffinch.spark.marker import CheckpointState, Remembered
+from chaffinch.spark.commit.marker import CheckpointState, Remembered
+from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import ErrorTag
-from chaffinch.spark.supervision import SupervisionEnded, supervise
-from chaffinch.spark.supervision_metrics import Metrics, families
+from chaffinch.spark.supervision import supervisor
+from chaffinch.spark.supervision.metrics import Metrics, families
+from chaffinch.spark.supervision.supervisor import SupervisionEnded, supervise
 
 RETRIABLE = "[STREAM_FAILED] x\nRefusal: KAFKA[Retriable] REQUEST_TIMED_OUT: no answer\n at y"
 INVALID = "KAFKA[InvalidConfiguration] ROWS_REJECTED: 4 of 20 rows are rejected"
@@ -61,7 +61,7 @@ def clock(monkeypatch):
         found.pauses.append(seconds)
         found.now_s += seconds
 
-    monkeypatch.setattr(supervision, "time", SimpleNamespace(monotonic=lambda: found.now_s, sleep=sleep))
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: found.now_s, sleep=sleep))
     return found
 
 
@@ -207,7 +207,7 @@ class TestMetrics:
 
         with Metrics("127.0.0.1:0", str(checkpoint)) as metrics:
             assert "chaffinch_spark_rows_written_total{" not in self.read(metrics)[1]
-            supervision._supervised(start, supervision.Limits(), metrics, lambda *_: seen.append(None))
+            supervisor._supervised(start, supervisor.Limits(), metrics, lambda *_: seen.append(None))
             kind, text = self.read(metrics)
         assert kind == "text/plain; version=0.0.4; charset=utf-8"
         lines = [line for line in text.splitlines() if not line.startswith("#")]

@@ -4,8 +4,9 @@ import pytest
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
+from chaffinch.spark.error_texts import first_line, tag_of
 from chaffinch.spark.refusals import ErrorTag
-from chaffinch.spark.supervision_rules import Limits, Restart, Stop, decide, first_line, tag_of
+from chaffinch.spark.supervision.rules import Limits, Restart, Stop, decide
 
 LIMITS = Limits(restarts_max=4, window_s=100, pause_s=2, pause_max_s=9)
 

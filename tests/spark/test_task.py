@@ -8,13 +8,13 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.records import batch as batches
-from chaffinch.spark import row_check
-from chaffinch.spark.commit_messages import REJECTIONS_NAMED_MAX
-from chaffinch.spark.dead_letters import Origin, parquet_name
+from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapshot
-from chaffinch.spark.staging import StagedWriter
-from chaffinch.spark.task import TaskPlan, TaskStager, reason_of
 from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks import row_check
+from chaffinch.spark.tasks.dead_letters import Origin, parquet_name
+from chaffinch.spark.tasks.staged import TaskPlan, TaskStager, reason_of
+from chaffinch.spark.tasks.staging import StagedWriter
 
 NOW_MS = 1_700_000_000_000
 PLAIN = TopicSnapshot(topic="orders", topic_id=bytes(16), partition_count=4)

@@ -24,7 +24,7 @@ from chaffinch.settings import OptionTable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from chaffinch.spark.replay import ReplayPlan, ReplayReport
+    from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 
 EXIT_REFUSED: Final = 1
 _OPTIONS: Final = OptionTable(
@@ -58,7 +58,7 @@ def replay(
     from there. Columns for --repair: key, value, headers, timestamp, partition, topic; to be read too: error_code, error_name,
     error_message, error_group, query, batch. The exit status is 1 when something is rejected still.
     """
-    from chaffinch.spark.replay import ReplayPlan
+    from chaffinch.spark.replay.replaying import ReplayPlan
 
     settings_of(_OPTIONS, bootstrap_server, command_config)
     given = {} if command_config is None else dict(properties.load(command_config))
@@ -75,10 +75,10 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
+    from chaffinch.spark.error_texts import first_line, tag_of
     from chaffinch.spark.java import JavaNotFound
     from chaffinch.spark.refusals import Refusal
-    from chaffinch.spark.replay import replay as replay_letters
-    from chaffinch.spark.supervision_rules import first_line, tag_of
+    from chaffinch.spark.replay.replaying import replay as replay_letters
 
     try:
         with _quiet_session() as spark:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from chaffinch.spark.operations import Ask, Operation, ReadState, SendBatch, SetAside, Step, WriteDeadLetters, WriteState
+from chaffinch.spark.commit.operations import Ask, Operation, ReadState, SendBatch, SetAside, Step, WriteDeadLetters, WriteState
 
 
 class CutKind(Enum):

@@ -13,8 +13,8 @@ from typing import Final
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
-from chaffinch.spark.commit_messages import StagedBatch, StagedBytes
-from chaffinch.spark.marker import CheckpointState
+from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.messages import StagedBatch, StagedBytes
 from chaffinch.spark.snapshot import TopicSnapshot
 
 DEAD_LETTER_TOPIC: Final = "dead"

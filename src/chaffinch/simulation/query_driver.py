@@ -23,12 +23,9 @@ from chaffinch.simulation.lookups import Lookups
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.queries import Query, inline, staged
 from chaffinch.simulation.world import World
-from chaffinch.spark.commit_messages import Rejection, StagedBatch, TaskOutcome
-from chaffinch.spark.commit_plan import Commit, CommitPlan, CommitResult
-from chaffinch.spark.commit_protocol import commit_batch
-from chaffinch.spark.dead_letters import Origin
-from chaffinch.spark.marker import CheckpointState
-from chaffinch.spark.operations import (
+from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.messages import Rejection, StagedBatch, TaskOutcome
+from chaffinch.spark.commit.operations import (
     Ask,
     AskHandler,
     BatchAnswer,
@@ -45,11 +42,14 @@ from chaffinch.spark.operations import (
     WriteDeadLetters,
     WriteState,
 )
+from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
+from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot
-from chaffinch.spark.task import broker_found
 from chaffinch.spark.task_facts import TaskContextFacts
-from chaffinch.spark.tolerance import Tolerance
+from chaffinch.spark.tasks.dead_letters import Origin
+from chaffinch.spark.tasks.staged import broker_found
 
 REQUEST_TIMEOUT_MS: Final = 1_000
 CONNECT_TIMEOUT_MS: Final = 500
@@ -217,7 +217,7 @@ class Driver:
                 self._perform(operation)
 
     def _fail(self, kind: CutKind, operation: Operation) -> None:
-        """A file operation fails: as in `commit_shell.py`, the generator hears of it by an error."""
+        """A file operation fails: as in `sink/commit_shell.py`, the generator hears of it by an error."""
         self._supervisor.made(kind, operation.step)
         refusal = Refusal(Group.APPLICATION_RECOVERABLE, "FILES", f"{operation.step.value}: {kind.value}")
         self._world.after(0, lambda: None if self._is_dead else self._advance(lambda commit: commit.throw(refusal)))
@@ -380,7 +380,7 @@ def _blamed(operation: AskHandler | SetAside) -> RecordColumns:
 
 
 def _read(ticket: int, part: PartitionProduceResponse) -> BatchAnswer:
-    """The broker's words about one batch, as `commit_shell.py` reads them."""
+    """The broker's words about one batch, as `sink/commit_shell.py` reads them."""
     message = part.error_message or ""
     culprits = tuple(
         (

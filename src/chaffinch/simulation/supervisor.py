@@ -11,7 +11,7 @@ from chaffinch.simulation.network import Network
 from chaffinch.simulation.queries import Query
 from chaffinch.simulation.query_driver import Driver
 from chaffinch.simulation.world import World
-from chaffinch.spark.operations import Operation, Step
+from chaffinch.spark.commit.operations import Operation, Step
 
 RESTART_MS_MAX: Final = 1_000
 RUNS_MAX: Final = 60

@@ -12,13 +12,13 @@ from chaffinch.spark.session import session
 if TYPE_CHECKING:
     from chaffinch.spark.kafka_sink import KafkaSink
     from chaffinch.spark.refusals import ErrorTag, tag_in
-    from chaffinch.spark.supervision import SupervisionEnded, supervise
+    from chaffinch.spark.supervision.supervisor import SupervisionEnded, supervise
 
 _MODULES: Final = {
     "ErrorTag": "refusals",
     "KafkaSink": "kafka_sink",
-    "SupervisionEnded": "supervision",
-    "supervise": "supervision",
+    "SupervisionEnded": "supervision.supervisor",
+    "supervise": "supervision.supervisor",
     "tag_in": "refusals",
 }
 

@@ -1,4 +1,4 @@
-"""The format `chaffinch`, as Spark finds it. `sink.py` and `source.py` check options and schema, before any task runs.
+"""The format `chaffinch`, as Spark finds it. `sink/writers.py` and `source/batch_reader.py` check options and schema, before any task runs.
 
 Spark imports this module in every planner and once per query, so it imports nothing heavy; PySpark is there already.
 """
@@ -13,15 +13,15 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from chaffinch.spark.sink import BatchWriter, StreamWriter
-    from chaffinch.spark.source import TopicReader
-    from chaffinch.spark.stream_source import TopicStreamReader
+    from chaffinch.spark.sink.writers import BatchWriter, StreamWriter
+    from chaffinch.spark.source.batch_reader import TopicReader
+    from chaffinch.spark.source.stream_reader import TopicStreamReader
 
 
 class ChaffinchDataSource(DataSource):
     """`format("chaffinch")`: Kafka topics, written exactly once with bad rows set aside, and read with Spark's Kafka schema.
 
-    Options: `chaffinch.spark.sink_tables.TABLES`, `chaffinch.spark.source_options`. Columns: `row_codec.py` and `read_rows.py`.
+    Options: `sink.option_tables.TABLES`, `source.options`. Columns: `tasks/row_codec.py` and `source/rows.py`.
     """
 
     @classmethod
@@ -30,28 +30,28 @@ class ChaffinchDataSource(DataSource):
 
     def schema(self) -> str:
         """Of a topic that is read."""
-        from chaffinch.spark.source import schema_read
+        from chaffinch.spark.source.batch_reader import schema_read
 
         return schema_read(self._given())
 
     def reader(self, schema: StructType) -> TopicReader:
-        from chaffinch.spark.source import planned_reader
+        from chaffinch.spark.source.batch_reader import planned_reader
 
         return planned_reader(self._given(), schema)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:
-        from chaffinch.spark.stream_source import planned_stream_reader
+        from chaffinch.spark.source.stream_reader import planned_stream_reader
 
         return planned_stream_reader(self._given(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         """`overwrite` is output mode `complete`: the whole result is appended each time."""
-        from chaffinch.spark.sink import planned_stream_writer
+        from chaffinch.spark.sink.writers import planned_stream_writer
 
         return planned_stream_writer(self._given(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from chaffinch.spark.sink import planned_batch_writer
+        from chaffinch.spark.sink.writers import planned_batch_writer
 
         return planned_batch_writer(self._given(), schema, overwrite=overwrite)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
-from chaffinch.spark.sink_options import SinkOptions
+from chaffinch.spark.sink.options import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -32,7 +32,7 @@ def session(
     the format needs. Errors: JavaNotFound, with what to install; WorkersUnfit, with what a worker lacks.
     """
     from chaffinch.spark.java import use_java
-    from chaffinch.spark.places import is_one_machine
+    from chaffinch.spark.sink.places import is_one_machine
 
     use_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

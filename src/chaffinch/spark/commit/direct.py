@@ -1,0 +1,47 @@
+"""The end of one micro-batch whose rows tasks have sent (`at-least-once`, `none`): judged, its bad rows written, and noted.
+
+A generator with the operations of `protocol.py`, but nothing here is sent to Kafka, no marker is read and none is written: a
+batch that Spark repeats was written again before this begins. What is noted in the checkpoint lets a query go back to `exactly-once`.
+"""
+
+from __future__ import annotations
+
+from chaffinch.spark.commit.marker import CheckpointState, Remembered
+from chaffinch.spark.commit.messages import BatchCounts
+from chaffinch.spark.commit.operations import ReadState, Step, WriteDeadLetters, WriteState
+from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
+from chaffinch.spark.commit.tolerance import Tally
+from chaffinch.spark.refusals import Refusal
+
+ROWS_STAY = "rows that are written already stay, and a restart writes them again"
+
+
+def note_batch(plan: CommitPlan) -> Commit:
+    """Ends one batch. Raises Refusal for a task that failed, and for more bad rows than are tolerated."""
+    state = CheckpointState()
+    if plan.has_checkpoint:
+        state = (yield ReadState(step=Step.READ_STATE)).value
+    for outcome in plan.outcomes:
+        if (failure := outcome.failure) is not None:
+            raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_STAY}")
+    tally = Tally.of(plan.outcomes)
+    if refusal := tally.refusal(plan.tolerance, nothing_written=ROWS_STAY):
+        raise refusal
+    if plan.writes_dead_letter_file:
+        rows = tuple(part for outcome in plan.outcomes for part in outcome.dead_rows)
+        yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=rows)
+    counts = BatchCounts(
+        rows_written=plan.row_count - tally.rejected_count - tally.task_dropped.total(),
+        rejected=dict(tally.task_found),
+        dropped=dict(tally.task_dropped),
+        byte_count=sum(outcome.sent_bytes for outcome in plan.outcomes),
+        push_ms=max((outcome.sent_ms for outcome in plan.outcomes), default=0),
+    )
+    if plan.has_checkpoint:
+        remembered = Remembered(
+            batch_id=plan.batch_id, stage="written", digest=plan.digest, noted_ms=plan.wall_ms, counts=counts, is_without_marker=True
+        )
+        totals = (state.totals or BatchCounts()) + counts
+        noted = CheckpointState(transactional_id=state.transactional_id, remembered=remembered, totals=totals)
+        yield WriteState(step=Step.NOTE_DONE, state=noted)
+    return CommitResult(outcome="written" if plan.row_count else "empty", counts=counts)

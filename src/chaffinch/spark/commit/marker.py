@@ -1,0 +1,192 @@
+"""The marker: which batch of a query is in Kafka, said by Kafka itself (decision 37).
+
+A marker is an offset commit in a group of its own, written in the same transaction as the rows. Its metadata names the
+batch, the writer, and the digest of the checkpoint's own record of the batch. `judge` compares it, and what
+`<checkpoint>/chaffinch/` remembers, with the batch at hand: write it, skip it, or refuse it. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.commit.messages import BatchCounts
+from chaffinch.spark.refusals import Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """The last committed batch of a query. `digest` is empty where the checkpoint's location is not known to the sink."""
+
+    batch_id: int
+    writer_id: str
+    digest: str = ""
+
+    def to_text(self) -> str:
+        """The metadata of the offset commit; Kafka allows 4096 bytes, this takes about 130."""
+        return json.dumps({"batch": self.batch_id, "writer": self.writer_id, "digest": self.digest}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Marker:
+        """Errors: ValueError for metadata that is no marker."""
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or not isinstance(fields.get("batch"), int):
+            raise ValueError(f"no marker: {text[:100]!r}")
+        return cls(batch_id=fields["batch"], writer_id=str(fields.get("writer", "")), digest=str(fields.get("digest", "")))
+
+
+Stage = Literal["ending", "written", "empty"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """The newest batch that `<checkpoint>/chaffinch/` knows. `ending`: EndTxn was about to be asked for, its outcome is not noted."""
+
+    batch_id: int
+    stage: Stage
+    digest: str
+    noted_ms: int
+    marker: str = ""
+    """The partition that carries the marker."""
+    counts: BatchCounts | None = None
+    """What the batch came to; None before its end, and from versions that kept none."""
+    is_without_marker: bool = False
+    """Its rows were sent by tasks: the marker in Kafka, if there is one, is of an older batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointState:
+    """All that Chaffinch keeps in a checkpoint: the transactional id, fixed at the first batch (decision 38), and the newest batch."""
+
+    transactional_id: str | None = None
+    remembered: Remembered | None = None
+    totals: BatchCounts | None = None
+    """Of all batches so far. A batch whose commit died between EndTxn and its note is not in here: for people, never for decisions."""
+
+    def to_text(self) -> str:
+        newest = self.remembered
+        return json.dumps({
+            "version": 1,
+            "transactional.id": self.transactional_id,
+            "batch": None if newest is None else {
+                "id": newest.batch_id, "stage": newest.stage, "digest": newest.digest, "noted_ms": newest.noted_ms,
+                "marker": newest.marker, "counts": None if newest.counts is None else newest.counts.to_fields(),
+                "without_marker": newest.is_without_marker,
+            },
+            "totals": None if self.totals is None else self.totals.to_fields(),
+        }, indent=1)  # fmt: skip
+
+    @classmethod
+    def from_text(cls, text: str) -> CheckpointState:
+        """Errors: ValueError for anything that `to_text` has not written."""
+        fields = json.loads(text)
+        if not isinstance(fields, dict) or fields.get("version") != 1:
+            raise ValueError("not the state of this version of Chaffinch")
+        batch = fields.get("batch")
+        remembered = None
+        if batch is not None:
+            remembered = Remembered(
+                batch_id=int(batch["id"]), stage=batch["stage"], digest=str(batch["digest"]), noted_ms=int(batch["noted_ms"]),
+                marker=str(batch.get("marker", "")), counts=_counts(batch.get("counts")),
+                is_without_marker=bool(batch.get("without_marker", False)),
+            )  # fmt: skip
+        return cls(transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")))
+
+
+def _counts(fields: Any) -> BatchCounts | None:
+    return None if fields is None else BatchCounts.from_fields(fields)
+
+
+class Verdict(Enum):
+    WRITE = "write"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAtHand:
+    """What `judge` has to know about the batch that is to be committed. `is_stream` is False for `df.write` with a token."""
+
+    batch_id: int
+    digest: str
+    group_id: str
+    is_stream: bool
+    writes_without_marker: bool
+    offsets_retention_ms: int
+    marker: str = ""
+    """The partition where the marker is looked for."""
+
+
+_RESTORED_ADVICE = "bring back the newest copy, or start with a new checkpoint"
+
+
+def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | None, now_ms: int) -> Verdict:
+    """Write the batch, skip it because it is in Kafka already, or raise a Refusal: see the table in decision 37."""
+    if marker is not None and remembered is not None and remembered.batch_id > marker.batch_id and _left_none_here(batch, remembered):
+        marker = None
+    if marker is not None:
+        if not batch.is_stream:
+            return Verdict.SKIP
+        return _against(batch, marker.batch_id, marker.digest, f"the marker in group {batch.group_id} (written by run {marker.writer_id})")
+    if not batch.is_stream:
+        return Verdict.WRITE
+    if remembered is None:
+        if batch.batch_id == 0:
+            return Verdict.WRITE
+        return _missing(batch, "which is not the first, and the checkpoint remembers no batch")
+    if remembered.stage != "ending":
+        if remembered.stage == "empty" and remembered.batch_id == batch.batch_id:
+            return Verdict.WRITE
+        return _against(batch, remembered.batch_id, remembered.digest, "the checkpoint's folder chaffinch")
+    if remembered.batch_id > batch.batch_id:
+        raise _restored(batch, remembered.batch_id, "the checkpoint's folder chaffinch")
+    if remembered.batch_id == batch.batch_id and remembered.marker not in ("", batch.marker):
+        where = f"with its marker on {remembered.marker}, which is now looked for on {batch.marker}"
+        return _missing(batch, f"its commit was under way when the query stopped, {where} (options topic and markerTopic)")
+    # The commit of this very batch was under way. Half the retention: were it committed, the marker would still be there.
+    if remembered.batch_id == batch.batch_id and now_ms - remembered.noted_ms > batch.offsets_retention_ms // 2:
+        return _missing(batch, "its commit was under way when the query stopped, too long ago for the marker to tell")
+    return Verdict.WRITE
+
+
+def _left_none_here(batch: BatchAtHand, remembered: Remembered) -> bool:
+    """Whether the remembered batch has no marker where one is looked for now: tasks sent it, or the option topic was another."""
+    return remembered.is_without_marker or remembered.marker not in ("", batch.marker)
+
+
+def _against(batch: BatchAtHand, batch_id: int, digest: str, source: str) -> Verdict:
+    if batch_id < batch.batch_id:
+        return Verdict.WRITE
+    if batch_id > batch.batch_id:
+        raise _restored(batch, batch_id, source)
+    if digest and batch.digest and digest != batch.digest:
+        raise Refusal(
+            Group.INVALID_CONFIGURATION,
+            "CHECKPOINT_RESTORED",
+            f"batch {batch.batch_id} was written before with other contents: {source} says digest {digest[:12]}, the checkpoint "
+            f"{batch.digest[:12]}; an older copy of the checkpoint was restored and rows would be lost: {_RESTORED_ADVICE}",
+        )
+    return Verdict.SKIP
+
+
+def _restored(batch: BatchAtHand, newest: int, source: str) -> Refusal:
+    return Refusal(
+        Group.INVALID_CONFIGURATION,
+        "CHECKPOINT_RESTORED",
+        f"batch {batch.batch_id} is older than batch {newest}, which {source} says is written; an older copy of the checkpoint was "
+        f"restored and its rows would be doubled or lost: {_RESTORED_ADVICE}",
+    )
+
+
+def _missing(batch: BatchAtHand, why: str) -> Verdict:
+    """Nobody can tell: the user decides."""
+    if batch.writes_without_marker:
+        return Verdict.WRITE
+    raise Refusal(
+        Group.INVALID_CONFIGURATION,
+        "MARKER_MISSING",
+        f"group {batch.group_id} has no marker for batch {batch.batch_id}, {why}: whether it is written cannot be "
+        "told (committed offsets expire after offsets.retention.minutes); look into the topic, then set onMissingMarker=write to write it",
+    )

@@ -1,0 +1,169 @@
+"""What the commit protocol asks its shell to do, and what it gets back. Plain data.
+
+`protocol.py` yields one operation at a time; whoever drives it (`sink/writers.py` in a Spark worker, a test, the simulation)
+performs it and sends a `Reply` in. Every operation carries its `Step`, so a driver can stop, cut or kill at a step by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Literal, TypeAlias
+
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import ProducerIdentity
+from chaffinch.protocol.schema import Message
+from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
+
+
+class Step(Enum):
+    """The steps of a commit, in order; the value is the name that tests and `CHAFFINCH_PAUSE_AT_STEP` use."""
+
+    READ_STATE = "read_state"
+    READ_MARKER = "read_marker"
+    FIX_TRANSACTIONAL_ID = "fix_transactional_id"
+    INIT_PRODUCER = "init_producer"
+    READ_MARKER_AGAIN = "read_marker_again"
+    ADD_PARTITIONS = "add_partitions"
+    PUSH = "push"
+    PUSH_DEAD_LETTERS = "push_dead_letters"
+    WRITE_DEAD_LETTERS = "write_dead_letters"
+    ADD_OFFSETS = "add_offsets"
+    COMMIT_MARKER = "commit_marker"
+    NOTE_ENDING = "note_ending"
+    END_TRANSACTION = "end_transaction"
+    NOTE_DONE = "note_done"
+    # Beside the order: only after a failure.
+    ABORT = "abort"
+    READ_MARKER_AFTER_FENCING = "read_marker_after_fencing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Coordinator:
+    """The broker that coordinates a group or a transactional id. `refresh`: the one known so far is not it any more."""
+
+    kind: Literal["group", "transaction"]
+    key: str
+    refresh: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """Send a request and bring its answer: a `Message`, or `Lost`."""
+
+    step: Step
+    message: Message
+    to: Coordinator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendBatch:
+    """Patch identity and sequence into a staged batch and send it to its leader; the answer comes by `NextAnswer`. Brings None.
+
+    `kept`: the records of the staged batch that are to be sent, ascending indices; None: all. `refresh`: look up the leader anew.
+    """
+
+    step: Step
+    ticket: int
+    batch: StagedBatch
+    kept: tuple[int, ...] | None
+    identity: ProducerIdentity
+    base_sequence: int
+    refresh: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextAnswer:
+    """Wait for the answer to any batch under way: brings a `BatchAnswer`, in any order among partitions."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskHandler:
+    """Ask the user's handler (KIP-1038) about records that the broker refused. `culprits` hold indices of the staged batch. Brings the
+    frozenset of those indices that are to be left out, without a dead letter. Yielded only where the plan has a handler."""
+
+    step: Step
+    batch: StagedBatch
+    culprits: tuple[Rejection, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAside:
+    """Make dead letters of records that the broker refused. `culprits` hold indices of the staged batch. Brings `DeadLetters`."""
+
+    step: Step
+    batch: StagedBatch
+    culprits: tuple[Rejection, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteDeadLetters:
+    """Replace the batch's Parquet file by these rows: written under a temporary name, synced, renamed. No rows: remove it. Brings None."""
+
+    step: Step
+    rows: tuple[StagedBytes, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadState:
+    """Read what the checkpoint remembers: brings a `CheckpointState`, empty where nothing is kept."""
+
+    step: Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteState:
+    """Replace what the checkpoint remembers, atomically. Brings None."""
+
+    step: Step
+    state: CheckpointState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Let time pass. Brings None."""
+
+    step: Step
+    ms: int
+
+
+Operation: TypeAlias = Ask | SendBatch | NextAnswer | AskHandler | SetAside | WriteDeadLetters | ReadState | WriteState | Wait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """No answer. `reason` says what happened and where, in one line; `was_sent`: the request may have reached the broker."""
+
+    reason: str
+    was_sent: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAnswer:
+    """The fate of one `SendBatch`. `lost` is set when no answer came; else `code`, and the culprits by index in what was sent."""
+
+    ticket: int
+    code: ErrorCode | None = None
+    message: str = ""
+    culprits: tuple[tuple[int, ErrorCode, str], ...] = ()
+    lost: Lost | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetters:
+    """Dead letters made by the shell: batches for the topic, rows for the Parquet file; either may be empty."""
+
+    batches: tuple[StagedBatch, ...] = ()
+    rows: tuple[StagedBytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What is sent into the generator: the operation's result and the time when it was there, in ms on a clock that never goes back."""
+
+    now_ms: int
+    value: Any = None
+    """Its type depends on the operation, as each one's docstring says."""

@@ -1,0 +1,70 @@
+"""What a commit begins with and comes to: the plan of one batch, and its result. Plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, TaskOutcome
+from chaffinch.spark.commit.operations import Operation, Reply
+from chaffinch.spark.commit.tolerance import Tolerance
+from chaffinch.spark.snapshot import TargetSnapshot
+
+Commit = Generator[Operation, Reply, "CommitResult"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPlan:
+    """One batch to be committed, and all that was decided about it before."""
+
+    batch_id: int
+    wall_ms: int
+    """When the commit began, in ms since 1970."""
+    writer_id: str
+    """Of this run of the query; says in the marker who wrote."""
+    outcomes: tuple[TaskOutcome, ...]
+    target: TargetSnapshot
+    """The target as the committer sees it, later than the tasks did."""
+    transactional_id: str
+    group_id: str | None
+    """The marker's group; None for a batch write without a token: no marker, and a repetition writes again."""
+    marker_partition: TopicPartition
+    is_stream: bool
+    digest: str = ""
+    has_checkpoint: bool = False
+    """The checkpoint's location is known, so `<checkpoint>/chaffinch/` can be used."""
+    writes_without_marker: bool = False
+    tolerance: Tolerance
+    writes_dead_letter_file: bool = False
+    has_handler: bool = False
+    """The user's handler is asked about rows that the broker refuses (KIP-1038)."""
+    transaction_timeout_ms: int | None = None
+    """What the user asked for; None: from the staged size."""
+    push_bytes_per_s: float
+    """Measured by earlier batches."""
+    block_max_ms: int
+    """How long each request but Produce and EndTxn is asked again."""
+
+    def batches(self) -> tuple[StagedBatch, ...]:
+        return tuple(batch for outcome in self.outcomes for batch in outcome.batches)
+
+    def dead_batches(self) -> tuple[StagedBatch, ...]:
+        return tuple(batch for outcome in self.outcomes for batch in outcome.dead_batches)
+
+    @property
+    def byte_count(self) -> int:
+        return sum(outcome.byte_count for outcome in self.outcomes)
+
+    @property
+    def row_count(self) -> int:
+        return sum(outcome.row_count for outcome in self.outcomes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """What became of the batch. `skipped`: it was in Kafka already; `empty`: there was nothing to write."""
+
+    outcome: Literal["written", "skipped", "empty"]
+    counts: BatchCounts = field(default_factory=BatchCounts)

@@ -1,0 +1,309 @@
+"""One micro-batch, one Kafka transaction: the whole protocol, read from top to bottom in `commit_batch` (decisions 36 to 40).
+
+No I/O, no clock, no PySpark: a generator that yields operations (`operations.py`) and is sent their results. `sink/writers.py`
+drives it inside a Spark worker; tests and the simulation drive it by hand and may cut it at any step.
+
+Why it writes each row exactly once, whatever is cut where:
+- Rows, dead letters and the marker become visible together, by one EndTxn.
+- InitProducerId fences every earlier writer and waits for the end of its transaction; only then is the marker read, stable.
+  If the batch is in Kafka, the marker says so and nothing is written.
+- EndTxn without an answer is asked again, never turned into an abort; if all is cut there, the next run reads the marker.
+- Until EndTxn, everything can be thrown away: the staging is whole, and an abort is InitProducerId with our own id and
+  epoch, which never fences anybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.spark.commit import requests
+from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, judge
+from chaffinch.spark.commit.messages import BatchCounts, Rejection, StagedBatch, StagedBytes
+from chaffinch.spark.commit.operations import (
+    AskHandler,
+    DeadLetters,
+    Operation,
+    ReadState,
+    Reply,
+    SetAside,
+    Step,
+    WriteDeadLetters,
+    WriteState,
+)
+from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
+from chaffinch.spark.commit.push import Fenced, Push, StartAgain
+from chaffinch.spark.commit.tolerance import Tally
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.snapshot import changed_topic, recreated_topic
+
+ATTEMPTS_MAX = 3
+"""How often one commit pushes the batch when its transaction has to be started again; then the query fails and may be restarted."""
+TRANSACTION_TIMEOUT_MIN_MS = 60_000
+PUSH_RESERVE = 4
+"""The transaction may take so many times longer than the measured push rate promises."""
+
+
+def commit_batch(plan: CommitPlan) -> Commit:
+    """Commits one batch: returns when it is in Kafka as a whole, raises Refusal when it is not, or when nobody can tell.
+
+    After a Refusal no transaction of ours is left open, as far as the coordinator could be reached.
+    """
+    state = yield from _read_state(plan)
+    marker = yield from _read_marker(plan, Step.READ_MARKER)
+    if _judge(plan, marker, state) is Verdict.SKIP:
+        return CommitResult(outcome="skipped")
+
+    tally = _checked(plan)
+    if plan.row_count == 0 and (plan.has_checkpoint or plan.group_id is None):
+        yield from _write_state(plan, Step.NOTE_DONE, "empty", state)
+        return CommitResult(outcome="empty")
+
+    timeout_ms = transaction_timeout_ms(plan)
+    if plan.has_checkpoint and state.transactional_id is None:
+        yield WriteState(step=Step.FIX_TRANSACTIONAL_ID, state=replace(state, transactional_id=plan.transactional_id))
+    identity, now_ms = yield from _fence(plan, timeout_ms)
+    writer = _Writer(plan=plan, tally=tally, marker=marker, identity=identity, timeout_ms=timeout_ms, state=state)
+    try:
+        writer.marker = yield from _read_marker(plan, Step.READ_MARKER_AGAIN)
+        if _judge(plan, writer.marker, state) is Verdict.SKIP:
+            return CommitResult(outcome="skipped")
+        result = yield from writer.write(now_ms)
+    except Fenced as fenced:
+        yield from _after_fencing(plan, writer.marker, fenced)
+        result = CommitResult(outcome="written", counts=_counts(plan, tally))
+    except (Refusal, StartAgain) as failure:
+        if not writer.may_be_committed:
+            yield from requests.abort(Step.ABORT, plan.transactional_id, writer.timeout_ms, writer.identity)
+        if isinstance(failure, StartAgain):
+            text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
+            raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text) from None
+        raise
+    yield from _write_state(plan, Step.NOTE_DONE, "written", state, result.counts)
+    return result
+
+
+def _counts(plan: CommitPlan, tally: Tally, push_ms: int = 0, commit_ms: int = 0) -> BatchCounts:
+    dropped = tally.task_dropped + tally.broker_dropped
+    return BatchCounts(
+        rows_written=plan.row_count - tally.rejected_count - dropped.total(),
+        rejected=dict(tally.task_found + tally.broker_found),
+        dropped=dict(dropped),
+        byte_count=plan.byte_count,
+        staged_bytes=sum(outcome.file_bytes for outcome in plan.outcomes),
+        staging_files=len({name for outcome in plan.outcomes for name in outcome.files()}),
+        push_ms=push_ms,
+        commit_ms=commit_ms,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Writer:
+    """The part between InitProducerId and EndTxn, with what its attempts share."""
+
+    plan: CommitPlan
+    tally: Tally
+    marker: Marker | None
+    identity: ProducerIdentity
+    timeout_ms: int
+    state: CheckpointState
+    may_be_committed: bool = False
+    """EndTxn was asked for: from here on there is no abort."""
+
+    def write(self, now_ms: int) -> Commit:
+        """Pushes and commits; starts the transaction again from the staging as long as that can help."""
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                return (yield from self._attempt(now_ms))
+            except StartAgain:
+                if attempt == ATTEMPTS_MAX or self.may_be_committed:
+                    raise
+                self.identity, now_ms = yield from requests.start_again(
+                    Step.ABORT, self.plan.transactional_id, self.timeout_ms, self.identity, self.plan.block_max_ms
+                )
+        raise AssertionError("the last attempt returns or raises")
+
+    def _attempt(self, began_ms: int) -> Commit:
+        plan, identity = self.plan, self.identity
+        self.tally.forget_broker_found()
+        joined: set[TopicPartition] = set()
+        yield from self._add_partitions(joined, (*plan.batches(), *plan.dead_batches()))
+
+        push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}")
+        yield from push.send(Step.PUSH, plan.batches(), self._set_aside)
+        dead_letters = [*plan.dead_batches(), *self.tally.dead_batches]
+        yield from self._add_partitions(joined, dead_letters)
+        yield from push.send(Step.PUSH_DEAD_LETTERS, dead_letters, self._refuse_dead_letters)
+        if plan.writes_dead_letter_file:
+            yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=self._dead_rows())
+
+        if plan.group_id is not None:
+            marker = Marker(batch_id=plan.batch_id, writer_id=plan.writer_id, digest=plan.digest)
+            yield from requests.add_offsets(Step.ADD_OFFSETS, plan.transactional_id, identity, plan.group_id, plan.block_max_ms)
+            yield from requests.commit_marker(
+                Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.block_max_ms
+            )
+        yield from _write_state(plan, Step.NOTE_ENDING, "ending", self.state)
+        ended_ms = pushed_ms = max(began_ms, push.answered_ms)
+        if joined or plan.group_id is not None:
+            self.may_be_committed = True
+            ended_ms = yield from requests.end_transaction(Step.END_TRANSACTION, plan.transactional_id, identity, plan.block_max_ms)
+        return CommitResult(outcome="written", counts=_counts(plan, self.tally, pushed_ms - began_ms, ended_ms - pushed_ms))
+
+    def _add_partitions(
+        self, joined: set[TopicPartition], batches: tuple[StagedBatch, ...] | list[StagedBatch]
+    ) -> Generator[Operation, Reply, None]:
+        """Makes the batches' partitions part of the transaction, each once."""
+        new = {batch.topic_partition for batch in batches} - joined
+        if new:
+            plan = self.plan
+            yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, self.identity, sorted(new), plan.block_max_ms)
+            joined |= new
+
+    def _set_aside(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
+        """The broker blamed records of a batch: dead letters where that is tolerated, else the end of this batch."""
+        if self.plan.has_handler:
+            reply = yield AskHandler(step=Step.PUSH, batch=batch, culprits=culprits)
+            dropped: frozenset[int] = reply.value
+            self.tally.drop(culprit for culprit in culprits if culprit.row in dropped)
+            culprits = tuple(culprit for culprit in culprits if culprit.row not in dropped)
+            if not culprits:
+                return
+        self.tally.add_broker_found(culprits)
+        if refusal := self.tally.refusal(self.plan.tolerance):
+            raise refusal
+        reply = yield SetAside(step=Step.PUSH, batch=batch, culprits=culprits)
+        made: DeadLetters = reply.value
+        self.tally.keep(made)
+
+    @staticmethod
+    def _refuse_dead_letters(batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
+        first = culprits[0]
+        raise Refusal(
+            Group.INVALID_CONFIGURATION, first.code.name,
+            f"the dead letter topic itself refuses {len(culprits)} of {batch.record_count} dead letters for {batch.topic_partition}: "
+            f"{first.message}; correct the topic's configuration, the transaction is aborted",
+        )  # fmt: skip
+        yield
+
+    def _dead_rows(self) -> tuple[StagedBytes, ...]:
+        return (*(rows for outcome in self.plan.outcomes for rows in outcome.dead_rows), *self.tally.dead_rows)
+
+
+def _checked(plan: CommitPlan) -> Tally:
+    """Everything that speaks against the batch before Kafka is asked to write: a task's failure, snapshots, too many bad rows."""
+    for outcome in plan.outcomes:
+        if outcome.failure is not None:
+            raise Refusal(outcome.failure.group, outcome.failure.name, f"task {outcome.context.task}: {outcome.failure.text}")
+    if changed := changed_topic(tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots)):
+        raise Refusal(
+            Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED",
+            f"topic {changed[0].topic} changed while the batch was staged, from {changed[0]} to {changed[1]}; "
+            "nothing was written, a restart takes a new snapshot",
+        )  # fmt: skip
+    if recreated := recreated_topic(tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots), plan.target):
+        raise Refusal(
+            Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED",
+            f"topic {recreated} was deleted and created again while the batch was staged; nothing was written, "
+            "a restart takes a new snapshot",
+        )  # fmt: skip
+    tally = Tally.of(plan.outcomes)
+    if refusal := tally.refusal(plan.tolerance):
+        raise refusal
+    return tally
+
+
+def transaction_timeout_ms(plan: CommitPlan) -> int:
+    """transaction.timeout.ms for the staged size (decision 39). Raises Refusal where the broker's maximum is too small for it."""
+    expected_ms = int(1000 * plan.byte_count / max(plan.push_bytes_per_s, 1.0))
+    allowed_ms = plan.target.transaction_timeout_max_ms
+    if plan.transaction_timeout_ms is not None:
+        allowed_ms = plan.transaction_timeout_ms
+    if expected_ms > allowed_ms:
+        raise Refusal(
+            Group.INVALID_CONFIGURATION, "INVALID_TRANSACTION_TIMEOUT",
+            f"pushing {plan.byte_count} bytes takes about {expected_ms} ms at {plan.push_bytes_per_s:.0f} bytes/s, the transaction may "
+            f"last {allowed_ms} ms (transaction.max.timeout.ms, or kafka.transaction.timeout.ms): make the micro-batches smaller "
+            "or raise the limit",
+        )  # fmt: skip
+    if plan.transaction_timeout_ms is not None:
+        return plan.transaction_timeout_ms
+    return min(max(TRANSACTION_TIMEOUT_MIN_MS, PUSH_RESERVE * expected_ms), plan.target.transaction_timeout_max_ms)
+
+
+def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Verdict:
+    if plan.group_id is None:
+        return Verdict.WRITE
+    batch = BatchAtHand(
+        batch_id=plan.batch_id, digest=plan.digest, group_id=plan.group_id, is_stream=plan.is_stream,
+        writes_without_marker=plan.writes_without_marker, offsets_retention_ms=plan.target.offsets_retention_ms,
+        marker=str(plan.marker_partition),
+    )  # fmt: skip
+    return judge(batch, marker, state.remembered, plan.wall_ms)
+
+
+def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState]:
+    """What the checkpoint remembers; a transactional id other than the one fixed there is refused (decision 38)."""
+    if not plan.has_checkpoint:
+        return CheckpointState()
+    reply = yield ReadState(step=Step.READ_STATE)
+    state: CheckpointState = reply.value
+    if state.transactional_id not in (None, plan.transactional_id):
+        raise Refusal(
+            Group.INVALID_CONFIGURATION, "TRANSACTIONAL_ID_CHANGED",
+            f"kafka.transactional.id is {plan.transactional_id}, this checkpoint was begun with {state.transactional_id}: "
+            "another id would not fence a writer of the old one; set it back, or start with a new checkpoint",
+        )  # fmt: skip
+    return state
+
+
+def _write_state(
+    plan: CommitPlan, step: Step, stage: Stage, before: CheckpointState, counts: BatchCounts | None = None
+) -> Generator[Operation, Reply, None]:
+    """`before`: what the checkpoint remembered when the commit began; `counts` of the batch are added to its totals."""
+    if plan.has_checkpoint:
+        remembered = Remembered(
+            batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
+        )
+        totals = before.totals if counts is None else (before.totals or BatchCounts()) + counts
+        yield WriteState(step=step, state=CheckpointState(transactional_id=plan.transactional_id, remembered=remembered, totals=totals))
+
+
+def _read_marker(plan: CommitPlan, step: Step) -> Generator[Operation, Reply, Marker | None]:
+    """The marker; stable, that is without the pending offsets of an open transaction, but for the first look."""
+    if plan.group_id is None:
+        return None
+    is_stable = step is not Step.READ_MARKER
+    return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, is_stable, plan.block_max_ms))
+
+
+def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
+    """A new epoch, and every earlier transaction ended. Two writers that fence at the same time: Kafka refuses one of them."""
+    try:
+        return (yield from requests.init_producer(Step.INIT_PRODUCER, plan.transactional_id, timeout_ms, None, plan.block_max_ms))
+    except Fenced as fenced:
+        group, name, text = Group.APPLICATION_RECOVERABLE, fenced.code.name, fenced.text
+    except StartAgain as failure:
+        group, name, text = Group.TRANSACTION_ABORTABLE, failure.name, failure.text
+    raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not begun, nothing of it is visible; a restart writes it")
+
+
+def _after_fencing(plan: CommitPlan, marker_before: Marker | None, fenced: Fenced) -> Generator[Operation, Reply, None]:
+    """Returns when the marker says that this very run has committed the batch; else raises the Refusal that fits (decision 38)."""
+    marker = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
+    if marker is not None and (marker.batch_id, marker.writer_id) == (plan.batch_id, plan.writer_id):
+        return
+    if marker != marker_before:
+        written = "nothing" if marker is None else f"batch {marker.batch_id} by run {marker.writer_id}"
+        raise Refusal(
+            Group.APPLICATION_RECOVERABLE, "ANOTHER_WRITER",
+            f"another writer took over transactional id {plan.transactional_id} (the marker now says {written}, this is batch "
+            f"{plan.batch_id} of run {plan.writer_id}): two queries run from one checkpoint, stop one of them",
+        )  # fmt: skip
+    raise Refusal(
+        Group.APPLICATION_RECOVERABLE, fenced.code.name,
+        f"transactional id {plan.transactional_id} was fenced while batch {plan.batch_id} was written: {fenced.text}; nothing of it is "
+        "visible, the transaction took longer than its timeout or another writer has just begun; a restart writes the batch again",
+    )  # fmt: skip

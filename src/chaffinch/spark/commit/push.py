@@ -1,0 +1,267 @@
+"""Sends staged batches to their partitions inside one transaction, and finds out which records the broker refuses.
+
+A generator beneath `commit_protocol`, with the same operations. Strategy:
+
+- A partition's batches go out in order, with consecutive sequences from 0. The first goes alone: a broker that knows
+  nothing of the producer accepts any sequence, so nothing may overtake it (decision 14). After its acknowledgement up to
+  `IN_FLIGHT_MAX` are under way, the number of batches over which brokers recognise duplicates (decision 33).
+- At the first refusal in a partition nothing more is sent there; when all answers are in, the refused batch decides:
+  retriable or lost -> sent again from there under the same sequences (the broker knows a duplicate);
+  refused with culprits -> these are set aside, the innocents go again, and since a refusal of a batch that is surely
+  not stored consumes no sequence, the numbers are taken back; refused without culprits -> halved until one record is left.
+- Where a refused batch may have been stored by an earlier attempt, sequences cannot be trusted: `StartAgain`, the whole
+  transaction is aborted and pushed anew from the staging (decision 13).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode, Group, Stored
+from chaffinch.identifiers import ProducerIdentity, TopicPartition, sequence_add
+from chaffinch.spark.commit.messages import Rejection, StagedBatch
+from chaffinch.spark.commit.operations import BatchAnswer, NextAnswer, Operation, Reply, SendBatch, Step, Wait
+from chaffinch.spark.refusals import Refusal, advised
+
+IN_FLIGHT_MAX = 5
+BYTES_IN_FLIGHT_MAX = 32 << 20
+"""Bytes on their way over all partitions: what the pushing process holds in memory at most, beside one batch."""
+RETRY_WAIT_MS = 100
+ROUNDS_MAX = 8
+"""Brokers that name one culprit at a time would make this quadratic: after so many rounds the rest is halved (decision 12)."""
+# A record with this code is at fault itself; alone in its batch it needs no further proof.
+RECORD_CODES = frozenset({
+    codes.INVALID_RECORD, codes.INVALID_TIMESTAMP, codes.INVALID_COMPACTION_KEY, codes.MESSAGE_TOO_LARGE, codes.RECORD_LIST_TOO_LARGE,
+})  # fmt: skip
+FENCED_CODES = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_ID_MAPPING})
+# The transaction or the sequences are in a state that only a new epoch mends.
+START_AGAIN_CODES = frozenset({
+    codes.OUT_OF_ORDER_SEQUENCE_NUMBER, codes.UNKNOWN_PRODUCER_ID, codes.INVALID_TXN_STATE, codes.TRANSACTION_ABORTABLE,
+    codes.CONCURRENT_TRANSACTIONS,
+})  # fmt: skip
+
+SetAsideCulprits = Callable[[StagedBatch, tuple[Rejection, ...]], Generator[Operation, Reply, None]]
+
+
+class Fenced(Exception):
+    """The broker says that another epoch of this producer exists: another writer, or the coordinator after a time-out."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(code, text)
+        self.code, self.text = code, text
+
+
+class StartAgain(Exception):
+    """This transaction cannot be completed, but the staging is whole: abort it and push everything once more."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name, text)
+        self.name, self.text = name, text
+
+
+@dataclass(slots=True, kw_only=True)
+class _Shipment:
+    """A staged batch, or a part of one, on its way."""
+
+    batch: StagedBatch
+    kept: tuple[int, ...] | None = None
+    answer: BatchAnswer | None = None
+    possibly_stored: bool = False
+    rounds: int = 0
+    """How often culprits were taken out of it."""
+
+    @property
+    def record_count(self) -> int:
+        return self.batch.record_count if self.kept is None else len(self.kept)
+
+    def indices(self) -> tuple[int, ...]:
+        return tuple(range(self.batch.record_count)) if self.kept is None else self.kept
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """One partition's queue: the first `in_flight` shipments are under way, the others wait."""
+
+    topic_partition: TopicPartition
+    queue: deque[_Shipment] = field(default_factory=deque)
+    in_flight: int = 0
+    window: int = 1
+    sequence: int = 0
+    """Of the first record of the first shipment in the queue."""
+    is_stopped: bool = False
+    refresh: bool = False
+
+    def next_sequence(self) -> int:
+        return sequence_add(self.sequence, sum(self.queue[index].record_count for index in range(self.in_flight)))
+
+
+class Push:
+    """All that is to be pushed in one attempt at a transaction. One object per attempt; sequences begin at 0 with its identity."""
+
+    def __init__(self, identity: ProducerIdentity, deadline_ms: int, deadline_name: str) -> None:
+        self._identity = identity
+        self._tickets = count(1)
+        self._deadline_ms = deadline_ms
+        self._deadline_name = deadline_name
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._under_way: dict[int, tuple[_Partition, _Shipment]] = {}
+        self._bytes_in_flight = 0
+        self.answered_ms = 0
+        """When the last answer was there; 0 before any."""
+
+    def send(self, step: Step, batches: Iterable[StagedBatch], set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
+        """Returns when every record is acknowledged or set aside. Raises Fenced, StartAgain or Refusal.
+
+        `set_aside` is called with the culprits of one batch (indices of the staged batch) and may raise a Refusal.
+        """
+        for batch in batches:
+            partition = self._partitions.setdefault(batch.topic_partition, _Partition(topic_partition=batch.topic_partition))
+            partition.queue.append(_Shipment(batch=batch))
+        try:
+            while any(partition.queue for partition in self._partitions.values()):
+                yield from self._fill(step)
+                reply = yield NextAnswer(step=step)
+                self.answered_ms = reply.now_ms
+                partition = self._note(reply.value)
+                if partition.is_stopped and partition.in_flight == 0:
+                    yield from self._mend(step, partition, reply.now_ms, set_aside)
+        except StartAgain:
+            yield from self._drain(step)
+            raise
+
+    def _drain(self, step: Step) -> Generator[Operation, Reply, None]:
+        """Waits for every batch under way. One that came to its leader after the abort, under an epoch that is still good there, would
+        open a transaction which the next commit ends with it: brokers before 3.6 do not ask the coordinator (KIP-890)."""
+        while self._under_way:
+            reply = yield NextAnswer(step=step)
+            del self._under_way[reply.value.ticket]
+
+    def _fill(self, step: Step) -> Generator[Operation, Reply, None]:
+        """Sends what the windows allow, one batch per partition in turn."""
+        found = True
+        while found:
+            found = False
+            for partition in self._partitions.values():
+                if partition.is_stopped or partition.in_flight >= min(partition.window, len(partition.queue)):
+                    continue
+                shipment = partition.queue[partition.in_flight]
+                size = shipment.batch.bytes.byte_count
+                if self._under_way and self._bytes_in_flight + size > BYTES_IN_FLIGHT_MAX:
+                    return
+                yield self._dispatch(step, partition, shipment)
+                found = True
+
+    def _dispatch(self, step: Step, partition: _Partition, shipment: _Shipment) -> SendBatch:
+        ticket = next(self._tickets)
+        self._under_way[ticket] = (partition, shipment)
+        self._bytes_in_flight += shipment.batch.bytes.byte_count
+        operation = SendBatch(
+            step=step, ticket=ticket, batch=shipment.batch, kept=shipment.kept, identity=self._identity,
+            base_sequence=partition.next_sequence(), refresh=partition.refresh,
+        )  # fmt: skip
+        partition.in_flight += 1
+        partition.refresh = False
+        return operation
+
+    def _note(self, answer: BatchAnswer) -> _Partition:
+        """Files an answer with its shipment; acknowledged ones leave the queue from its front."""
+        partition, shipment = self._under_way.pop(answer.ticket)
+        self._bytes_in_flight -= shipment.batch.bytes.byte_count
+        partition.in_flight -= 1
+        if answer.lost is None and answer.code in (codes.NONE, codes.DUPLICATE_SEQUENCE_NUMBER):
+            if shipment is not partition.queue[0]:
+                raise StartAgain("OUT_OF_ORDER_SEQUENCE_NUMBER", f"{partition.topic_partition} stored a batch whose predecessor it refused")
+            partition.queue.popleft()
+            partition.sequence = sequence_add(partition.sequence, shipment.record_count)
+            partition.window = IN_FLIGHT_MAX
+            return partition
+        shipment.answer = answer
+        shipment.possibly_stored |= _is_unsure(answer)
+        partition.is_stopped = True
+        return partition
+
+    def _mend(self, step: Step, partition: _Partition, now_ms: int, set_aside: SetAsideCulprits) -> Generator[Operation, Reply, None]:
+        """All answers of a stopped partition are in: the front of its queue says why it stopped."""
+        front = partition.queue[0]
+        answer = front.answer
+        assert answer is not None, "the front of a stopped partition's queue has been answered: sequences are consecutive"
+        if answer.lost is not None or (answer.code is not None and answer.code.is_retriable and answer.code not in START_AGAIN_CODES):
+            yield from self._retry(step, partition, answer, now_ms)
+        else:
+            assert answer.code is not None
+            self._refuse_what_no_record_caused(partition, answer.code, answer)
+            if any(shipment.possibly_stored for shipment in partition.queue):
+                raise StartAgain(answer.code.name, f"{partition.topic_partition} refused a batch of which an earlier attempt may be stored")
+            yield from self._replace_front(partition, front, answer, set_aside)
+        for shipment in partition.queue:
+            shipment.answer = None
+        partition.is_stopped = False
+
+    def _retry(self, step: Step, partition: _Partition, answer: BatchAnswer, now_ms: int) -> Generator[Operation, Reply, None]:
+        reason = answer.lost.reason if answer.lost is not None else f"{answer.code.name if answer.code else ''} {answer.message}".strip()
+        if now_ms >= self._deadline_ms:
+            raise Refusal(
+                Group.TRANSACTION_ABORTABLE, "REQUEST_TIMED_OUT",
+                f"the batch for {partition.topic_partition} was not acknowledged within {self._deadline_name}; the last answer was: "
+                f"{reason}; the transaction is aborted, nothing of it is visible",
+            )  # fmt: skip
+        partition.refresh = True
+        yield Wait(step=step, ms=RETRY_WAIT_MS)
+
+    @staticmethod
+    def _refuse_what_no_record_caused(partition: _Partition, code: ErrorCode, answer: BatchAnswer) -> None:
+        where = f"{partition.topic_partition}: {answer.message or code.text}"
+        if code in FENCED_CODES:
+            raise Fenced(code, where)
+        if code in START_AGAIN_CODES:
+            raise StartAgain(code.name, where)
+        if code not in RECORD_CODES and not answer.culprits:
+            group = Group.APPLICATION_RECOVERABLE if code.group_produce is Group.NONE else code.group_produce
+            raise advised(group, code.name, f"{where}; the transaction is aborted, nothing of it is visible")
+
+    @staticmethod
+    def _replace_front(
+        partition: _Partition, front: _Shipment, answer: BatchAnswer, set_aside: SetAsideCulprits
+    ) -> Generator[Operation, Reply, None]:
+        """Puts the innocents of a refused batch (or its halves) in its place."""
+        indices = front.indices()
+        culprits = {index: (code, message) for index, code, message in answer.culprits}
+        assert answer.code is not None
+        if any(not 0 <= index < len(indices) for index in culprits):
+            raise Refusal(
+                Group.APPLICATION_RECOVERABLE, answer.code.name,
+                f"{partition.topic_partition} blamed record {max(culprits)} of a batch of {len(indices)}; the transaction is aborted",
+            )  # fmt: skip
+        if not culprits and len(indices) == 1:
+            culprits = {0: (answer.code, answer.message or answer.code.text)}
+        partition.queue.popleft()
+        if not culprits:
+            partition.queue.extendleft(_halves(front.batch, indices))
+            return
+        rejections = tuple(
+            Rejection(row=indices[index], topic_partition=partition.topic_partition, code=code, message=message)
+            for index, (code, message) in sorted(culprits.items())
+        )
+        yield from set_aside(front.batch, rejections)
+        innocents = tuple(index for position, index in enumerate(indices) if position not in culprits)
+        if front.rounds + 1 >= ROUNDS_MAX and len(innocents) > 1:
+            partition.queue.extendleft(_halves(front.batch, innocents))
+        elif innocents:
+            partition.queue.appendleft(_Shipment(batch=front.batch, kept=innocents, rounds=front.rounds + 1))
+
+
+def _is_unsure(answer: BatchAnswer) -> bool:
+    """Whether this attempt may be stored all the same. Who can name culprits has looked at the batch and refused it."""
+    if answer.lost is not None:
+        return answer.lost.was_sent
+    return answer.code is not None and not answer.culprits and answer.code.stored is not Stored.NO
+
+
+def _halves(batch: StagedBatch, indices: tuple[int, ...]) -> tuple[_Shipment, _Shipment]:
+    """The later half first, as `extendleft` takes them."""
+    middle = len(indices) // 2
+    return _Shipment(batch=batch, kept=indices[middle:]), _Shipment(batch=batch, kept=indices[:middle])

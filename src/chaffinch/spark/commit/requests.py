@@ -1,0 +1,237 @@
+"""The requests of a commit beside Produce: each built, asked until it is answered, and its answer judged.
+
+Generators beneath `commit_protocol`, with the same operations. A request is asked again while its answer is lost or
+retriable, `block_max_ms` long from its first answer; EndTxn likewise, but its outcome is never guessed (decision 39).
+All of them may raise Fenced (another epoch exists), StartAgain (only a new transaction helps) and Refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import suppress
+from itertools import groupby
+
+from chaffinch.client.answers import codes_in
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from chaffinch.protocol.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+)
+from chaffinch.protocol.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from chaffinch.protocol.schema import Message
+from chaffinch.spark.commit.marker import Marker
+from chaffinch.spark.commit.operations import Ask, Coordinator, Lost, Operation, Reply, Step, Wait
+from chaffinch.spark.commit.push import FENCED_CODES, START_AGAIN_CODES, Fenced, StartAgain
+from chaffinch.spark.refusals import Refusal, advised
+
+WAIT_MS = 50
+ABORT_BLOCK_MAX_MS = 5_000
+"""An abort is a courtesy: the next writer fences us anyway, or the coordinator's time-out does."""
+# Answers to an abort that mean: there is nothing of ours left to abort (decision 38).
+ALREADY_ABORTED = FENCED_CODES | {codes.CONCURRENT_TRANSACTIONS}
+
+Asking = Generator[Operation, Reply, tuple[Message, int]]
+
+
+def init_producer(
+    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity | None, block_max_ms: int
+) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
+    """InitProducerId: a new epoch, once every earlier transaction of this id has ended. `identity`: fail unless it is the newest."""
+    current = identity or ProducerIdentity(-1, -1)
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id, transaction_timeout_ms=timeout_ms, producer_id=current.producer_id, producer_epoch=current.epoch
+    )
+    what = f"InitProducerId for transactional id {transactional_id}"
+    response, now_ms = yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), block_max_ms, what)
+    assert isinstance(response, InitProducerIdResponse)
+    return ProducerIdentity(response.producer_id, response.producer_epoch), now_ms
+
+
+def abort(step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity) -> Generator[Operation, Reply, None]:
+    """Ends our transaction without its rows, if the coordinator can be reached; never raises (decision 38).
+
+    InitProducerId with our own identity: it aborts what is open and cannot fence a newer writer. Whatever the answer is,
+    nothing of ours is left, or nobody is there to ask: then the coordinator's time-out ends it, or the next writer.
+    """
+    request = InitProducerIdRequest(
+        transactional_id=transactional_id,
+        transaction_timeout_ms=timeout_ms,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.epoch,
+    )
+    to = Coordinator(kind="transaction", key=transactional_id)
+    with suppress(Refusal, Fenced, StartAgain):
+        yield from _ask(step, request, to, ABORT_BLOCK_MAX_MS, "InitProducerId", settled=ALREADY_ABORTED)
+
+
+def start_again(
+    step: Step, transactional_id: str, timeout_ms: int, identity: ProducerIdentity, block_max_ms: int
+) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:
+    """Aborts our transaction and takes the next epoch, unless another writer has come: then Fenced, and nothing is done to it.
+
+    EndTxn first: InitProducerId alone would abort as well, but leaves an epoch in between that is nobody's (kafka-behaviour 7.2).
+    """
+    request = EndTxnRequest(
+        transactional_id=transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=False
+    )
+    to = Coordinator(kind="transaction", key=transactional_id)
+    # INVALID_TXN_STATE: no partition had joined, so there was nothing to end.
+    yield from _ask(step, request, to, block_max_ms, "EndTxn with abort", settled=frozenset({codes.INVALID_TXN_STATE}))
+    return (yield from init_producer(step, transactional_id, timeout_ms, identity, block_max_ms))
+
+
+def read_marker(
+    step: Step, group_id: str, topic_partition: TopicPartition, is_stable: bool, block_max_ms: int
+) -> Generator[Operation, Reply, Marker | None]:
+    """OffsetFetch of the marker. `is_stable`: wait for open transactions that are about to write it (KIP-447)."""
+    topic, partition = topic_partition
+    request = OffsetFetchRequest(
+        group_id=group_id,
+        topics=[OffsetFetchRequestTopic(name=topic, partition_indexes=[partition])],
+        groups=[OffsetFetchRequestGroup(group_id=group_id, topics=[OffsetFetchRequestTopics(name=topic, partition_indexes=[partition])])],
+        require_stable=is_stable,
+    )
+    what = f"OffsetFetch of group {group_id}"
+    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what)
+    assert isinstance(response, OffsetFetchResponse)
+    found = [(part.committed_offset, part.metadata or "") for part in _fetched_partitions(response)]
+    if not found or found[0][0] < 0:
+        return None
+    try:
+        return Marker.from_text(found[0][1])
+    except ValueError:
+        raise Refusal(
+            Group.INVALID_CONFIGURATION, "FOREIGN_MARKER",
+            f"group {group_id} holds an offset for {topic_partition} that is no marker of Chaffinch ({found[0][1][:80]!r}): "
+            "another program uses this group; give the query a checkpoint, or the write an idempotencyToken, of its own",
+        ) from None  # fmt: skip
+
+
+def add_partitions(
+    step: Step, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], block_max_ms: int
+) -> Generator[Operation, Reply, None]:
+    """AddPartitionsToTxn, `partitions` sorted: from here on the coordinator writes its markers to them."""
+    topics = [
+        AddPartitionsToTxnTopic(name=name, partitions=[found.partition for found in group])
+        for name, group in groupby(partitions, key=lambda found: found.topic)
+    ]
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=transactional_id,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.epoch,
+        v3_and_below_topics=topics,
+    )
+    what = f"AddPartitionsToTxn of {', '.join(topic.name for topic in topics)}"
+    yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), block_max_ms, what)
+
+
+def add_offsets(
+    step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, block_max_ms: int
+) -> Generator[Operation, Reply, None]:
+    """AddOffsetsToTxn: the marker's group becomes part of the transaction."""
+    request = AddOffsetsToTxnRequest(
+        transactional_id=transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, group_id=group_id
+    )
+    yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), block_max_ms, f"AddOffsetsToTxn of {group_id}")
+
+
+def commit_marker(
+    step: Step, transactional_id: str, identity: ProducerIdentity, group_id: str, where: TopicPartition, marker: Marker, block_max_ms: int
+) -> Generator[Operation, Reply, None]:
+    """TxnOffsetCommit of the new marker: pending until the transaction ends."""
+    partition = TxnOffsetCommitRequestPartition(
+        partition_index=where.partition, committed_offset=marker.batch_id, committed_metadata=marker.to_text()
+    )
+    request = TxnOffsetCommitRequest(
+        transactional_id=transactional_id, group_id=group_id, producer_id=identity.producer_id, producer_epoch=identity.epoch,
+        topics=[TxnOffsetCommitRequestTopic(name=where.topic, partitions=[partition])],
+    )  # fmt: skip
+    what = f"TxnOffsetCommit of the marker for {where}"
+    yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what)
+
+
+def end_transaction(step: Step, transactional_id: str, identity: ProducerIdentity, block_max_ms: int) -> Generator[Operation, Reply, int]:
+    """EndTxn with commit, asked again until it is answered. Returns the time.
+
+    Raises Fenced where the answer does not say how the transaction ended: fenced, or a state that says it was not ours to
+    end any more. The marker tells.
+    """
+    request = EndTxnRequest(
+        transactional_id=transactional_id, producer_id=identity.producer_id, producer_epoch=identity.epoch, committed=True
+    )
+    try:
+        _, now_ms = yield from _ask(step, request, Coordinator(kind="transaction", key=transactional_id), block_max_ms, "EndTxn")
+    except StartAgain as failure:
+        raise Fenced(codes.by_name(failure.name), failure.text) from None
+    return now_ms
+
+
+def _ask(
+    step: Step, message: Message, to: Coordinator, block_max_ms: int, what: str, *, settled: frozenset[ErrorCode] = frozenset()
+) -> Asking:
+    """Asks until the answer is final: without error, or one of `settled`. `what` names the request in errors. Brings answer and time."""
+    deadline_ms: int | None = None
+    refresh = False
+    while True:
+        reply = yield Ask(step=step, message=message, to=Coordinator(kind=to.kind, key=to.key, refresh=refresh))
+        deadline_ms = reply.now_ms + block_max_ms if deadline_ms is None else deadline_ms
+        if isinstance(reply.value, Lost):
+            code, reason, refresh = codes.NETWORK_EXCEPTION, reply.value.reason, True
+        else:
+            code = _first_error(reply.value)
+            if code is codes.NONE or code in settled:
+                return reply.value, reply.now_ms
+            reason, refresh = code.text, code in _WRONG_COORDINATOR
+        if not code.is_retriable:
+            raise _failure(code, what)
+        if reply.now_ms >= deadline_ms:
+            raise _gave_up(step, code, what, reason, block_max_ms)
+        yield Wait(step=step, ms=WAIT_MS)
+
+
+def _failure(code: ErrorCode, what: str) -> Exception:
+    if code in FENCED_CODES:
+        return Fenced(code, f"{what}: {code.text}")
+    if code in START_AGAIN_CODES:
+        return StartAgain(code.name, f"{what}: {code.text}")
+    group = Group.APPLICATION_RECOVERABLE if code.group_transaction is Group.NONE else code.group_transaction
+    return advised(group, code.name, f"{what}: {code.text}")
+
+
+def _gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: int) -> Refusal:
+    fate = "nothing of it is visible; a restart writes the batch again"
+    if step is Step.END_TRANSACTION:
+        fate = "whether the batch is written is not known; a restart reads the marker and writes it exactly if it is not"
+    text = f"{what}: asked for {block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason.rstrip(' .')}; {fate}"
+    return Refusal(code.group, code.name, text)
+
+
+_WRONG_COORDINATOR = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
+
+
+def _first_error(response: Message) -> ErrorCode:
+    """The first error in an answer, wherever this API puts it; the one that explains the others goes first."""
+    found = [code for code, _ in codes_in(response)]
+    telling = [code for code in found if code is not codes.OPERATION_NOT_ATTEMPTED]
+    return (telling or found or [codes.NONE])[0]
+
+
+def _fetched_partitions(response: OffsetFetchResponse) -> list[OffsetFetchResponsePartition | OffsetFetchResponsePartitions]:
+    """Of the old form and of the new one: an answer has one of them."""
+    old = [part for topic in response.topics for part in topic.partitions]
+    return [*old, *(part for group in response.groups for topics in group.topics for part in topics.partitions)]

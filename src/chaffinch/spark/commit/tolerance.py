@@ -1,0 +1,123 @@
+"""How many bad rows a batch may have: `errors.tolerance` and its cap (decision 44). Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, StagedBytes, TaskOutcome
+from chaffinch.spark.commit.operations import DeadLetters
+from chaffinch.spark.refusals import Refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """`tolerates`: bad rows become dead letters. At most one of the caps is set; a share is of the batch's rows, in hundredths."""
+
+    tolerates: bool
+    count_max: int | None = None
+    percent_max: Fraction | None = None
+
+    @classmethod
+    def parse(cls, tolerance: str, cap: str | None) -> Tolerance:
+        """From `errors.tolerance` (`none`, `all`) and `errors.tolerance.max` (`100`, `5%`). Errors: ValueError with what is allowed."""
+        tolerates = tolerance == "all"
+        if cap is None:
+            return cls(tolerates=tolerates)
+        if not tolerates:
+            raise ValueError("errors.tolerance.max needs errors.tolerance=all; without it the first bad row fails the batch")
+        text = cap.strip()
+        try:
+            if text.endswith("%"):
+                if 0 <= float(text[:-1]) <= 100:
+                    return cls(tolerates=True, percent_max=Fraction(text[:-1]))
+            elif (count := int(text)) >= 0:
+                return cls(tolerates=True, count_max=count)
+        except ValueError:
+            pass
+        raise ValueError(f"errors.tolerance.max={cap!r} is neither a count (100) nor a share between 0% and 100% (5%)")
+
+    def is_exceeded(self, rejected_count: int, row_count: int) -> bool:
+        if not self.tolerates:
+            return rejected_count > 0
+        if self.count_max is not None:
+            return rejected_count > self.count_max
+        # Exact: 29 of 100 are 29 %, and no more.
+        return self.percent_max is not None and 100 * rejected_count > self.percent_max * row_count
+
+    def __str__(self) -> str:
+        if not self.tolerates:
+            return "errors.tolerance=none"
+        return f"errors.tolerance.max={self.count_max if self.percent_max is None else f'{float(self.percent_max or 0):g}%'}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """All rejected rows of a batch: those the tasks found, and those the broker found in the attempt under way."""
+
+    row_count: int
+    task_found: Counter[str]
+    named: list[Rejection]
+    broker_found: Counter[str] = field(default_factory=Counter)
+    task_dropped: Counter[str] = field(default_factory=Counter)
+    """What the user's handler said to leave out: neither written nor rejected."""
+    broker_dropped: Counter[str] = field(default_factory=Counter)
+    broker_named: list[Rejection] = field(default_factory=list)
+    dead_batches: list[StagedBatch] = field(default_factory=list)
+    dead_rows: list[StagedBytes] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, outcomes: Iterable[TaskOutcome]) -> Tally:
+        tally = cls(row_count=0, task_found=Counter(), named=[])
+        for outcome in outcomes:
+            tally.row_count += outcome.row_count
+            tally.task_found.update(outcome.rejected_by_code)
+            tally.task_dropped.update(outcome.dropped_by_code)
+            tally.named.extend(rejection.found_by(outcome.context.task) for rejection in outcome.rejections)
+        return tally
+
+    @property
+    def rejected_count(self) -> int:
+        return self.task_found.total() + self.broker_found.total()
+
+    def forget_broker_found(self) -> None:
+        """A new attempt pushes every batch again: what the broker refused before, it refuses again."""
+        self.broker_found.clear()
+        self.broker_dropped.clear()
+        self.broker_named.clear()
+        self.dead_batches.clear()
+        self.dead_rows.clear()
+
+    def add_broker_found(self, culprits: Iterable[Rejection]) -> None:
+        for culprit in culprits:
+            self.broker_found[culprit.code.name] += 1
+            if len(self.broker_named) < REJECTIONS_NAMED_MAX:
+                self.broker_named.append(culprit)
+
+    def drop(self, culprits: Iterable[Rejection]) -> None:
+        self.broker_dropped.update(culprit.code.name for culprit in culprits)
+
+    def keep(self, made: DeadLetters) -> None:
+        self.dead_batches.extend(made.batches)
+        self.dead_rows.extend(made.rows)
+
+    def refusal(self, tolerance: Tolerance, *, nothing_written: str = "nothing was written") -> Refusal | None:
+        """The error for a batch with more bad rows than tolerated: how many of how many, by error, and the first ten in full.
+
+        `nothing_written`: what became of the good ones.
+        """
+        if not tolerance.is_exceeded(self.rejected_count, self.row_count):
+            return None
+        by_code = ", ".join(f"{count} {name}" for name, count in (self.task_found + self.broker_found).most_common())
+        named = [*self.named, *self.broker_named][:REJECTIONS_NAMED_MAX]
+        advice, allowed = nothing_written, "fewer" if tolerance.tolerates else "none"
+        if not tolerance.tolerates:
+            advice += "; set errors.tolerance=all and a dead letter place to write the others"
+        text = (
+            f"{self.rejected_count} of {self.row_count} rows are rejected ({by_code}), {tolerance} allows {allowed}; {advice}; "
+            f"the first {len(named)}: " + "; ".join(str(rejection) for rejection in named)
+        )
+        return Refusal(Group.INVALID_CONFIGURATION, "ROWS_REJECTED", text)

@@ -1,0 +1,1 @@
+"""Dead letters back to their topics: `chaffinch replay`."""

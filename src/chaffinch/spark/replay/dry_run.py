@@ -1,0 +1,92 @@
+"""What a target would refuse of rows, found as tasks of the sink find it, and nothing written."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection
+from chaffinch.spark.refusals import invalid
+from chaffinch.spark.sink.options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from chaffinch.spark.tasks.row_check import SnapshotOf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DryRun:
+    """What would become of the rows. `rejections`: the first of those that would be rejected; what only brokers can tell is not in here."""
+
+    row_count: int
+    rejected: Mapping[str, int]
+    rejections: tuple[Rejection, ...]
+
+    @property
+    def rows_written(self) -> int:
+        return self.row_count - sum(self.rejected.values())
+
+
+def dry_run_of(options: Mapping[str, str], frame: DataFrame) -> DryRun:
+    """The rows of `frame` checked against the topics that the sink's `options`, or the rows, name. Raises Refusal as the sink does."""
+    from chaffinch.spark.tasks.row_codec import check_schema
+
+    try:
+        parsed = SinkOptions.parse(options, is_stream=False)
+        check_schema(frame.schema, has_topic=parsed.topic is not None)
+    except ConfigException as error:
+        raise invalid(error) from None
+
+    def checked(arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        found = pickle.dumps(_checked(parsed, arrow_batches))
+        yield pa.RecordBatch.from_arrays([pa.array([found], pa.binary())], names=["found"])
+
+    # Pickled here, in a process of our own: a row says nothing about where a tuple of named rejections came from.
+    parts: list[DryRun] = [pickle.loads(row["found"]) for row in frame.mapInArrow(checked, "found binary").collect()]
+    rejected: Counter[str] = Counter()
+    for part in parts:
+        rejected.update(part.rejected)
+    named = [rejection for part in parts for rejection in part.rejections]
+    return DryRun(row_count=sum(part.row_count for part in parts), rejected=rejected, rejections=tuple(named[:REJECTIONS_NAMED_MAX]))
+
+
+def _checked(options: SinkOptions, arrow_batches: Iterable[pa.RecordBatch]) -> DryRun:
+    """One task's rows."""
+    from chaffinch.spark.sink.writers import task_facts
+    from chaffinch.spark.target import wall_ms
+    from chaffinch.spark.tasks.dead_letters import Origin
+    from chaffinch.spark.tasks.row_check import BadRows, RowCheck, TaskPlan
+
+    facts = task_facts()
+    nothing: Any = None
+    plan = TaskPlan(
+        context=facts,
+        topic=options.topic,
+        compression_type=options.compression_type,
+        compression_level=options.compression_level,
+        batch_bytes=options.batch_bytes,
+        origin=Origin(query="", batch_id=0, task=facts.task),
+        dead_letter_target=None,
+        keeps_dead_rows=False,
+        snapshot_of=_snapshots(options),
+        now_ms=wall_ms(),
+    )
+    bad_rows = BadRows(plan, nothing, lambda records, target: None)
+    check = RowCheck(plan, bad_rows)
+    for _ in check.good(arrow_batches):
+        pass
+    return DryRun(row_count=check.row_count, rejected=dict(bad_rows.rejected_by_code), rejections=tuple(bad_rows.named))
+
+
+def _snapshots(options: SinkOptions) -> SnapshotOf:
+    from chaffinch.spark.target import client_for, find_topic
+
+    return lambda topic, _: find_topic(client_for(options.client), topic, options.block_max_ms)

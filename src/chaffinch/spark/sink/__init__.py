@@ -1,0 +1,1 @@
+"""The sink as Spark calls it: options, where files lie, and the committing process, which performs what `commit/` decides."""

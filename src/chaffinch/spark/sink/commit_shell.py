@@ -1,0 +1,293 @@
+"""Performs what the commit protocol yields: requests by the blocking client, files by pyarrow (decision 36).
+
+No decision about Kafka is taken here: codes, sequences, retries and order are the generator's. What the file system refuses
+is thrown into the generator as a Refusal, so that it can abort first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from chaffinch.client.connections import Answered, Failed
+from chaffinch.client.exchange import Exchange
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import ApiException, codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
+from chaffinch.spark.commit.operations import (
+    Ask,
+    AskHandler,
+    BatchAnswer,
+    DeadLetters,
+    Lost,
+    NextAnswer,
+    Operation,
+    ReadState,
+    Reply,
+    SendBatch,
+    SetAside,
+    Step,
+    Wait,
+    WriteDeadLetters,
+    WriteState,
+)
+from chaffinch.spark.commit.plan import Commit, CommitResult
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.refusals import Refusal, refusal_of
+from chaffinch.spark.sink.parquet_file import write_parquet
+from chaffinch.spark.sink.pause import pause, pause_is_due
+from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.target import find_topic, wall_ms
+from chaffinch.spark.tasks.dead_letters import Origin, parquet_name, parquet_pattern, rows_stream
+from chaffinch.spark.tasks.row_handler import RowHandler
+from chaffinch.spark.tasks.staged import broker_found, reason_of
+from chaffinch.spark.tasks.staging import LetterStore, StagedReader
+
+STATE_FILE = "state.json"
+LOOKUP_TIMEOUT_MS = 2_000
+"""How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
+PUMP_MS = 1_000
+# Folders of dead letters and queries: an earlier committer is looked after once per process, when it is fenced.
+_swept: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellPlan:
+    """Where the effects go."""
+
+    transactional_id: str
+    request_timeout_ms: int
+    batch_id: int
+    origin: Origin
+    staging: Folder | None
+    state: Folder | None
+    """`<checkpoint>/chaffinch`."""
+    dead_letter_folder: Folder | None
+    dead_letter_target: TopicSnapshot | None
+    handler: RowHandler | None = None
+
+
+class CommitShell:
+    """Drives one commit to its end. One per commit; close it."""
+
+    def __init__(self, plan: ShellPlan, client: SyncClient) -> None:
+        self._plan = plan
+        self._client = client
+        self._reader = StagedReader(plan.staging)
+        self._letters = LetterStore(plan.staging)
+        self._under_way: dict[int, Exchange] = {}
+        self._settled: list[BatchAnswer] = []
+        self._batches: dict[int, tuple[StagedBatch, tuple[int, ...] | None]] = {}
+        self._compacted: dict[str, bool] = {}
+
+    def run(self, commit: Commit) -> CommitResult:
+        """The result of the commit. Raises Refusal."""
+        try:
+            operation = next(commit)
+            while True:
+                try:
+                    value = self._perform(operation)
+                except Refusal as refusal:
+                    operation = commit.throw(refusal)
+                    continue
+                if pause_is_due(operation.step, self._plan.batch_id) and not isinstance(operation, SendBatch | Wait):
+                    pause(operation.step, self._plan.batch_id)
+                operation = commit.send(Reply(now_ms=time.monotonic_ns() // 1_000_000, value=value))
+        except StopIteration as done:
+            result: CommitResult = done.value
+            return result
+        finally:
+            self._reader.close()
+            self._letters.discard()
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether it has left a folder behind, of what only the broker could refuse."""
+        return bool(self._letters.files)
+
+    def _perform(self, operation: Operation) -> Any:
+        match operation:
+            case Ask():
+                return self._ask(operation)
+            case SendBatch():
+                return self._send(operation)
+            case NextAnswer():
+                return self._next_answer()
+            case AskHandler():
+                return self._ask_handler(operation)
+            case SetAside():
+                return self._set_aside(operation)
+            case WriteDeadLetters():
+                return self._write_dead_letters(operation.rows)
+            case ReadState():
+                return self._read_state()
+            case WriteState():
+                assert self._plan.state is not None
+                return self._plan.state.write(STATE_FILE, [operation.state.to_text().encode()])
+            case Wait():
+                # The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do.
+                return time.sleep(operation.ms / 1000)
+
+    def _ask(self, operation: Ask) -> Any:
+        to = operation.to
+        try:
+            if to.refresh:
+                self._client.forget_coordinator(to.key, to.kind)
+            address = self._client.coordinator(to.key, to.kind, timeout_ms=LOOKUP_TIMEOUT_MS)
+            return self._client.request(operation.message, address, timeout_ms=self._plan.request_timeout_ms, retries=False)
+        except ApiException as error:
+            return _lost(error, was_sent=True)
+
+    def _send(self, operation: SendBatch) -> None:
+        topic_partition = operation.batch.topic_partition
+        if operation.step is Step.PUSH_DEAD_LETTERS:
+            self._letters.flush()
+        data = self._reader.read(operation.batch.bytes)
+        if operation.kept is not None:
+            kept = set(operation.kept)
+            shortened = batches.without(data, [index for index in range(operation.batch.record_count) if index not in kept])
+            assert shortened is not None, "a part of a batch keeps at least one record"
+            data = shortened
+        batches.patch_producer(data, 0, operation.identity, operation.base_sequence, is_transactional=True)
+        request = ProduceRequest(
+            transactional_id=self._plan.transactional_id,
+            acks=-1,
+            timeout_ms=self._plan.request_timeout_ms,
+            topics=[
+                TopicProduceData(
+                    name=topic_partition.topic, partitions=[PartitionProduceData(index=topic_partition.partition, records=data)]
+                )
+            ],
+        )
+        self._batches[operation.ticket] = (operation.batch, operation.kept)
+        try:
+            if operation.refresh:
+                self._client.refresh_metadata([topic_partition.topic], timeout_ms=LOOKUP_TIMEOUT_MS)
+            leader = self._client.leader(topic_partition, timeout_ms=LOOKUP_TIMEOUT_MS)
+            address = self._client.cluster.address_of(leader)
+            assert address is not None, "a leader that was found has an address"
+            with self._client.lock:
+                self._under_way[operation.ticket] = self._client.start(request, address)
+                self._client.pump(0)
+        except ApiException as error:
+            self._settled.append(BatchAnswer(ticket=operation.ticket, lost=_lost(error, was_sent=False)))
+
+    def _next_answer(self) -> BatchAnswer:
+        with self._client.lock:
+            while not self._settled:
+                for ticket, exchange in self._under_way.items():
+                    if exchange.outcome is not None:
+                        self._settled.append(self._answer(ticket, exchange))
+                for answer in self._settled:
+                    self._under_way.pop(answer.ticket, None)
+                    self._batches.pop(answer.ticket, None)
+                if not self._settled:
+                    self._client.pump(PUMP_MS)
+        return self._settled.pop(0)
+
+    def _answer(self, ticket: int, exchange: Exchange) -> BatchAnswer:
+        outcome = exchange.outcome
+        if not isinstance(outcome, Answered):
+            reason, was_sent = (outcome.reason, outcome.was_sent) if isinstance(outcome, Failed) else ("no answer", True)
+            return BatchAnswer(ticket=ticket, lost=Lost(reason=f"{exchange.address}: {reason}", was_sent=was_sent))
+        part: PartitionProduceResponse = outcome.message.responses[0].partition_responses[0]
+        message = part.error_message or ""
+        code = codes.by_number(part.error_code, outcome.numbering, has_culprits=bool(part.record_errors), message=message)
+        culprits = []
+        for found in part.record_errors:
+            if found.chaffinch_error_code is None:
+                own = codes.by_number(part.error_code, outcome.numbering, has_culprits=True)
+            else:
+                own = codes.by_number(found.chaffinch_error_code, "kip", has_culprits=True)
+            culprits.append((found.batch_index, own, reason_of(found.batch_index_error_message or message or own.text)))
+        return BatchAnswer(ticket=ticket, code=code, message=message, culprits=self._named(ticket, culprits))
+
+    def _named(self, ticket: int, culprits: list[tuple[int, ErrorCode, str]]) -> tuple[tuple[int, ErrorCode, str], ...]:
+        """Brokers say INVALID_RECORD for a null key on a compacted topic; whoever has the record can say it exactly (decision 2)."""
+        if not any(code is codes.INVALID_RECORD for _, code, _ in culprits):
+            return tuple(culprits)
+        batch, kept = self._batches[ticket]
+        if not self._is_compacted(batch.topic_partition.topic):
+            return tuple(culprits)
+        columns = batches.decode(self._reader.read(batch.bytes))
+        indices = range(batch.record_count) if kept is None else kept
+        named = []
+        for index, code, message in culprits:
+            is_keyless = 0 <= index < len(indices) and columns.key(indices[index]) is None
+            named.append((index, codes.INVALID_COMPACTION_KEY if is_keyless and code is codes.INVALID_RECORD else code, message))
+        return tuple(named)
+
+    def _is_compacted(self, topic: str) -> bool:
+        if topic not in self._compacted:
+            try:
+                snapshot = find_topic(self._client, topic, LOOKUP_TIMEOUT_MS)
+            except (ApiException, Refusal):
+                snapshot = None
+            self._compacted[topic] = snapshot is not None and snapshot.is_compacted
+        return self._compacted[topic]
+
+    def _set_aside(self, operation: SetAside) -> DeadLetters:
+        plan = self._plan
+        rejections: list[Rejection] = list(operation.culprits)
+        columns = self._blamed(operation.batch, rejections)
+        found = broker_found(columns, rejections, plan.origin, plan.dead_letter_target, wall_ms())
+        rows = [rows_stream(columns, rejections, plan.origin)] if plan.dead_letter_folder is not None else []
+        return DeadLetters(
+            batches=tuple(
+                StagedBatch(topic_partition=where, record_count=count, bytes=self._letters.keep(data)) for where, count, data in found
+            ),
+            rows=tuple(self._letters.keep(data) for data in rows),
+        )
+
+    def _ask_handler(self, operation: AskHandler) -> frozenset[int]:
+        handler = self._plan.handler
+        assert handler is not None, "asked only where the plan has one"
+        left_out = handler.rejected(self._blamed(operation.batch, operation.culprits), operation.culprits)
+        return frozenset(operation.culprits[index].row for index in left_out)
+
+    def _blamed(self, batch: StagedBatch, culprits: Sequence[Rejection]) -> RecordColumns:
+        """The records of a staged batch that the broker blamed."""
+        return batches.decode(self._reader.read(batch.bytes)).take(np.array([culprit.row for culprit in culprits], np.int64))
+
+    def _write_dead_letters(self, rows: tuple[StagedBytes, ...]) -> None:
+        folder = self._plan.dead_letter_folder
+        assert folder is not None
+        name = parquet_name(self._plan.origin)
+        if (place := (folder.location, self._plan.origin.query)) not in _swept:
+            _swept.add(place)
+            folder.sweep(parquet_pattern(self._plan.origin))
+        self._letters.flush()
+        if rows:
+            write_parquet(folder, name, (self._reader.read(part) for part in rows))
+        else:
+            folder.remove(name)
+
+    def _read_state(self) -> CheckpointState:
+        folder = self._plan.state
+        assert folder is not None
+        data = folder.read(STATE_FILE)
+        if data is None:
+            return CheckpointState()
+        try:
+            return CheckpointState.from_text(data.decode())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise folder.refusal(f"has a file {STATE_FILE} that is damaged", error) from None
+
+
+def _lost(error: ApiException, *, was_sent: bool) -> Lost:
+    """What the client failed in, as no answer. Raises Refusal where asking again cannot help: rights, versions, names."""
+    if not error.code.is_retriable:
+        raise refusal_of(error)
+    return Lost(reason=" ".join(error.message.split()), was_sent=was_sent)
+
+
+__all__ = ["CommitShell", "ShellPlan"]

@@ -1,0 +1,164 @@
+"""What a writer does in the committing process: plan the commit from options and tasks' messages, run it, clean up after it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.commit.direct import note_batch
+from chaffinch.spark.commit.messages import TaskOutcome
+from chaffinch.spark.commit.plan import CommitPlan, CommitResult
+from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.folders import Folder, name_of
+from chaffinch.spark.log_lines import show_log
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink.option_tables import NONE
+from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.sink.places import Places
+from chaffinch.spark.snapshot import TargetSnapshot
+from chaffinch.spark.task_facts import TaskContextFacts
+
+if TYPE_CHECKING:
+    from chaffinch.spark.sink.commit_shell import ShellPlan
+
+_log = logging.getLogger(__name__)
+
+PUSH_BYTES_PER_S_ASSUMED = 20e6
+"""Before anything was measured: slow enough for a far-away cluster, so that time-outs err on the long side."""
+_PUSH_MEASURED_BYTES_MIN = 32 << 20
+"""Of smaller batches the round trips take the time: their rate would forbid a large batch that fits well."""
+# Queries of which this process has said what they do without.
+_told: set[str] = set()
+# What earlier batches of this process reached, by bootstrap servers: a hint for time-outs, never truth.
+_push_bytes_per_s: dict[tuple[str, ...], float] = {}
+
+
+class Committer:
+    """Commits the batches of one writer. `write_id`: of a batch write; a stream's query is known to its tasks only."""
+
+    def __init__(self, options: SinkOptions, snapshot: TargetSnapshot, write_id: str | None, places: Places) -> None:
+        self._options = options
+        self._snapshot = snapshot
+        self._write_id = write_id
+        self._places = places
+
+    def run(self, outcomes: tuple[TaskOutcome, ...], batch_id: int) -> CommitResult:
+        """Runs the commit protocol for one batch. Raises Refusal; afterwards connections begin anew."""
+        from chaffinch.spark.sink.commit_shell import CommitShell
+        from chaffinch.spark.target import client_for, forget_client
+
+        if not outcomes and self._options.batch_id is not None:
+            return CommitResult(outcome="empty")  # Without a task nobody knows the query; without a row there is nothing to know it for.
+        facts = outcomes[0].context if outcomes else TaskContextFacts(task=-1)
+        plan = self.plan(outcomes, facts, batch_id)
+        try:
+            client = client_for(self._options.client)
+            commit = commit_batch(plan) if self._options.is_exactly_once else note_batch(plan)
+            shell = CommitShell(self._shell_plan(plan, facts), client)
+            result = shell.run(commit)
+        except BaseException:
+            forget_client(self._options.client)
+            raise
+        if self._options.is_exactly_once:
+            self.learn(result)
+        show_log()
+        if self._options.guarantee == NONE and (query := self._query(facts)) not in _told:
+            _told.add(query)
+            text = "nobody acknowledges rows; a record batch of which the broker refuses one is lost as a whole, unseen"
+            _log.warning("query %s: deliveryGuarantee=%s: %s", query, NONE, text)
+        _log.info("query %s, %s", self._query(facts), result.counts.line(batch_id, result.outcome))
+        self.clean_up(outcomes, batch_id, facts if shell.has_staged else None)
+        return result
+
+    def plan(self, outcomes: tuple[TaskOutcome, ...], facts: TaskContextFacts, batch_id: int) -> CommitPlan:
+        from chaffinch.spark.target import wall_ms
+
+        options = self._options
+        query = self._query(facts)
+        is_stream = self._write_id is None
+        if is_stream and facts.query_id is None:
+            # Its id names the marker's group: a made-up one would let two queries take each other's batches for written.
+            text = "Spark told the tasks no query id (local property sql.streaming.queryId); this version of Spark is not supported"
+            raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", text)
+        has_marker = options.marker_topic is not None and (is_stream or options.idempotency_token is not None)
+        return CommitPlan(
+            batch_id=batch_id,
+            wall_ms=wall_ms(),
+            writer_id=facts.run_id or secrets.token_hex(8),
+            outcomes=outcomes,
+            target=self._snapshot,
+            transactional_id=options.transactional_id or f"chaffinch-{query}",
+            group_id=f"chaffinch-{query}" if has_marker else None,
+            marker_partition=TopicPartition(options.marker_topic or "", 0),
+            is_stream=is_stream,
+            digest=self._places.digest(batch_id, facts),
+            has_checkpoint=self._places.checkpoint(facts) is not None,
+            writes_without_marker=options.writes_without_marker,
+            tolerance=options.tolerance,
+            writes_dead_letter_file=options.dead_letter_path is not None,
+            has_handler=options.handler is not None,
+            transaction_timeout_ms=options.transaction_timeout_ms,
+            push_bytes_per_s=_push_bytes_per_s.get(options.client.bootstrap_servers, PUSH_BYTES_PER_S_ASSUMED),
+            block_max_ms=options.block_max_ms,
+        )
+
+    def _shell_plan(self, plan: CommitPlan, facts: TaskContextFacts) -> ShellPlan:
+        from chaffinch.spark.sink.commit_shell import ShellPlan
+        from chaffinch.spark.tasks.dead_letters import Origin
+        from chaffinch.spark.tasks.row_handler import handler_for
+
+        options = self._options
+        checkpoint = self._places.checkpoint(facts) if plan.has_checkpoint else None
+        state = () if options.sink_name is None else (name_of(options.sink_name),)
+        return ShellPlan(
+            transactional_id=plan.transactional_id,
+            request_timeout_ms=options.client.connections.request_timeout_ms,
+            batch_id=plan.batch_id,
+            origin=Origin(query=self._query(facts), batch_id=plan.batch_id, task=-1),
+            staging=self._staging(facts),
+            state=None if checkpoint is None else checkpoint.below("chaffinch", *state),
+            dead_letter_folder=Folder(options.dead_letter_path, "errors.dead.letter.path") if options.dead_letter_path else None,
+            dead_letter_target=self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None,
+            handler=handler_for(options.handler),
+        )
+
+    def learn(self, result: CommitResult) -> None:
+        counts = result.counts
+        if result.outcome == "written" and counts.byte_count >= _PUSH_MEASURED_BYTES_MIN and counts.push_ms + counts.commit_ms > 0:
+            servers = self._options.client.bootstrap_servers
+            measured = 1000 * counts.byte_count / (counts.push_ms + counts.commit_ms)
+            # From the assumed rate on, so that one batch that met an outage does not forbid the next.
+            before = _push_bytes_per_s.get(servers, PUSH_BYTES_PER_S_ASSUMED)
+            _push_bytes_per_s[servers] = (before + measured) / 2
+
+    def clean_up(self, outcomes: Iterable[TaskOutcome | None], batch_id: int, facts: TaskContextFacts | None = None) -> None:
+        """Removes what this batch, and older ones whose committer died, have staged in files. Never raises: it is only space.
+
+        `facts`: of the committing process, if it has staged something itself.
+        """
+        found = [outcome.context for outcome in outcomes if outcome is not None and outcome.files()]
+        if facts is not None:
+            found.append(facts)
+        if not found:
+            return
+        with suppress(Refusal, OSError, ValueError):
+            folder = self._staging(found[0])
+            assert folder is not None, "files were staged somewhere"
+            folder.remove_all()
+            query_folder = folder.parent()
+            for name in query_folder.names():
+                if name.isdigit() and int(name) < batch_id:
+                    query_folder.below(name).remove_all()
+            if not query_folder.names():
+                query_folder.remove_all()
+
+    def _staging(self, facts: TaskContextFacts) -> Folder | None:
+        return self._places.staging(facts, self._query(facts))
+
+    def _query(self, facts: TaskContextFacts) -> str:
+        return self._options.named(facts.query(self._write_id))

@@ -1,0 +1,175 @@
+"""The options of the sink: what of them is fixed per query, and the checks that need no broker. Their tables: `option_tables.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from chaffinch.errors import ConfigException
+from chaffinch.settings import Settings
+from chaffinch.spark.commit.tolerance import Tolerance
+from chaffinch.spark.options import ClientOptions, parse
+from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, table_for
+from chaffinch.spark.tasks.row_handler import HandlerOptions
+
+_KAFKA: Final = "kafka."
+# Options that KafkaSink sets for its writes; nobody else's, so they are in no table.
+_SINK_NAME: Final = "chaffinch.sink"
+_BATCH_ID: Final = "chaffinch.batch.id"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """All that a query's options say about writing; travels to the tasks."""
+
+    client: ClientOptions
+    guarantee: str
+    topic: str | None
+    marker_topic: str | None
+    """None: no marker is kept."""
+    idempotency_token: str | None
+    staging_location: str | None
+    checkpoint_location: str | None
+    tolerance: Tolerance
+    dead_letter_topic: str | None
+    dead_letter_path: str | None
+    writes_without_marker: bool
+    compression_type: str
+    compression_level: int | None
+    batch_bytes: int
+    request_bytes_max: int | None
+    """Of the largest row; None: what the topic takes."""
+    block_max_ms: int
+    unknown_topic_ms: int
+    transactional_id: str | None
+    transaction_timeout_ms: int | None
+    handler: HandlerOptions | None = None
+    """None: nobody is asked about bad rows."""
+    producer: tuple[tuple[str, Any], ...] = ()
+    """Where tasks send: the options of their producers, by Kafka's names."""
+    sink_name: str | None = None
+    """Tells several sinks of one query apart: each has its own marker, transactional id, state, staging and dead letter files."""
+    batch_id: int | None = None
+    """Of the micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
+
+    @property
+    def is_exactly_once(self) -> bool:
+        return self.guarantee == EXACTLY_ONCE
+
+    def named(self, query: str) -> str:
+        """The name under which this sink keeps what it writes for a query."""
+        return query if self.sink_name is None else f"{query}-{self.sink_name}"
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
+        """Errors: ConfigException for everything that can be told without a broker."""
+        hidden = {name.lower(): value for name, value in options.items() if name.lower() in (_SINK_NAME, _BATCH_ID)}
+        shown = {name: value for name, value in options.items() if name.lower() not in hidden}
+        guarantee, table = table_for(shown)
+        settings = parse(table, shown)
+        batch_id = int(hidden[_BATCH_ID]) if _BATCH_ID in hidden else None
+        is_stream = is_stream or batch_id is not None
+        _refuse_contradictions(settings)
+        if guarantee == EXACTLY_ONCE:
+            _refuse_what_no_transaction_can(settings, is_stream)
+        try:
+            tolerance = Tolerance.parse(settings["errors.tolerance"], settings["errors.tolerance.max"])
+        except ValueError as error:
+            raise ConfigException(str(error)) from None
+        checkpoint: Any = settings.ignored.get("checkpointLocation") if is_stream else None
+        return cls(
+            client=ClientOptions.of(settings),
+            guarantee=guarantee,
+            topic=settings["topic"],
+            marker_topic=(settings["markerTopic"] or settings["topic"]) if guarantee == EXACTLY_ONCE else None,
+            idempotency_token=settings.get("idempotencyToken"),
+            staging_location=settings["stagingLocation"],
+            checkpoint_location=checkpoint,
+            tolerance=tolerance,
+            dead_letter_topic=settings["errors.dead.letter.queue.topic.name"],
+            dead_letter_path=settings["errors.dead.letter.path"],
+            writes_without_marker=settings.get("onMissingMarker") == "write",
+            compression_type=settings["kafka.compression.type"],
+            compression_level=settings.get(f"kafka.compression.{settings['kafka.compression.type']}.level"),
+            batch_bytes=settings["kafka.batch.size"],
+            request_bytes_max=settings["kafka.max.request.size"],
+            block_max_ms=settings["kafka.max.block.ms"],
+            unknown_topic_ms=settings["kafka.retry.unknown.topic.partition.ms"],
+            transactional_id=settings.get("kafka.transactional.id"),
+            transaction_timeout_ms=settings.get("kafka.transaction.timeout.ms"),
+            handler=_handler(settings),
+            producer=() if guarantee == EXACTLY_ONCE else _producer(settings),
+            sink_name=hidden.get(_SINK_NAME),
+            batch_id=batch_id,
+        )
+
+
+_OF_THE_SINK: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.drop.invalid.large.records"})
+
+
+def _given(settings: Settings) -> dict[str, Any]:
+    """The `kafka.*` options that somebody set, by Kafka's names."""
+    return {name.removeprefix(_KAFKA): settings[name] for name in sorted(settings.given) if name.startswith(_KAFKA)}
+
+
+def _handler(settings: Settings) -> HandlerOptions | None:
+    class_name, drops_large = settings["kafka.custom.exception.handler.class"], settings["kafka.drop.invalid.large.records"]
+    if class_name is None and not drops_large:
+        return None
+    return HandlerOptions(class_name=class_name, drops_large=drops_large, settings=tuple(_given(settings).items()))
+
+
+def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
+    """The options of the tasks' producers. Rows are checked, and handlers asked, before they come to one."""
+    from chaffinch.producer.core.options import parse_options
+
+    given = {name: value for name, value in _given(settings).items() if _KAFKA + name not in _OF_THE_SINK}
+    given |= {name: settings[_KAFKA + name] for name in ("client.id", "batch.size", "acks")}
+    parse_options(given)
+    return tuple(sorted(given.items()))
+
+
+# Names of things that are there. Read as not given, an empty one would hide what somebody forgot to fill in.
+_NEVER_EMPTY: Final = (
+    "topic", "markerTopic", "idempotencyToken", "stagingLocation", "errors.dead.letter.queue.topic.name", "errors.dead.letter.path",
+    "kafka.transactional.id",
+)  # fmt: skip
+
+
+def _refuse_contradictions(settings: Settings) -> None:
+    for name in _NEVER_EMPTY:
+        if (given := settings.get(name)) is not None and not given.strip():
+            raise ConfigException(f"option {name} is empty: give it a value, or leave it out")
+    dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
+    if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
+        raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")
+    places = [name for name in ("errors.dead.letter.queue.topic.name", "errors.dead.letter.path") if settings[name] is not None]
+    if places and settings["errors.tolerance"] == "none":
+        raise ConfigException(
+            f"{places[0]} needs errors.tolerance=all; without it the first bad row fails the batch, and none is set aside"
+        )
+    if settings["errors.tolerance"] == "all" and not places:
+        raise ConfigException(
+            "errors.tolerance=all needs a place for the bad rows, or they would be lost: "
+            "set errors.dead.letter.queue.topic.name, errors.dead.letter.path, or both"
+        )
+
+
+def _refuse_what_no_transaction_can(settings: Settings, is_stream: bool) -> None:
+    if settings["topic"] is None and settings["markerTopic"] is None:
+        raise ConfigException(
+            "option topic is missing: name the target topic; or, where rows name theirs in a column topic, "
+            "name in markerTopic an existing topic whose partition 0 can carry the batch marker"
+        )
+    if is_stream and settings["idempotencyToken"] is not None:
+        raise ConfigException("option idempotencyToken is for batch writes: a stream has its batch ids, leave it out")
+    if not is_stream and settings["onMissingMarker"] == "write":
+        raise ConfigException("option onMissingMarker is for streams: a batch write without a marker is written anyway, leave it out")
+    if settings["kafka.drop.invalid.large.records"] and settings["kafka.max.request.size"] is None:
+        raise ConfigException(
+            "kafka.drop.invalid.large.records=true needs kafka.max.request.size: rows above it are left out, "
+            "and with deliveryGuarantee=exactly-once it has no default"
+        )
+    if not settings["kafka.enable.idempotence"]:
+        raise ConfigException("option kafka.enable.idempotence cannot be false: deliveryGuarantee=exactly-once needs it")

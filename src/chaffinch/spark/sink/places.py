@@ -1,0 +1,185 @@
+"""Where a query's files lie: its staging folder, its checkpoint, and what the checkpoint says of a batch. The only file that knows.
+
+A checkpoint's location without a scheme is on Hadoop's default file system, as it is for Spark. Every other location is pyarrow's:
+without a scheme it is a path of the machine.
+
+A staging folder has to be the same one for the driver and every executor. So the planner leaves a token in `stagingLocation`, a
+file named after the driver's machine, and a task that needs the folder looks for it; in a checkpoint, Spark's own file `metadata`
+does the same. Without that a folder that is not shared would show as lost files, which a restart cannot bring back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import socket
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from xml.etree import ElementTree
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.folders import Folder, name_of
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.task_facts import TaskContextFacts
+
+_log = logging.getLogger(__name__)
+
+_SHARED = "name a folder that driver and executors share, such as one on a network file system or s3://BUCKET/PATH"
+_MISSING = (
+    "a task has more than 1 MiB for Kafka and neither stagingLocation nor checkpointLocation is set as an option of the query: "
+    "set stagingLocation to a folder that driver and executors share"
+)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+# Folders that this process has tried out.
+_probed: set[str] = set()
+
+
+class Places:
+    """The places of one writer; picklable, made in the planner. `query`: its id, or the token or name of a batch write."""
+
+    def __init__(self, options: SinkOptions, *, is_stream: bool) -> None:
+        self._options = options
+        self._is_stream = is_stream
+        self._token = token_of_this_machine()
+        self._checkpoints: dict[str | None, Folder | None] = {}
+
+    def staging(self, facts: TaskContextFacts, query: str) -> Folder | None:
+        """Where a batch is staged: what the option says, the checkpoint, or in local mode the temporary folder."""
+        options = self._options
+        if options.staging_location is not None:
+            base = Folder(options.staging_location, "stagingLocation")
+        elif options.checkpoint_location is not None:
+            base = self._given_checkpoint(options.checkpoint_location, facts).below("chaffinch", "staging")
+        elif (checkpoint := self.checkpoint(facts)) is not None:
+            base = checkpoint.below("chaffinch", "staging")
+        elif is_one_machine(facts.master):
+            base = Folder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
+        else:
+            return None
+        return base.below(name_of(query), str(facts.batch_id or 0))
+
+    def spill(self, facts: TaskContextFacts, query: str) -> Folder:
+        """The same for a task that needs a file there. Refuses what is not set, and what this machine does not share with the driver."""
+        folder = self.staging(facts, query)
+        if folder is None:
+            raise Refusal(Group.INVALID_CONFIGURATION, "STAGING_LOCATION_MISSING", _MISSING)
+        if not is_one_machine(facts.master) and (reason := self._not_shared(facts)):
+            raise Refusal(Group.INVALID_CONFIGURATION, "STAGING_NOT_SHARED", reason)
+        return folder
+
+    def _not_shared(self, facts: TaskContextFacts) -> str | None:
+        options, task = self._options, f"task {facts.task} on {facts.host}"
+        if options.staging_location is not None:
+            if Folder(options.staging_location, "stagingLocation").read(self._token) is not None:
+                return None
+            found = f"stagingLocation={options.staging_location} is not shared: {task} does not find there the file {self._token}"
+            return f"{found} that the driver has left; {_SHARED}"
+        assert options.checkpoint_location is not None, "else it was found by its metadata"
+        folder = self._given_checkpoint(options.checkpoint_location, facts)
+        reason = _not_that_of(facts.query_id, folder.read("metadata"))
+        return reason and f"{task} does not see the checkpoint that Spark writes: {reason}; set stagingLocation: {_SHARED}"
+
+    def checkpoint(self, facts: TaskContextFacts) -> Folder | None:
+        """The query's checkpoint: of the option, or of a named query that Spark keeps below the session's location for all queries.
+
+        None where the sink cannot see it: the folder must hold what Spark has written into it before any batch, the query's id.
+        That is looked at once.
+        """
+        if facts.query_id not in self._checkpoints:
+            self._checkpoints[facts.query_id] = self._visible_checkpoint(facts)
+        return self._checkpoints[facts.query_id]
+
+    def _visible_checkpoint(self, facts: TaskContextFacts) -> Folder | None:
+        if self._options.checkpoint_location is not None:
+            folder = self._given_checkpoint(self._options.checkpoint_location, facts)
+        elif self._is_stream and facts.checkpoint_root is not None and facts.query_name is not None:
+            folder = Folder(located(facts.checkpoint_root, facts.default_file_system), "checkpointLocation").below(facts.query_name)
+        else:
+            return None
+        try:
+            reason = _not_that_of(facts.query_id, folder.read("metadata"))
+        except Refusal as refusal:
+            reason = refusal.text
+        if reason is not None:
+            _log.warning("the checkpoint is not used to recognise batches: %s", reason)
+            return None
+        return folder
+
+    @staticmethod
+    def _given_checkpoint(location: str, facts: TaskContextFacts) -> Folder:
+        return Folder(located(location, facts.default_file_system), "checkpointLocation")
+
+    def digest(self, batch_id: int, facts: TaskContextFacts) -> str:
+        """Of the checkpoint's own record of the batch: which source offsets it covers. Spark writes it once, before the batch runs."""
+        checkpoint = self.checkpoint(facts)
+        found = checkpoint.below("offsets").read(str(batch_id)) if checkpoint is not None else None
+        return "" if found is None else hashlib.sha256(found).hexdigest()
+
+
+def is_one_machine(master: str | None) -> bool:
+    """Spark's local mode, where tasks run beside the driver. `local-cluster[...]` has executors as any cluster has."""
+    return master is not None and (master == "local" or master.startswith("local["))
+
+
+def token_of_this_machine() -> str:
+    """The name of the file that planners of this machine leave in a staging folder: one per machine, so that they do not pile up."""
+    boot_id = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
+    return f".shared-{hashlib.sha256(f'{socket.gethostname()} {boot_id}'.encode()).hexdigest()[:16]}"
+
+
+def leave_token(location: str) -> None:
+    """Leaves the token in a staging folder, once per process, which tries the folder out as well."""
+    if location not in _probed:
+        folder, token = Folder(location, "stagingLocation"), token_of_this_machine()
+        found = None
+        with suppress(Refusal):  # Then writing tells why.
+            found = folder.read(token)
+        if found is None:
+            folder.write(token, [b"Left by a driver, for executors to see that this folder is shared.\n"])
+        _probed.add(location)
+
+
+def located(location: str, default_file_system: str | None, environment: Mapping[str, str] = os.environ) -> str:
+    """A location of Hadoop's as one of pyarrow's: what has no scheme lies on Hadoop's default file system, unless that is the local one."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location) or not location.startswith("/"):
+        return location
+    default = default_file_system or _configured_file_system(environment) or "file:///"
+    return location if default.startswith("file:") else default.rstrip("/") + location
+
+
+def _configured_file_system(environment: Mapping[str, str]) -> str | None:
+    """`fs.defaultFS` of Hadoop's own configuration files, where there are any."""
+    folder = environment.get("HADOOP_CONF_DIR")
+    if folder is None:
+        return None
+    try:
+        found = ElementTree.parse(Path(folder) / "core-site.xml")
+    except (OSError, ElementTree.ParseError) as error:
+        _log.warning("HADOOP_CONF_DIR=%s: its core-site.xml cannot be read: %s", folder, error)
+        return None
+    values = {row.findtext("name", "").strip(): row.findtext("value", "").strip() for row in found.iter("property")}
+    return values.get("fs.defaultFS")
+
+
+def probe_once(location: str | None, option: str) -> None:
+    """A folder is tried out once per process: later failures show when it is used."""
+    if location is not None and location not in _probed:
+        Folder(location, option).probe()
+        _probed.add(location)
+
+
+def _not_that_of(query_id: str | None, metadata: bytes | None) -> str | None:
+    """Why a checkpoint with this file `metadata` is not the query's; None: it is."""
+    if metadata is None:
+        return "checkpointLocation has no file metadata where the sink looks for it; a file system that only Hadoop knows?"
+    try:
+        found = json.loads(metadata)["id"]
+    except (ValueError, KeyError, TypeError):
+        return f"the file metadata in checkpointLocation is damaged: {metadata[:80]!r}"
+    return None if found == query_id else f"checkpointLocation belongs to query {found}, this is query {query_id}"

@@ -1,0 +1,274 @@
+"""The sink as Spark sees it: writers for streams and for batch writes, of Arrow record batches only.
+
+Spark runs these in Python processes of their own (spark-behaviour 1.1): the planner builds a writer and pickles it; tasks
+unpickle it and `write`; for a stream yet another process builds a new writer from the options and commits. So nothing is
+kept in a writer between these, and what the committer must know of the query travels in the tasks' messages.
+
+`write` never raises a Kafka error and `abort` never raises anything (decision 43); what is wrong is raised when a writer is
+built, before any task, or by `commit`.
+"""
+
+from __future__ import annotations
+
+import pickle
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from chaffinch.errors import ConfigException, KafkaException, codes
+from chaffinch.errors.codes import Group
+from chaffinch.spark.commit.messages import Failure, TaskOutcome
+from chaffinch.spark.refusals import Refusal, invalid, refusal_of
+from chaffinch.spark.sink.committing import Committer
+from chaffinch.spark.sink.option_tables import NONE
+from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.sink.places import Places, leave_token, probe_once
+from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
+from chaffinch.spark.task_facts import TaskContextFacts, facts_of
+from chaffinch.spark.tasks.staging import StagedWriter
+from chaffinch.version import VERSION
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from chaffinch.spark.tasks.row_check import TaskPlan
+
+
+@dataclass(frozen=True)
+class CommitMessage(WriterCommitMessage):
+    """What PySpark carries from a task to the committer."""
+
+    outcome: TaskOutcome
+
+
+class _Writer:
+    """What both writers share. `write_id`: of a batch write; a stream's query is known to its tasks only."""
+
+    _planned_with = VERSION
+
+    def __init__(self, options: SinkOptions, snapshot: TargetSnapshot, write_id: str | None) -> None:
+        self._options = options
+        self._snapshot = snapshot
+        self._write_id = write_id
+        self._places = Places(options, is_stream=write_id is None)
+        self.committer = Committer(options, snapshot, write_id, self._places)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # In bytes of their own: a worker with another version may not understand them, and shall say just that.
+        return _unpickled, (type(self), VERSION, pickle.dumps(self.__dict__))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> CommitMessage:
+        """Stages the rows of one task; every failure travels in the message, and the input is always drained."""
+        facts = task_facts()
+        try:
+            if self._planned_with != VERSION:
+                text = f"{facts.host} has chaffinch {VERSION}, the driver has {self._planned_with}: install the same version everywhere"
+                raise Refusal(Group.INVALID_CONFIGURATION, "VERSIONS_DIFFER", text)
+            outcome = self._stage(facts, iterator)
+        except Refusal as refusal:
+            outcome = _failed(facts, failure_of(refusal))
+        except KafkaException as error:
+            outcome = _failed(facts, failure_of(refusal_of(error)))
+        if outcome.failure is not None:
+            for _ in iterator:
+                pass
+        return CommitMessage(outcome)
+
+    def _stage(self, facts: TaskContextFacts, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
+        from chaffinch.records.faults import RecordsError
+
+        query = self._options.named(facts.query(self._write_id))
+        plan = self._plan(facts, query)
+        writer = StagedWriter(lambda: self._places.spill(facts, query), f"task-{facts.task}")
+        try:
+            return self._run(plan, writer, iterator)
+        except BaseException as error:
+            writer.discard()
+            if isinstance(error, RecordsError):
+                return _failed(facts, Failure(group=Group.INVALID_CONFIGURATION, name=codes.INVALID_RECORD.name, text=str(error)))
+            raise
+
+    def _run(self, plan: TaskPlan, writer: StagedWriter, iterator: Iterable[pa.RecordBatch]) -> TaskOutcome:
+        options = self._options
+        if options.is_exactly_once:
+            from chaffinch.spark.tasks.staged import TaskStager
+
+            return TaskStager(plan, writer).run(iterator)
+        from chaffinch.spark.tasks.direct import TaskSender, forget_producer, producer_for
+
+        try:
+            sender = TaskSender(plan, producer_for(options.producer), writer, stops_at_bad_rows=not options.tolerance.tolerates)
+            return sender.run(iterator)
+        except BaseException:
+            forget_producer(options.producer)
+            raise
+
+    def _plan(self, facts: TaskContextFacts, query: str) -> TaskPlan:
+        from chaffinch.spark.target import check_replication, client_for, find_topic, wall_ms
+        from chaffinch.spark.tasks.dead_letters import Origin
+        from chaffinch.spark.tasks.row_check import TaskPlan
+        from chaffinch.spark.tasks.row_handler import handler_for
+
+        options = self._options
+        batch_id = (facts.batch_id or 0) if options.batch_id is None else options.batch_id
+
+        def snapshot_of(topic: str, patience_ms: int) -> TopicSnapshot | None:
+            known = self._snapshot.topic(topic)
+            if known is not None:
+                return known
+            found = find_topic(client_for(options.client), topic, options.block_max_ms, patience_ms)
+            if found is not None and options.guarantee != NONE:
+                check_replication(found, self._snapshot.replication_policy)
+            return found
+
+        return TaskPlan(
+            context=facts,
+            topic=options.topic,
+            compression_type=options.compression_type,
+            compression_level=options.compression_level,
+            batch_bytes=options.batch_bytes,
+            request_bytes_max=options.request_bytes_max,
+            unknown_topic_ms=min(options.unknown_topic_ms, options.block_max_ms),
+            origin=Origin(query=query, batch_id=batch_id, task=facts.task),
+            dead_letter_target=self._dead_letter_target(),
+            keeps_dead_rows=options.dead_letter_path is not None,
+            snapshot_of=snapshot_of,
+            handler=handler_for(options.handler),
+            now_ms=wall_ms(),
+        )
+
+    def _dead_letter_target(self) -> TopicSnapshot | None:
+        """The dead letter topic; where tasks send, a letter has to fit into a request too."""
+        options = self._options
+        target = self._snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None
+        if target is None or options.is_exactly_once or options.request_bytes_max is None:
+            return target
+        return replace(target, batch_bytes_max=min(target.batch_bytes_max, options.request_bytes_max))
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes micro-batches, each in one Kafka transaction unless `deliveryGuarantee` is another."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.committer.run(_outcomes(messages), batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.committer.clean_up([message.outcome for message in messages if isinstance(message, CommitMessage)], batchId)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes one DataFrame, as a rule in one Kafka transaction; with an idempotencyToken at most once per token."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.committer.run(_outcomes(messages), self._batch_id)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.committer.clean_up([message.outcome for message in messages if isinstance(message, CommitMessage)], self._batch_id)
+
+    @property
+    def _batch_id(self) -> int:
+        return self._options.batch_id or 0
+
+
+def _unpickled(kind: type[_Writer], version: str, state: bytes) -> _Writer:
+    writer = kind.__new__(kind)
+    if version == VERSION:
+        writer.__dict__.update(pickle.loads(state))
+    else:
+        writer._planned_with = version
+    return writer
+
+
+def planned_stream_writer(given: Mapping[str, str], schema: StructType) -> StreamWriter:
+    """What `writeStream` asks for: options and schema are checked, then the target. Raises Refusal."""
+    return stream_writer(_checked(given, schema, is_stream=True))
+
+
+def planned_batch_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """What `write` asks for. Raises Refusal."""
+    if overwrite:
+        raise invalid(ConfigException('mode("overwrite") cannot be: a topic is appended to, never replaced; use mode("append")'))
+    return batch_writer(_checked(given, schema, is_stream=False))
+
+
+def _checked(given: Mapping[str, str], schema: StructType, *, is_stream: bool) -> SinkOptions:
+    from chaffinch.spark.tasks.row_codec import check_schema
+    from chaffinch.spark.tasks.row_handler import handler_for
+
+    try:
+        options = SinkOptions.parse(given, is_stream=is_stream)
+        handler_for(options.handler)
+        check_schema(schema, has_topic=options.topic is not None)
+    except ConfigException as error:
+        raise invalid(error) from None
+    return options
+
+
+def stream_writer(options: SinkOptions) -> StreamWriter:
+    """A writer for one micro-batch, with a fresh snapshot of the target. Raises Refusal for what the broker shows to be wrong."""
+    return StreamWriter(options, _planned(options), None)
+
+
+def batch_writer(options: SinkOptions) -> BatchWriter:
+    """A writer for one batch write, or for one micro-batch inside `foreachBatch`."""
+    write_id = None if options.batch_id is not None else options.idempotency_token or f"write-{secrets.token_hex(8)}"
+    return BatchWriter(options, _planned(options), write_id)
+
+
+def _planned(options: SinkOptions) -> TargetSnapshot:
+    """What can be told before any task runs: the folders can be written, the topics exist and can take what will be sent."""
+    from chaffinch.spark.target import check_replication, client_for, forget_client, take_snapshot
+
+    if options.staging_location is not None:
+        leave_token(options.staging_location)
+    probe_once(options.dead_letter_path, "errors.dead.letter.path")
+    topics = {}
+    if options.marker_topic is not None:
+        topics[options.marker_topic] = "markerTopic"
+    if options.topic is not None:
+        topics[options.topic] = "topic"
+    if options.dead_letter_topic is not None:
+        topics[options.dead_letter_topic] = "errors.dead.letter.queue.topic.name"
+    try:
+        snapshot = take_snapshot(client_for(options.client), list(topics.items()), options.block_max_ms)
+    except ConfigException as error:  # A file of certificates is read only now.
+        raise invalid(error) from None
+    except BaseException:
+        forget_client(options.client)
+        raise
+    if options.guarantee != NONE:
+        for topic in snapshot.topics:
+            check_replication(topic, snapshot.replication_policy)
+    dead_letters = snapshot.topic(options.dead_letter_topic) if options.dead_letter_topic else None
+    if dead_letters is not None and dead_letters.is_compacted:
+        text = f"errors.dead.letter.queue.topic.name={dead_letters.topic} is compacted: it would refuse rows without a key and drop others"
+        raise Refusal(Group.INVALID_CONFIGURATION, "INVALID_CONFIG", f"{text}; set its cleanup.policy to delete")
+    return snapshot
+
+
+def _outcomes(messages: Iterable[WriterCommitMessage | None]) -> tuple[TaskOutcome, ...]:
+    found = [message.outcome for message in messages if isinstance(message, CommitMessage)]
+    return tuple(sorted(found, key=lambda outcome: outcome.context.task))
+
+
+def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:
+    return TaskOutcome(context=facts, failure=failure)
+
+
+def failure_of(refusal: Refusal) -> Failure:
+    """A refusal as it travels to the committing process."""
+    return Failure(group=refusal.group, name=refusal.name, text=refusal.text)
+
+
+def task_facts() -> TaskContextFacts:
+    """Those of the task that runs in this thread."""
+    from pyspark import TaskContext
+
+    return facts_of(TaskContext.get())
+
+
+__all__ = ["BatchWriter", "CommitMessage", "StreamWriter", "batch_writer", "planned_batch_writer", "planned_stream_writer", "stream_writer"]

@@ -1,0 +1,104 @@
+"""The source of batch reads: topics with the schema of Spark's Kafka source, columns straight from record batches to Arrow.
+
+The planner resolves beginnings and ends once; tasks fetch their ranges (`fetching.py`). With `read_committed` the end is the last
+stable offset, so an open transaction is not waited for, and aborted ones are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark.source.errors import refusals, report_loss
+from chaffinch.spark.source.fetching import TopicRange, read_range
+from chaffinch.spark.source.offset_ranges import OffsetRange, divided, within
+from chaffinch.spark.source.options import SourceOptions, includes_headers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from chaffinch.spark.source.offset_ranges import Offsets
+
+
+class TopicReader(DataSourceReader):
+    """Reads topics once, up to where they end when the read is planned."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[TopicRange]:
+        from chaffinch.spark.source.topic_discovery import Discovery
+        from chaffinch.spark.target import client_for
+
+        with refusals():
+            discovery = Discovery(client_for(self._options.client), self._options)
+            wanted = discovery.partitions_at_start()
+            # In this order: what is written meanwhile must not make an end lie before its start.
+            starts, ends = discovery.starts(wanted), discovery.ends(wanted)
+            first, latest = discovery.earliest(wanted), discovery.latest(wanted)
+            self._check_order(starts, ends, latest)
+            starts, lost = within(starts, first, discovery.written(wanted))
+            ends, lost_behind = within(ends, {}, latest)
+            for text in (*lost, *lost_behind):
+                report_loss(text, fails=self._options.fail_on_data_loss)
+            return task_ranges((OffsetRange(where, starts[where], ends[where]) for where in wanted), self._options)
+
+    def _check_order(self, starts: Offsets, ends: Offsets, latest: Offsets) -> None:
+        """An end before the start is a mistake, unless the topic has lost what was to be read."""
+        for where, start in starts.items():
+            if ends[where] < start <= latest[where]:
+                starting, ending = self._options.starting.option, self._options.ending.option
+                raise ConfigException(f"{ending} ends {where} at offset {ends[where]}, before its start {start} as {starting} says")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        return rows_of(partition, self._options)
+
+
+def task_ranges(found: Iterable[OffsetRange], options: SourceOptions) -> list[TopicRange]:
+    """What each task reads."""
+    parts = divided(found, options.parts_min, options.part_offsets_max)
+    return [TopicRange(where.topic, where.partition, start, end) for where, start, end in parts]
+
+
+def rows_of(partition: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of what a task was given. Where there is nothing to read, Spark makes up a partition of its own."""
+    from chaffinch.spark.target import client_for
+
+    if isinstance(partition, TopicRange):
+        yield from read_range(client_for(options.client), partition, options)
+
+
+def schema_read(given: Mapping[str, str]) -> str:
+    """The schema of what is read, in Spark's own words. Raises Refusal for options that cannot be."""
+    from chaffinch.spark.source.rows import read_schema
+
+    with refusals():
+        return read_schema(include_headers=includes_headers(given))
+
+
+def check_schema(schema: StructType, options: SourceOptions) -> None:
+    """ConfigException for a schema that somebody has given: what is read has its own."""
+    from chaffinch.spark.source.rows import read_schema
+
+    wanted = read_schema(include_headers=options.include_headers)
+    if _bare(schema.simpleString()) != _bare(f"struct<{wanted}>"):
+        raise ConfigException(f"what is read always has the columns {wanted}; leave out schema(), which gave {schema.simpleString()}")
+
+
+def _bare(text: str) -> str:
+    """A schema without what tells Spark's two ways of writing one apart: `key binary` and `key:binary`."""
+    return re.sub(r"[ :]", "", text)
+
+
+def planned_reader(given: Mapping[str, str], schema: StructType) -> TopicReader:
+    """What `spark.read` asks for. Raises Refusal."""
+    with refusals():
+        options = SourceOptions.parse(given)
+        check_schema(schema, options)
+        return TopicReader(options)

@@ -1,0 +1,212 @@
+"""Fetching a range of offsets of one partition: record batches as they come, the next request on its way while they are unpacked.
+
+An answer without records says nothing about the range: a leader that has just changed, or a quota, gives some. So it is asked again
+until `kafka.default.api.timeout.ms` have passed without progress. What is not there any more is data lost (`errors.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import InputPartition
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import OFFSET_EARLIEST, TopicPartition
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.source.errors import refusals, report_loss
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chaffinch.client.exchange import Exchange
+    from chaffinch.client.sync_client import SyncClient
+    from chaffinch.protocol.messages.fetch import FetchRequest, FetchResponse, PartitionData
+    from chaffinch.records.columns import RecordColumns
+    from chaffinch.records.fetched import Piece
+    from chaffinch.spark.source.options import SourceOptions
+
+MAX_WAIT_MS: Final = 500
+PAUSE_MS: Final = 50
+"""After an answer without records: a broker that has none to give answers at once when it is asked for less than it waits for."""
+ROWS_PER_ARROW_BATCH: Final = 65_536
+FETCH_BYTES_MIN: Final = 64 << 10
+RECORD_BYTES_GUESS: Final = 1 << 10
+"""Of a partition of which nothing has been read yet."""
+
+
+@dataclass(frozen=True)
+class TopicRange(InputPartition):
+    """Offsets `start` to `end`-1 of one partition."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, as record batches of `rows.read_schema`. Raises Refusal."""
+    from chaffinch.records.faults import RecordsError
+    from chaffinch.spark.source.rows import batch_read
+
+    where = TopicPartition(wanted.topic, wanted.partition)
+    with refusals():
+        try:
+            for piece in _pieces(client, where, wanted.start, wanted.end, options):
+                if len(piece.columns):
+                    yield batch_read(
+                        piece.columns, where.topic, where.partition, int(piece.timestamp_type), include_headers=options.include_headers
+                    )
+        except RecordsError as error:
+            raise Refusal(Group.APPLICATION_RECOVERABLE, codes.CORRUPT_MESSAGE.name, f"{where}: {error}") from None
+
+
+def _pieces(client: SyncClient, where: TopicPartition, position: int, end: int, options: SourceOptions) -> Iterator[Piece]:
+    from chaffinch.records.fetched import FetchedRecords, end_offset
+
+    fetches = Fetches(client, where, options)
+    patience = client.deadline(options.timeout_ms, f"reading {where}")
+    while position < end:
+        data = fetches.answer(position, end)
+        if codes.by_number(data.error_code) is codes.OFFSET_OUT_OF_RANGE:
+            position = min(_position_left(client, where, position, end, options), end)
+            continue
+        assert not isinstance(data.records, list), "records that were received are one buffer"
+        received = data.records or b""
+        before, after = position, end_offset(received) or position
+        fetches.saw(len(received), after - before)
+        if before < after < end:
+            fetches.ask(after, end)
+        aborted = [(found.producer_id, found.first_offset) for found in data.aborted_transactions or ()]
+        records = FetchedRecords(received, position, aborted=aborted)
+        while position < end and (piece := records.read(min(ROWS_PER_ARROW_BATCH, end - position))) is not None:
+            yield piece._replace(columns=_before(piece.columns, end))
+            position = records.position
+            fetches.take_in()
+        position = max(position, records.position)
+        if position > before:
+            patience = client.deadline(options.timeout_ms, f"reading {where}")
+        elif patience.is_over:
+            text = f"{where} gave nothing at offset {position} for {patience.waited_ms} ms; offsets up to {end - 1} were there when the"
+            raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text} read was planned")
+        else:
+            fetches.pause()
+
+
+def _position_left(client: SyncClient, where: TopicPartition, position: int, end: int, options: SourceOptions) -> int:
+    """Where to go on after the broker has said that it has no such offset: at what is left, or at the end."""
+    from chaffinch.admin.offsets import list_offsets
+
+    first = list_offsets(client, {where: OFFSET_EARLIEST}, timeout_ms=options.timeout_ms)[where]
+    if first > position:
+        report_loss(f"{where} begins at offset {first}, offset {position} was asked for", fails=options.fail_on_data_loss)
+        return first
+    text = f"{where} ends before offset {position}, offsets up to {end - 1} were there when the read was planned"
+    report_loss(text, fails=options.fail_on_data_loss)
+    return end
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    position: int
+    exchange: Exchange
+
+
+class Fetches:
+    """Fetch requests for one partition to its leader, at most one of them ahead of what was asked for.
+
+    A request ahead that fails, or is answered with an error, is forgotten: the same is asked again by `answer`, which tries again
+    what is worth it.
+    """
+
+    def __init__(self, client: SyncClient, where: TopicPartition, options: SourceOptions) -> None:
+        self._client = client
+        self._where = where
+        self._options = options
+        self._ahead: _Ahead | None = None
+        self._bytes_seen = 0
+        self._offsets_seen = 0
+
+    def ask(self, position: int, end: int) -> None:
+        """Send the request for what comes next, without waiting."""
+        leader = self._client.cluster.leader_address(self._where)
+        if leader is not None:
+            with self._client.lock:
+                self._ahead = _Ahead(position, self._client.start(self._request(position, end), leader))
+
+    def take_in(self) -> None:
+        """Read what has arrived meanwhile, so that the broker can go on sending."""
+        if self._ahead is not None and self._ahead.exchange.outcome is None:
+            with self._client.lock:
+                self._client.pump(0)
+
+    def pause(self) -> None:
+        with self._client.lock:
+            self._client.pump(PAUSE_MS)
+
+    def saw(self, byte_count: int, offset_count: int) -> None:
+        """What an answer held, to ask for no more than the range needs."""
+        self._bytes_seen += byte_count
+        self._offsets_seen += offset_count
+
+    def answer(self, position: int, end: int) -> PartitionData:
+        """What the leader has from `position` on; its code is NONE or OFFSET_OUT_OF_RANGE. Raises ApiException."""
+        from chaffinch.client.answers import raise_for
+
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.position == position and (data := self._answer_ahead(ahead.exchange)) is not None:
+            return data
+        response = self._client.leader_request(self._where, self._request(position, end), timeout_ms=self._options.timeout_ms)
+        data = _only_part(response)
+        if codes.by_number(data.error_code) is not codes.OFFSET_OUT_OF_RANGE:
+            raise_for(response)
+        return data
+
+    def _answer_ahead(self, exchange: Exchange) -> PartitionData | None:
+        from chaffinch.client.connections import Answered
+
+        patience = self._client.deadline(self._options.timeout_ms, f"reading {self._where}")
+        with self._client.lock:
+            while exchange.outcome is None and not patience.is_over:
+                self._client.pump(patience.left_ms)
+        if not isinstance(exchange.outcome, Answered) or exchange.outcome.message.error_code:
+            return None
+        data = _only_part(exchange.outcome.message)
+        return None if data.error_code else data
+
+    def _request(self, position: int, end: int) -> FetchRequest:
+        from chaffinch.admin.offsets import ISOLATION_LEVELS
+        from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+
+        options, where = self._options, self._where
+        wanted = bytes_wanted(end - position, self._bytes_seen, self._offsets_seen, options.partition_bytes_max)
+        partition = FetchPartition(partition=where.partition, fetch_offset=position, partition_max_bytes=wanted)
+        return FetchRequest(
+            max_wait_ms=MAX_WAIT_MS,
+            min_bytes=1,
+            max_bytes=options.fetch_bytes_max,
+            isolation_level=ISOLATION_LEVELS[options.isolation_level],
+            topics=[FetchTopic(topic=where.topic, partitions=[partition])],
+        )
+
+
+def bytes_wanted(offset_count: int, bytes_seen: int, offsets_seen: int, bytes_max: int) -> int:
+    """How much to ask for, for so many offsets: what they take if they are like those seen, and a quarter more; at most `bytes_max`."""
+    guess = offset_count * RECORD_BYTES_GUESS if not offsets_seen else offset_count * bytes_seen * 5 // (offsets_seen * 4)
+    return min(max(guess, FETCH_BYTES_MIN), bytes_max)
+
+
+def _only_part(response: FetchResponse) -> PartitionData:
+    return response.responses[0].partitions[0]
+
+
+def _before(columns: RecordColumns, end: int) -> RecordColumns:
+    """The records whose offsets lie below `end`."""
+    import numpy as np
+
+    assert columns.offsets is not None, "records that were read have offsets"
+    last = int(np.searchsorted(columns.offsets, end))
+    return columns if last == len(columns) else columns.slice(0, last)

@@ -1,0 +1,185 @@
+"""The options of the source: their tables, what of them is fixed per query, and the checks that need no broker.
+
+Names, defaults and precedence are those of Spark's Kafka source (KafkaSourceProvider.scala), but for `read_committed`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from chaffinch.errors import ConfigException
+from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
+from chaffinch.settings import Option, OptionTable, Settings
+from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, OF_SPARK, ClientOptions, parse
+from chaffinch.spark.source.topic_offsets import OffsetChoice, parse_assignment, parse_offsets, parse_times
+
+INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column `headers`")
+_SHARED: Final = (
+    *CLIENT,
+    Option("subscribe", "list", None, "topics to read, separated by commas"),
+    Option("subscribePattern", "string", None,
+           "topics to read: a regular expression for whole names; Kafka's internal topics are never read"),
+    Option("assign", "string", None, 'partitions to read, as JSON: {"orders":[0,1]}'),
+    Option("startingOffsetsByTimestamp", "string", None,
+           'where to start, as JSON: {"orders":{"0":1700000000000}}: each partition at its first record of that time (ms since 1970) or '
+           "later; overrides startingOffsets"),
+    Option("startingTimestamp", "int", None,
+           "the same for all partitions; overrides startingOffsetsByTimestamp and startingOffsets", minimum=0),
+    Option("startingOffsetsByTimestampStrategy", "string", "error",
+           "where no record is of the starting time or later: fail, or start with what comes next",
+           choices=("error", "latest"), synonyms=(("ERROR", "error"), ("LATEST", "latest"))),
+    Option("minPartitions", "int", None, "into how many tasks a read is divided at least; without it, one task per topic partition",
+           minimum=1, maximum=1_000_000),
+    Option("maxRecordsPerPartition", "int", None, "how many offsets a task reads at most", minimum=1),
+    Option("failOnDataLoss", "bool", True,
+           "fail when offsets to be read are gone, removed or with their topic; else they are skipped, and logged"),
+    INCLUDE_HEADERS,
+    Option("kafka.isolation.level", "string", "read_committed", "leave out what transactions have not committed, or read everything",
+           choices=("read_committed", "read_uncommitted")),
+    Option("kafka.fetch.max.bytes", "int", 52_428_800, "bytes of one answer of a broker", minimum=1),
+    Option("kafka.max.partition.fetch.bytes", "int", 16 << 20, "bytes per partition in one answer", minimum=1),
+    Option("kafka.default.api.timeout.ms", "int", 60_000,
+           "how long brokers are asked for offsets and, without progress, for records", minimum=1),
+)  # fmt: skip
+_OF_STREAMS: Final = (
+    Option("maxOffsetsPerTrigger", "int", None,
+           "offsets per micro-batch, shared by partitions as to what they have, but one of each at least; needs PySpark 4.2", minimum=1),
+    Option("minOffsetsPerTrigger", "int", None,
+           "wait until there are so many new offsets, or maxTriggerDelay is over; needs PySpark 4.2", minimum=1),
+    Option("maxTriggerDelay", "string", "15m",
+           "how long minOffsetsPerTrigger waits at most: a number and ms, s, m, h or d; without one, ms"),
+)  # fmt: skip
+_WITHOUT_EFFECT: Final = (
+    *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+    "kafkaConsumer.pollTimeoutMs", "kafka.group.id", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "kafka.max.poll.records",
+    "kafka.check.crcs",
+)  # fmt: skip
+_BYTES: Final = "keys and values are read as binary; cast them in Spark"
+_HINTS: Final = {
+    "path": "load() takes no path here; topics are named by one of subscribe, subscribePattern and assign",
+    "kafka.auto.offset.reset": "say where to start with startingOffsets",
+    "kafka.key.deserializer": _BYTES,
+    "kafka.value.deserializer": _BYTES,
+    "kafka.enable.auto.commit": "Spark's checkpoint keeps the offsets, nothing is committed to Kafka",
+    "kafka.interceptor.classes": "there are no interceptors here",
+    "topic": "that is an option of the sink; topics to read are named by one of subscribe, subscribePattern and assign",
+}
+_ENDINGS: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
+
+SOURCE: Final = OptionTable(
+    (
+        *_SHARED,
+        Option("startingOffsets", "string", "earliest", 'earliest, or JSON: {"orders":{"0":23,"1":-2}}; -2 is earliest'),
+        Option("endingOffsets", "string", "latest", 'latest, or JSON: {"orders":{"0":50,"1":-1}}; -1 is latest'),
+        Option("endingOffsetsByTimestamp", "string", None,
+               "where to end, as startingOffsetsByTimestamp; latest where there is no such record; overrides endingOffsets"),
+        Option("endingTimestamp", "int", None,
+               "the same for all partitions; overrides endingOffsetsByTimestamp and endingOffsets", minimum=0),
+    ),
+    without_effect=(*_WITHOUT_EFFECT, *(option.name for option in _OF_STREAMS)),
+    hints=_HINTS,
+)  # fmt: skip
+STREAM_SOURCE: Final = OptionTable(
+    (
+        *_SHARED,
+        Option("startingOffsets", "string", "latest",
+               'of a query without checkpoint: latest, earliest, or JSON: {"orders":{"0":23,"1":-2}}; -2 is earliest, -1 latest. '
+               "Partitions found later start with the earliest"),
+        *_OF_STREAMS,
+    ),
+    without_effect=_WITHOUT_EFFECT,
+    hints={**_HINTS, **dict.fromkeys(_ENDINGS, "a stream has no end; trigger(availableNow=True) ends a query at what there is")},
+)  # fmt: skip
+
+_SUFFIXES_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """All that a query's options say about reading. Exactly one of `topics`, `pattern` and `assignment` has something in it."""
+
+    client: ClientOptions
+    topics: tuple[str, ...]
+    pattern: str | None
+    assignment: tuple[TopicPartition, ...]
+    starting: OffsetChoice
+    ending: OffsetChoice
+    starts_with_latest: bool
+    """Where no record is of the starting time or later; else that is an error."""
+    fail_on_data_loss: bool
+    include_headers: bool
+    isolation_level: str
+    fetch_bytes_max: int
+    partition_bytes_max: int
+    timeout_ms: int
+    parts_min: int
+    part_offsets_max: int | None
+    trigger_offsets_max: int | None
+    trigger_offsets_min: int | None
+    trigger_delay_max_ms: int
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], *, is_stream: bool = False) -> Self:
+        """Errors: ConfigException for everything that can be told without a broker."""
+        settings = parse(STREAM_SOURCE if is_stream else SOURCE, options)
+        _check_choice(settings)
+        largest, least = settings.get("maxOffsetsPerTrigger"), settings.get("minOffsetsPerTrigger")
+        if largest is not None and least is not None and least > largest:
+            raise ConfigException(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={largest}: it must be at most that")
+        return cls(
+            client=ClientOptions.of(settings),
+            topics=tuple(settings["subscribe"] or ()),
+            pattern=settings["subscribePattern"],
+            assignment=parse_assignment("assign", settings["assign"]) if settings["assign"] else (),
+            starting=_place(settings, "starting", (OFFSET_LATEST, OFFSET_EARLIEST) if is_stream else (OFFSET_EARLIEST,)),
+            ending=OffsetChoice(option="", everywhere=OFFSET_LATEST) if is_stream else _place(settings, "ending", (OFFSET_LATEST,)),
+            starts_with_latest=settings["startingOffsetsByTimestampStrategy"] == "latest",
+            fail_on_data_loss=settings["failOnDataLoss"],
+            include_headers=settings["includeHeaders"],
+            isolation_level=settings["kafka.isolation.level"],
+            fetch_bytes_max=settings["kafka.fetch.max.bytes"],
+            partition_bytes_max=settings["kafka.max.partition.fetch.bytes"],
+            timeout_ms=settings["kafka.default.api.timeout.ms"],
+            parts_min=settings["minPartitions"] or 1,
+            part_offsets_max=settings["maxRecordsPerPartition"],
+            trigger_offsets_max=largest,
+            trigger_offsets_min=least,
+            trigger_delay_max_ms=_duration_ms("maxTriggerDelay", settings.get("maxTriggerDelay", "0")),
+        )
+
+
+def includes_headers(options: Mapping[str, str]) -> bool:
+    """What a batch and a stream have in common when Spark asks for their schema: it does not say then which of the two it is."""
+    given = [value for name, value in options.items() if name.lower() == INCLUDE_HEADERS.name.lower()]
+    return bool(INCLUDE_HEADERS.parse(given[-1])) if given else False
+
+
+def _check_choice(settings: Settings) -> None:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if settings[name]]
+    if len(given) != 1:
+        found = f"{' and '.join(given)} are given" if given else "none is given"
+        raise ConfigException(f"what to read is said by one of subscribe, subscribePattern and assign, {found}")
+    if (pattern := settings["subscribePattern"]) is not None:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigException(f"subscribePattern cannot be {pattern!r}: it is no regular expression, {error}") from None
+
+
+def _place(settings: Settings, side: str, words: tuple[int, ...]) -> OffsetChoice:
+    """The first given of a time for all, a time for each partition, and offsets."""
+    if (time_ms := settings[f"{side}Timestamp"]) is not None:
+        return OffsetChoice(option=f"{side}Timestamp", everywhere=time_ms, is_time=True)
+    if (text := settings[f"{side}OffsetsByTimestamp"]) is not None:
+        return parse_times(f"{side}OffsetsByTimestamp", text)
+    return parse_offsets(f"{side}Offsets", settings[f"{side}Offsets"], words=words)
+
+
+def _duration_ms(option: str, text: str) -> int:
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower(), re.ASCII)
+    if found is None or found[2] not in _SUFFIXES_MS:
+        raise ConfigException(f"option {option} cannot be {text!r}: it must be a number and one of {', '.join(filter(None, _SUFFIXES_MS))}")
+    return int(found[1]) * _SUFFIXES_MS[found[2]]

@@ -1,0 +1,181 @@
+"""The source of streams, as Spark calls it. Which offsets a micro-batch gets is decided in `offset_ranges.py`.
+
+Spark keeps one reader in a process of its own for as long as a query runs; that one is asked for offsets and partitions. Tasks have
+another, which only reads. Offsets lie in the checkpoint as those of Spark's Kafka source: `{"orders":{"0":23}}`, the next to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from chaffinch.errors import ConfigException
+from chaffinch.runtime.clock import Clock, SystemClock
+from chaffinch.spark.source.batch_reader import check_schema, rows_of, task_ranges
+from chaffinch.spark.source.errors import refusals, report_loss
+from chaffinch.spark.source.fetching import TopicRange
+from chaffinch.spark.source.offset_ranges import backlog, limited, losses, ranges, within
+from chaffinch.spark.source.options import SourceOptions
+from chaffinch.spark.source.topic_offsets import from_checkpoint, to_checkpoint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
+    from pyspark.sql.types import StructType
+
+    from chaffinch.spark.source.offset_ranges import Offsets
+    from chaffinch.spark.source.topic_discovery import Discovery
+else:
+    try:
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+    except ImportError:  # Before 4.2 Spark asks for the latest offset only.
+        SupportsTriggerAvailableNow = None
+
+IS_LIMITED: bool = SupportsTriggerAvailableNow is not None
+"""Whether this PySpark tells a source where a micro-batch starts, and how much it may have."""
+_BASES: Any = (DataSourceStreamReader, SupportsTriggerAvailableNow) if IS_LIMITED else (DataSourceStreamReader,)
+
+Json = dict[str, dict[str, int]]
+
+
+class TopicStreamReader(*_BASES):  # type: ignore[misc]
+    """Reads topics for as long as the query runs."""
+
+    def __init__(self, options: SourceOptions, clock: Clock | None = None) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._discovery: Discovery | None = None
+        self._latest: Offsets | None = None
+        self._is_ending = False
+        self._target: Offsets | None = None
+        """Where a query ends that reads what is there now."""
+        self._absent: Sequence[str] = ()
+        """What options name and nobody knows, as last heard."""
+        self._triggered_ms: int | None = None
+        """When the last micro-batch was let go that minOffsetsPerTrigger could have held back."""
+        self._reported: set[str] = set()
+
+    # Where a micro-batch begins and ends.
+
+    def initialOffset(self) -> Json:
+        """Where a query without checkpoint starts."""
+        with refusals():
+            asked = self._asked()
+            wanted = asked.partitions_at_start()
+            starts, lost = within(asked.starts(wanted), asked.earliest(wanted), asked.written(wanted))
+            self._report(lost)
+            return to_checkpoint(starts)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """What Spark hands back to `latestOffset`, except where a trigger wants everything."""
+        options = self._options
+        if options.trigger_offsets_max is not None:
+            return ReadMaxRows(options.trigger_offsets_max)
+        return ReadAllAvailable() if options.trigger_offsets_min is None else ReadMinRows(options.trigger_offsets_min)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """The stream ends where the topics end when the latest offset is first asked for: the initial one may be asked for before."""
+        self._is_ending = True
+
+    def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
+        """Where the next micro-batch ends that begins at `start`; PySpark 4.1 gives neither, and gets all there is."""
+        with refusals():
+            self._latest = latest = self._target if self._target is not None else self._latest_now()
+            self._target = latest if self._is_ending else None
+            if start is None:
+                self._report(self._absent)
+                return to_checkpoint(latest)
+            before = from_checkpoint(start)
+            end = self._end(before, latest, is_limited=limit is not None and not isinstance(limit, ReadAllAvailable))
+            return start if end == before else to_checkpoint(end)
+
+    def reportLatestOffset(self) -> Json | None:
+        """What `lastProgress` shows as the latest offset."""
+        return None if self._latest is None else to_checkpoint(self._latest)
+
+    def _end(self, before: Offsets, latest: Offsets, *, is_limited: bool) -> Offsets:
+        options, asked = self._options, self._asked()
+        latest = {**latest, **self._hidden(before, latest)}
+        first_of_new = asked.earliest(latest.keys() - before.keys())
+        self._report([*losses(before, latest, first_of_new), *self._absent])
+        if not is_limited:
+            return latest
+        start = first_of_new | {where: before[where] for where in latest if where in before}
+        if not self._is_ending and not self._is_enough(backlog(start, latest)):
+            return before
+        return latest if options.trigger_offsets_max is None else limited(start, latest, options.trigger_offsets_max)
+
+    def _hidden(self, before: Offsets, latest: Offsets) -> Offsets:
+        """Partitions read beyond their last stable offset, by a run with read_uncommitted: they are where they were, not cut off."""
+        behind = [where for where in latest if latest[where] < before.get(where, 0)]
+        written = self._asked().written(behind)
+        return {where: before[where] for where in behind if before[where] <= written[where]}
+
+    def _is_enough(self, count: int) -> bool:
+        """Whether a micro-batch of so many offsets is let go. The first one of a run always is."""
+        least, now_ms = self._options.trigger_offsets_min, self._clock.now_ms()
+        if least is not None and count < least and self._triggered_ms is not None:
+            is_overdue = now_ms - self._triggered_ms >= self._options.trigger_delay_max_ms
+            if not is_overdue:
+                return False
+        self._triggered_ms = now_ms
+        return True
+
+    def _latest_now(self) -> Offsets:
+        found = self._asked().partitions()
+        self._absent = found.absent
+        return self._asked().latest(found.partitions)
+
+    # What its tasks read.
+
+    def partitions(self, start: Json, end: Json) -> Sequence[TopicRange]:
+        """The ranges of a micro-batch. After a restart this comes first, for the batch that was not finished."""
+        with refusals():
+            before, after, asked = from_checkpoint(start), from_checkpoint(end), self._asked()
+            there = asked.existing(after)
+            left = {where: offset for where, offset in after.items() if where in there}
+            first_of_new = asked.earliest(left.keys() - before.keys())
+            self._report(losses(before, left, first_of_new, expected=after))
+            return task_ranges(ranges(before, left, first_of_new), self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        return rows_of(partition, self._options)
+
+    def _asked(self) -> Discovery:
+        if self._discovery is None:
+            from chaffinch.spark.source.topic_discovery import Discovery
+            from chaffinch.spark.target import client_for
+
+            self._discovery = Discovery(client_for(self._options.client), self._options)
+        return self._discovery
+
+    def _report(self, lost: Sequence[str]) -> None:
+        """Each loss once: it shows again until it lies behind."""
+        for text in lost:
+            if text not in self._reported:
+                report_loss(text, fails=self._options.fail_on_data_loss)
+                self._reported.add(text)
+
+
+def planned_stream_reader(given: Mapping[str, str], schema: StructType) -> TopicStreamReader:
+    """What `spark.readStream` asks for. Raises Refusal."""
+    with refusals():
+        options = SourceOptions.parse(given, is_stream=True)
+        check_schema(schema, options)
+        if not IS_LIMITED and (options.trigger_offsets_max or options.trigger_offsets_min):
+            named = "maxOffsetsPerTrigger" if options.trigger_offsets_max else "minOffsetsPerTrigger"
+            raise ConfigException(
+                f"{named} needs PySpark 4.2 or newer, this is {pyspark.__version__}, which does not tell a source where a micro-batch "
+                "starts; leave it out"
+            )
+        return TopicStreamReader(options)

@@ -1,0 +1,153 @@
+"""Asking a cluster which partitions there are of what options name, and where they begin and end."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, cast
+
+from chaffinch.errors import ConfigException, UnknownTopicOrPartitionException, codes
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
+from chaffinch.spark.refusals import Refusal, refusal_for
+from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_S
+
+if TYPE_CHECKING:
+    from chaffinch.admin.offsets import Isolation
+    from chaffinch.client.sync_client import SyncClient
+    from chaffinch.spark.source.options import SourceOptions
+    from chaffinch.spark.source.topic_offsets import OffsetChoice
+
+_WAITS: Final = int(UNKNOWN_TOPIC_PATIENCE_MS / 1000 / UNKNOWN_TOPIC_WAIT_S)
+# With NONE the answer has the topic, without a partition.
+_NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The partitions to read, and why others that were named are not among them, one line each."""
+
+    partitions: tuple[TopicPartition, ...]
+    absent: tuple[str, ...]
+
+
+class Discovery:
+    """Questions about the topics of one query. All raise ApiException when nobody answers in time."""
+
+    def __init__(self, client: SyncClient, options: SourceOptions) -> None:
+        self._client = client
+        self._options = options
+        self._missing: set[str] = set()
+        """Topics that were waited for in vain, and are not waited for again."""
+
+    def partitions(self) -> Found:
+        """What there is now."""
+        options = self._options
+        if options.pattern is not None:
+            return self._matching(re.compile(options.pattern))
+        names = list(options.topics or dict.fromkeys(where.topic for where in options.assignment))
+        counts = self._counts(names)
+        cause = "subscribe" if options.topics else "assign"
+        brokers = ", ".join(map(str, self._client.cluster.nodes.values()))
+        absent = [f"topic {name!r} (option {cause}) does not exist on {brokers}" for name in names if not counts[name]]
+        if options.topics:
+            every = (TopicPartition(name, number) for name in sorted(set(names)) for number in range(counts[name]))
+            return Found(partitions=tuple(every), absent=tuple(absent))
+        for where in options.assignment:
+            if 0 < counts[where.topic] <= where.partition:
+                absent.append(
+                    f"partition {where.partition} of topic {where.topic!r} (option assign) does not exist: the topic has "
+                    f"{counted(counts[where.topic], 'partition')}"
+                )
+        there = (where for where in options.assignment if where.partition < counts[where.topic])
+        return Found(partitions=tuple(there), absent=tuple(absent))
+
+    def partitions_at_start(self) -> tuple[TopicPartition, ...]:
+        """What there is now, which must be all that options name. Raises Refusal."""
+        found = self.partitions()
+        if found.absent:
+            text = f"{found.absent[0]}; correct the option"
+            raise Refusal(Group.INVALID_CONFIGURATION, codes.UNKNOWN_TOPIC_OR_PARTITION.name, text)
+        return found.partitions
+
+    def existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those of the partitions that are there."""
+        counts = self._counts(sorted({where.topic for where in partitions})) if partitions else {}
+        return {where for where in partitions if where.partition < counts[where.topic]}
+
+    def _matching(self, pattern: re.Pattern[str]) -> Found:
+        from chaffinch.admin.topics import list_topics, partitions_of
+
+        chosen = [topic for topic in list_topics(self._client) if not topic.is_internal and pattern.fullmatch(topic.name)]
+        return Found(partitions=tuple(where for topic in chosen for where in partitions_of(topic)), absent=())
+
+    def _counts(self, names: list[str]) -> dict[str, int]:
+        """How many partitions each topic has; 0: there is no such topic, although it was asked for a while.
+
+        Raises Refusal for a topic of which that is not certain: nothing of it may be taken for lost.
+        """
+        for attempt in range(_WAITS + 1):
+            cluster = self._client.refresh_metadata(names, timeout_ms=self._options.timeout_ms)
+            counts = {name: cluster.partition_count(name) or 0 for name in names}
+            absent = {name for name in names if not counts[name]}
+            if absent <= self._missing or attempt == _WAITS:
+                break
+            time.sleep(UNKNOWN_TOPIC_WAIT_S)  # A topic made a moment ago may not have reached every broker.
+        self._missing = absent
+        for name in sorted(absent):
+            state = cluster.topic(name)
+            if state is not None and state.code not in _NO_SUCH_TOPIC:
+                raise refusal_for(state.code, f"topic {name!r}: {state.code.text}")
+        return counts
+
+    # Where they begin and end.
+
+    def earliest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset that is there, of each partition."""
+        return self._list(dict.fromkeys(partitions, OFFSET_EARLIEST))
+
+    def latest(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that comes next, of each partition; with `read_committed` the last stable offset."""
+        return self._list(dict.fromkeys(partitions, OFFSET_LATEST))
+
+    def written(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset that comes next after all records, those of open transactions too."""
+        return self._list(dict.fromkeys(partitions, OFFSET_LATEST), "read_uncommitted")
+
+    def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where options say that reading starts. ConfigException where there is no record of the starting time or later."""
+        found = self._places(self._options.starting, partitions)
+        if (late := [where for where in found if found[where] < 0]) and not self._options.starts_with_latest:
+            choice = self._options.starting
+            raise ConfigException(
+                f"{choice.option}: {late[0]} has no record of {choice.of(partitions)[late[0]]} or later; choose an earlier time, or "
+                "startingOffsetsByTimestampStrategy=latest to start with what comes next"
+            )
+        return found | self.latest(late)
+
+    def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where options say that reading ends; the latest offset where there is no record of the ending time or later."""
+        found = self._places(self._options.ending, partitions)
+        return found | self.latest([where for where in found if found[where] < 0])
+
+    def _places(self, choice: OffsetChoice, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offsets; of a time without a record, -1."""
+        wanted = choice.of(partitions)
+        asked = wanted if choice.is_time else {where: place for where, place in wanted.items() if place < 0}
+        return wanted | self._list(asked)
+
+    def _list(self, times: Mapping[TopicPartition, int], isolation: Isolation | None = None) -> dict[TopicPartition, int]:
+        from chaffinch.admin.offsets import list_offsets
+
+        level = cast("Isolation", isolation or self._options.isolation_level)
+        for waits_left in reversed(range(_WAITS + 1)):
+            try:
+                return list_offsets(self._client, times, isolation=level, timeout_ms=self._options.timeout_ms) if times else {}
+            except UnknownTopicOrPartitionException:
+                # A leader may hear of its new partition after the broker that told of it; or the topic has just gone.
+                if not waits_left:
+                    raise
+            time.sleep(UNKNOWN_TOPIC_WAIT_S)
+        raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,156 @@
+"""What a supervised query has written, as Prometheus text at `/metrics`: the counts that its sinks keep in the checkpoint.
+
+Spark gives a sink in Python no way to report numbers, so the sink notes them in `<checkpoint>/chaffinch/state.json`, in a folder below
+for each named sink, and here they are read when somebody asks. They go on where they were when the query is started again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from chaffinch.errors import ConfigException
+from chaffinch.runtime.prometheus import CONTENT_TYPE, Family
+from chaffinch.spark.commit.marker import CheckpointState
+from chaffinch.spark.commit.messages import BatchCounts
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.refusals import ErrorTag, Refusal
+from chaffinch.spark.sink.places import located
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger("chaffinch.spark")
+
+STATE_FILE: Final = "state.json"
+PREFIX: Final = "chaffinch_spark_"
+PEER_SECONDS_MAX: Final = 10.0
+"""A peer that neither asks nor reads for so long is cut off."""
+
+
+class Metrics:
+    """The listener, and what of a query the checkpoint does not know. Use it with `with`."""
+
+    def __init__(self, address: str, checkpoint: str) -> None:
+        self._folder = Folder(located(checkpoint, None), "checkpoint").below("chaffinch")
+        self._restarts: Counter[str] = Counter()
+        self._query = ""
+        self._server = _listening(address, self.text)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="chaffinch-metrics", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        _log.info("metrics at http://%s/metrics", self.address)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    @property
+    def address(self) -> str:
+        """host:port; port 0 has become the one that the system has given."""
+        host, port = map(str, self._server.server_address[:2])
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def watch(self, query: StreamingQuery) -> None:
+        """The query was started: its name, or where it has none its id, is the label of its series."""
+        self._query = query.name or str(query.id)
+
+    def restarted(self, tag: ErrorTag) -> None:
+        """The query is about to be started again for this error."""
+        self._restarts[tag.group.value] += 1
+
+    def text(self) -> str:
+        return "".join(family.text for family in families(self._query, self._states(), self._restarts))
+
+    def _states(self) -> dict[str, CheckpointState]:
+        """The state of each sink by its name, empty for the query's own; those that cannot be read are left out and logged."""
+        found: dict[str, CheckpointState] = {}
+        try:
+            for name in ("", *self._folder.names()):
+                folder = self._folder.below(name) if name else self._folder
+                data = None if "." in name else folder.read(STATE_FILE)
+                if data is not None:
+                    found[name] = CheckpointState.from_text(data.decode())
+        except (Refusal, ValueError, KeyError, TypeError, AttributeError) as error:
+            _log.warning("counts in %s cannot be read: %s", self._folder.location, error)
+        return found
+
+
+def families(query: str, states: Mapping[str, CheckpointState], restarts: Mapping[str, int]) -> Iterator[Family]:
+    """All metrics, in the order in which they are shown. A series of a named sink has its name as the label `sink`."""
+    labels = {name: {"query": query} | ({"sink": name} if name else {}) for name in states}
+    totals = {name: state.totals or BatchCounts() for name, state in states.items()}
+    newest = {name: state.remembered for name, state in states.items() if state.remembered is not None}
+    yield Family(f"{PREFIX}rows_written_total", "rows that Kafka holds",
+                 [(labels[name], counts.rows_written) for name, counts in totals.items()])  # fmt: skip
+    for what, help_text in (("rejected", "rows set aside, by error"), ("dropped", "rows that a handler left out, by error")):
+        series = [
+            (labels[name] | {"error": error}, count)
+            for name, counts in totals.items() for error, count in sorted(getattr(counts, what).items())
+        ]  # fmt: skip
+        yield Family(f"{PREFIX}rows_{what}_total", help_text, series)
+    for field, name, help_text in (
+        ("byte_count", "bytes_total", "bytes of record batches"),
+        ("staged_bytes", "staged_bytes_total", "bytes of them that went through staging files"),
+    ):
+        yield Family(PREFIX + name, help_text, [(labels[sink], getattr(counts, field)) for sink, counts in totals.items()])
+    yield Family(f"{PREFIX}restarts_total", "restarts by the class of the error",
+                 [({"query": query, "group": group}, count) for group, count in sorted(restarts.items())])  # fmt: skip
+    yield Family(f"{PREFIX}last_batch_id", "the newest batch", [(labels[name], batch.batch_id) for name, batch in newest.items()])
+    pushed = [(labels[name], batch.counts.push_ms / 1000) for name, batch in newest.items() if batch.counts is not None]
+    yield Family(f"{PREFIX}push_seconds", "how long the newest batch was pushed to Kafka", pushed)
+
+
+class _Server(ThreadingTCPServer):
+    """Not http.server's own, which asks for the name of its address, and waits where no name server answers."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """One line, such as for a peer that has gone in the middle; socketserver prints a traceback."""
+        _log.warning("metrics could not be given to %s: %s", client_address, sys.exception())
+
+
+def _listening(address: str, text: Callable[[], str]) -> _Server:
+    host, separator, port = address.rpartition(":")
+    if not (separator and host and port.isascii() and port.isdecimal() and int(port) <= 65_535):
+        raise ConfigException(f"metrics cannot be {address!r}: it must be HOST:PORT, such as 127.0.0.1:9464; port 0 takes a free one")
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = PEER_SECONDS_MAX
+
+        def do_GET(self) -> None:
+            is_known = self.path.partition("?")[0] == "/metrics"
+            body = text().encode() if is_known else json.dumps({"error": f"there is no {self.path}: only /metrics"}).encode()
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Type", CONTENT_TYPE if is_known else "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            _log.debug(format, *arguments)
+
+    class Server(_Server):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    try:
+        return Server((host.strip("[]"), int(port)), Handler)
+    except OSError as error:
+        raise ConfigException(f"metrics={address}: nothing can listen there: {error.strerror or error}") from None

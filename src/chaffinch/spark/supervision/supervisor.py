@@ -1,0 +1,121 @@
+"""`supervise`: keeps a query running. What an error asks for is `rules.decide`; here are the query, the clock and the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark.error_texts import first_line, tag_of
+from chaffinch.spark.refusals import ErrorTag
+from chaffinch.spark.supervision.rules import Limits, Stop, decide
+from chaffinch.spark.workers import advice_for
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from chaffinch.spark.supervision.metrics import Metrics
+
+_log = logging.getLogger("chaffinch.spark")
+
+OnRestart = Callable[[ErrorTag, int, float], None]
+
+
+class SupervisionEnded(RuntimeError):
+    """A query that is not started again. `tag`: of its last error, None for one that is not Kafka's; Spark's exception is the cause."""
+
+    def __init__(self, text: str, tag: ErrorTag | None, restarts: int) -> None:
+        super().__init__(text)
+        self.tag = tag
+        self.restarts = restarts
+
+
+def supervise(
+    start: Callable[[], StreamingQuery],
+    *,
+    restarts_max: int = 10,
+    window_s: float = 3600.0,
+    pause_s: float = 1.0,
+    pause_max_s: float = 60.0,
+    metrics: str | None = None,
+    checkpoint: str | None = None,
+    on_restart: OnRestart | None = None,
+) -> StreamingQuery:
+    """Calls `start`, waits for the query to end, and starts it again as long as its errors ask for that; returns it when it ended without.
+
+    `start` builds and starts the query; it is called for each restart. A query that somebody stopped, or that a trigger ended, is done.
+    Restarts: at most `restarts_max` within any `window_s` seconds, after `pause_s` seconds, doubled each time up to `pause_max_s`;
+    `on_restart` is told the error, the number of the restart (from 1) and the pause. `metrics`: HOST:PORT where Prometheus finds
+    /metrics; the counts are those that the sink keeps in `checkpoint`, the option `checkpointLocation` of the query.
+    An interruption (Ctrl-C) stops the query. Errors: SupervisionEnded; ConfigException for wrong limits; what `start` raises itself.
+    """
+    if not callable(start):
+        raise ConfigException(f"start cannot be {start!r}: it must be a function that starts the query, it is called for each restart")
+    limits = Limits(restarts_max=restarts_max, window_s=window_s, pause_s=pause_s, pause_max_s=pause_max_s)
+    with _listener(metrics, checkpoint) as counted:
+        return _supervised(start, limits, counted, on_restart)
+
+
+def _listener(address: str | None, checkpoint: str | None) -> Metrics | nullcontext[None]:
+    if address is None:
+        if checkpoint is not None:
+            raise ConfigException("checkpoint is only for metrics: give metrics=HOST:PORT too, or leave it out")
+        return nullcontext()
+    if checkpoint is None:
+        raise ConfigException("metrics needs checkpoint: the option checkpointLocation of the query, where the sink keeps its counts")
+    from chaffinch.spark.supervision.metrics import Metrics
+
+    return Metrics(address, checkpoint)
+
+
+def _supervised(
+    start: Callable[[], StreamingQuery], limits: Limits, counted: Metrics | None, on_restart: OnRestart | None
+) -> StreamingQuery:
+    restarts: list[float] = []
+    while True:
+        ended = _ended(start, counted)
+        if not isinstance(ended, Exception):
+            return ended
+        text = str(ended)
+        tag = tag_of(text)
+        decision = decide(tag, restarts, time.monotonic(), limits)
+        if isinstance(decision, Stop):
+            reason = (advice_for(text) if tag is None else None) or decision.reason
+            raise SupervisionEnded(f"{first_line(tag, text)}; not started again: {reason}", tag, len(restarts)) from ended
+        assert tag is not None, "else it is not started again"
+        number = len(restarts) + 1
+        _log.warning("restart %d in %g s: %s", number, decision.pause_s, first_line(tag, text))
+        if counted is not None:
+            counted.restarted(tag)
+        if on_restart is not None:
+            on_restart(tag, number, decision.pause_s)
+        time.sleep(decision.pause_s)  # The caller waits for the query anyway; an interruption ends it.
+        restarts.append(time.monotonic())
+
+
+def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> StreamingQuery | Exception:
+    """One run of the query: itself when it ended well, else its error. What `start` raises counts as one where it has a tag."""
+    try:
+        query = start()
+    except Exception as error:
+        if tag_of(str(error)) is None:
+            raise
+        return error
+    if not hasattr(query, "awaitTermination"):
+        raise ConfigException(f"start returned {query!r}: it must return the query that it has started, which else runs unwatched")
+    if counted is not None:
+        counted.watch(query)
+    try:
+        query.awaitTermination()
+    except Exception as error:
+        return error
+    except BaseException:
+        try:
+            query.stop()
+        except Exception as error:  # It must not stand for the interruption.
+            _log.warning("the query could not be stopped: %s", first_line(None, str(error)))
+        raise
+    return query

@@ -1,0 +1,174 @@
+"""Rows that may not be written, as dead letters: records for a topic, rows for a Parquet file (decisions 42 and 43).
+
+A dead letter keeps key, value and headers of the original. Its reason stands in headers under the names that Kafka Connect
+uses (`__connect.errors.*`) and in ours (`chaffinch.error.*`). One that is too large for its topic carries size and SHA-256 in
+place of the value; the Parquet row always has the value. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.records import batch as batches
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark.commit.messages import Rejection
+from chaffinch.spark.folders import name_of
+from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.tasks.letter_headers import Header, Origin, with_reasons
+
+BATCH_BYTES: Final = 1_000_000
+
+
+def parquet_name(origin: Origin) -> str:
+    """The file of one batch of one query: a batch that is written again replaces its own file."""
+    return f"chaffinch-{name_of(origin.query)}-{origin.batch_id:09d}.parquet"
+
+
+def parquet_pattern(origin: Origin) -> str:
+    """A regular expression for the names of the query's files, whatever their batch."""
+    return rf"chaffinch-{name_of(origin.query)}-[0-9]{{9,}}\.parquet"
+
+
+def dead_letter_records(
+    columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin, target: TopicSnapshot, now_ms: int
+) -> RecordColumns:
+    """The rejected records (row i was rejected for `rejections[i]`) as records for the dead letter topic, within its limits."""
+    age_ms = now_ms - columns.timestamps
+    # The topic would refuse these for their time alone.
+    is_out_of_time = (age_ms < -target.timestamp_after_max_ms) | (age_ms > target.timestamp_before_max_ms)
+    letters = with_reasons(columns, rejections, origin, is_out_of_time, now_ms)
+    large = np.flatnonzero(letters.sizes() + batches.HEADER_BYTES > target.batch_bytes_max)
+    if not len(large):
+        return letters
+    cut = _cut(columns, letters, large.tolist(), target.batch_bytes_max)
+    places = np.arange(len(letters), dtype=np.int64)
+    places[large] = len(letters) + np.arange(len(large))
+    return RecordColumns.concat([letters, cut]).take(places)
+
+
+def _cut(columns: RecordColumns, letters: RecordColumns, indices: Sequence[int], bytes_max: int) -> RecordColumns:
+    """Those letters with as much of key, value and headers as fits."""
+    parts = []
+    for index in indices:
+        original = columns.headers(index)
+        reasons = letters.headers(index)[len(original) :]
+        parts.append(_fitted(columns.key(index), columns.value(index), original, reasons, bytes_max))
+    keys, values, headers = zip(*parts, strict=True)
+    return RecordColumns.from_lists(keys, values, letters.timestamps[list(indices)], headers)
+
+
+def dead_letter_batches(records: RecordColumns, target: TopicSnapshot, sticky: int) -> list[tuple[TopicPartition, int, bytearray]]:
+    """Encoded batches (partition, record count, bytes) for the dead letter topic; null keys go to partition `sticky` modulo the count."""
+    partitions = records.murmur2_partitions(target.partition_count)
+    partitions = np.where(partitions < 0, np.int32(sticky % target.partition_count), partitions)
+    limit = min(BATCH_BYTES, target.batch_bytes_max)
+    return [
+        (TopicPartition(target.topic, partition), len(part), batches.encode(part, is_transactional=True))
+        for partition, part in batches_by_partition(records, partitions, limit)
+    ]
+
+
+def batches_by_partition(
+    columns: RecordColumns, partitions: npt.NDArray[np.int32], bytes_max: int, picked: npt.NDArray[np.int64] | None = None
+) -> list[tuple[int, RecordColumns]]:
+    """Records grouped by partition, in their order, cut so that each group's batch takes at most `bytes_max` uncompressed.
+
+    A record larger than that has a batch of its own. `picked`: the records that are meant, ascending (None: all), to which `partitions`
+    belong.
+    """
+    if not len(partitions):
+        return []
+    # Of 16 bits numpy sorts by counting, five times as fast.
+    narrow = partitions.astype(np.int16) if int(partitions.max()) < 2**15 else partitions
+    order = np.argsort(narrow, kind="stable")
+    is_sorted = bool((order[:-1] < order[1:]).all())
+    wanted = order if picked is None else picked[order]
+    ordered = columns if picked is None and is_sorted else columns.take(wanted)
+    sorted_partitions = partitions[order]
+    ends = np.cumsum(ordered.sizes())
+    starts = [0, *(np.flatnonzero(np.diff(sorted_partitions)) + 1).tolist(), len(ordered)]
+    room = bytes_max - batches.HEADER_BYTES
+    parts = []
+    for start, stop in pairwise(starts):
+        while start < stop:
+            before = int(ends[start - 1]) if start else 0
+            cut = max(start + 1, min(stop, int(np.searchsorted(ends, before + room, side="right"))))
+            parts.append((int(sorted_partitions[start]), ordered.slice(start, cut)))
+            start = cut
+    return parts
+
+
+def rows_stream(columns: RecordColumns, rejections: Sequence[Rejection], origin: Origin) -> bytes:
+    """The rejected records as an Arrow IPC stream of `rows_schema`, for the Parquet file."""
+    import pyarrow as pa
+
+    found = columns.to_arrow()
+    count = len(columns)
+    table = pa.table({
+        "key": found.column("key"),
+        "value": found.column("value"),
+        "headers": found.column("headers"),
+        "timestamp": found.column("timestamp"),
+        "topic": pa.array([rejection.topic_partition.topic for rejection in rejections], pa.string()),
+        "partition": pa.array([_known(rejection.topic_partition.partition) for rejection in rejections], pa.int32()),
+        "error_code": pa.array([rejection.code.number for rejection in rejections], pa.int32()),
+        "error_name": pa.array([rejection.code.name for rejection in rejections], pa.string()),
+        "error_message": pa.array([rejection.message for rejection in rejections], pa.string()),
+        "error_group": pa.array([rejection.code.group_produce.value for rejection in rejections], pa.string()),
+        "query": pa.repeat(pa.scalar(origin.query, pa.string()), count),
+        "batch": pa.repeat(pa.scalar(origin.batch_id, pa.int64()), count),
+        "task": pa.array([_known(origin.task)] * count, pa.int32()),
+        "row": pa.array([rejection.row for rejection in rejections], pa.int64()),
+    })  # fmt: skip
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return out.getvalue()
+
+
+def _known(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _fitted(
+    key: bytes | None, value: bytes | None, original: list[Header], reasons: list[Header], bytes_max: int
+) -> tuple[bytes | None, bytes | None, list[Header]]:
+    """Key, value and headers that fit: the value goes first, then the original headers, then the key; each leaves size and SHA-256."""
+    headers = original + reasons
+    if _fits(key, value, headers, bytes_max):
+        return key, value, headers
+    headers = headers + _digest("value", value)
+    if _fits(key, None, headers, bytes_max):
+        return key, None, headers
+    reasons = reasons + _digest("value", value) + [("chaffinch.error.headers.count", str(len(original)).encode())]
+    if _fits(key, None, reasons, bytes_max):
+        return key, None, reasons
+    return None, None, reasons + _digest("key", key)
+
+
+def _digest(what: str, data: bytes | None) -> list[Header]:
+    if data is None:
+        return []
+    return [
+        (f"chaffinch.error.{what}.bytes", str(len(data)).encode()),
+        (f"chaffinch.error.{what}.sha256", hashlib.sha256(data).hexdigest().encode()),
+    ]
+
+
+def _fits(key: bytes | None, value: bytes | None, headers: list[Header], bytes_max: int) -> bool:
+    size = int(RecordColumns.from_lists([key], [value], [0], [headers]).sizes()[0])
+    return batches.HEADER_BYTES + size <= bytes_max
+
+
+__all__ = [
+    "Header", "Origin", "batches_by_partition", "dead_letter_batches", "dead_letter_records", "parquet_name", "parquet_pattern",
+    "rows_stream",
+]  # fmt: skip

@@ -1,0 +1,166 @@
+"""A task's half of the sink without transactions: Arrow batches in, records in Kafka (`at-least-once`, `none`; decision 41).
+
+Bad rows are set aside as ever (`row_check.py`); good ones go through a producer of the process, which names those that only the broker
+refuses. A task ends when each of its rows has an outcome. An attempt that dies, or runs twice, has written rows twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.errors import KafkaException, TimeoutException, UnknownTopicOrPartitionException, codes
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.producer import Producer
+from chaffinch.producer.table_result import SendTableResult
+from chaffinch.records.columns import RecordColumns
+from chaffinch.spark.commit.messages import Rejection, TaskOutcome
+from chaffinch.spark.commit.push import RECORD_CODES
+from chaffinch.spark.refusals import Refusal, refusal_of
+from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck, TaskPlan, reason_of
+from chaffinch.spark.tasks.staging import StagedWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chaffinch.producer.futures import RecordFuture
+
+PARTS_UNDER_WAY_MAX = 4
+"""Chunks whose rows are kept until their outcome is known: some may be refused, and become dead letters. So many of letters, too."""
+# Errors that say something of a row, not of the cluster.
+ROW_CODES = RECORD_CODES | {codes.UNKNOWN_TOPIC_OR_PARTITION}
+
+ProducerOptions = tuple[tuple[str, Any], ...]
+_producers: dict[ProducerOptions, Producer] = {}
+
+
+def producer_for(options: ProducerOptions) -> Producer:
+    """This process's producer with these options; tasks of a Spark worker use it one after another. ConfigException."""
+    if options not in _producers:
+        _producers[options] = Producer(dict(options))
+    return _producers[options]
+
+
+def forget_producer(options: ProducerOptions) -> None:
+    """Closes the process's producer, and gives up what it has under way: after an error the next task begins with a new one."""
+    producer = _producers.pop(options, None)
+    if producer is not None:
+        producer.close(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """Records on their way. `rows`: their numbers in the task; None for dead letters."""
+
+    future: RecordFuture[SendTableResult]
+    columns: RecordColumns
+    rows: npt.NDArray[np.int64] | None
+    topic: str
+
+
+class TaskSender:
+    """Sends the rows of one task attempt. `run` once."""
+
+    def __init__(self, plan: TaskPlan, producer: Producer, writer: StagedWriter, *, stops_at_bad_rows: bool) -> None:
+        """`stops_at_bad_rows`: the batch fails when there are any, so nothing is sent after the first."""
+        self._plan = plan
+        self._producer = producer
+        self._writer = writer
+        self._stops_at_bad_rows = stops_at_bad_rows
+        self._bad_rows = BadRows(plan, writer, self._send_letters)
+        self._under_way: deque[_Sent] = deque()
+        self._letters: deque[_Sent] = deque()
+        self._byte_count = 0
+
+    def run(self, arrow_batches: Iterable[pa.RecordBatch]) -> TaskOutcome:
+        """Consumes the rows, and waits for the outcome of each. Raises Refusal for an error that no row is to blame for."""
+        began = time.monotonic_ns()
+        check = RowCheck(self._plan, self._bad_rows)
+        for good in check.good(arrow_batches):
+            if not (self._stops_at_bad_rows and self._bad_rows.rejected_by_code):
+                self._send(good)
+        self._settle_all_but(0, self._under_way)
+        self._settle_all_but(0, self._letters)
+        self._writer.close()
+        return TaskOutcome(
+            context=self._plan.context,
+            row_count=check.row_count,
+            dead_rows=self._bad_rows.rows_staged(),
+            rejected_by_code=dict(self._bad_rows.rejected_by_code),
+            dropped_by_code=dict(self._bad_rows.dropped_by_code),
+            rejections=tuple(self._bad_rows.named),
+            sent_bytes=self._byte_count,
+            sent_ms=(time.monotonic_ns() - began) // 1_000_000,
+        )
+
+    def _send(self, good: GoodRows) -> None:
+        columns = good.columns if good.picked is None else good.columns.take(good.picked)
+        self._under_way.append(self._handed_over(good.snapshot.topic, columns, good.partitions, good.rows))
+        self._settle_all_but(PARTS_UNDER_WAY_MAX, self._under_way)
+
+    def _send_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
+        partitions = records.murmur2_partitions(target.partition_count)
+        partitions = np.where(partitions < 0, np.int32(self._plan.context.task % target.partition_count), partitions)
+        self._letters.append(self._handed_over(target.topic, records, partitions, None))
+        self._settle_all_but(PARTS_UNDER_WAY_MAX, self._letters)
+
+    def _handed_over(
+        self, topic: str, columns: RecordColumns, partitions: npt.NDArray[np.int32], rows: npt.NDArray[np.int64] | None
+    ) -> _Sent:
+        import pyarrow as pa
+
+        data = columns.to_arrow()
+        if not len(columns.header_key_data):
+            data = data.drop_columns(["headers"])
+        data = data.append_column("partition", pa.array(partitions, pa.int32()))
+        self._byte_count += int(columns.sizes().sum())
+        try:
+            future = self._producer.send_table(topic, data)
+        except KafkaException as error:
+            raise refusal_of(error) from None
+        return _Sent(future=future, columns=columns, rows=rows, topic=topic)
+
+    def _settle_all_but(self, count: int, under_way: deque[_Sent]) -> None:
+        """Rows may become letters by this, letters nothing."""
+        while len(under_way) > count:
+            self._settle(under_way.popleft())
+
+    def _settle(self, sent: _Sent) -> None:
+        """Waits for the outcome, and sets aside the rows that were refused. `delivery.timeout.ms` ends it."""
+        result = sent.future.result()
+        if not result.rejected_count:
+            return
+        errors = {row: _told(error) for row, error in sorted(result.errors().items())}
+        for error in errors.values():
+            if error.code not in ROW_CODES:
+                raise refusal_of(error)
+        rejections = [
+            Rejection(
+                row=-1 if sent.rows is None else int(sent.rows[row]),
+                topic_partition=error.topic_partition or TopicPartition(sent.topic, -1),
+                code=error.code,
+                message=reason_of(error.message),
+            )
+            for row, error in errors.items()
+        ]
+        if sent.rows is None:
+            first = rejections[0]
+            text = f"the dead letter topic itself refuses {len(rejections)} of {len(sent.columns)} dead letters for {first.topic_partition}"
+            raise Refusal(Group.INVALID_CONFIGURATION, first.code.name, f"{text}: {first.message}; correct the topic's configuration")
+        columns = sent.columns.take(np.array(list(errors), np.int64))
+        handler = self._plan.handler
+        self._bad_rows.add(columns, rejections, handler.rejected(columns, rejections) if handler else frozenset())
+
+
+def _told(error: KafkaException) -> KafkaException:
+    """The error that says what is wrong: a topic that was waited for in vain shows as a time-out."""
+    cause = error.__cause__
+    return cause if isinstance(error, TimeoutException) and isinstance(cause, UnknownTopicOrPartitionException) else error

@@ -1,0 +1,298 @@
+"""What a target would refuse, found in a task before anything is sent: good rows topic by topic, bad rows with their reasons.
+
+The topics' snapshots say what is refused (decision 40). The user's handler is asked about bad rows (`row_handler.py`); those that it
+swallows are counted, the others become dead letters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.exception_handler import RetriableResponse
+from chaffinch.records import batch as batches
+from chaffinch.records.batch import TimestampType
+from chaffinch.records.columns import RecordColumns
+from chaffinch.records.compression import from_name as compression_from_name
+from chaffinch.records.validation import ValidationPolicy, validate_columns
+from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBytes
+from chaffinch.spark.snapshot import TopicSnapshot
+from chaffinch.spark.task_facts import TaskContextFacts
+from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_records, rows_stream
+from chaffinch.spark.tasks.row_codec import NO_PARTITION, Rows, rows_of
+from chaffinch.spark.tasks.staging import StagedWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from chaffinch.spark.tasks.row_handler import RowHandler
+
+CHUNK_BYTES = 16 << 20
+"""Rows are taken in chunks of about this size, so that record batches become large although Spark's Arrow batches are not."""
+BAD_ROWS_AT_ONCE = 20_000
+"""A dead letter has 14 headers: so many of them at a time take some 50 MB, those of a whole chunk could take gigabytes."""
+LOG_APPEND_TIME = "LogAppendTime"
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+SnapshotOf = Callable[[str, int], TopicSnapshot | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskPlan:
+    """What one task has to know.
+
+    `snapshot_of` finds a topic, for which it may look so many ms: None when there is no such topic.
+    """
+
+    context: TaskContextFacts
+    topic: str | None
+    compression_type: str
+    compression_level: int | None
+    batch_bytes: int
+    request_bytes_max: int | None = None
+    unknown_topic_ms: int = 0
+    origin: Origin
+    dead_letter_target: TopicSnapshot | None
+    keeps_dead_rows: bool
+    snapshot_of: SnapshotOf
+    handler: RowHandler | None = None
+    now_ms: int
+
+
+class GoodRows(NamedTuple):
+    """Rows of one topic that it takes: those of `columns` at `picked`, ascending, or all (None).
+
+    `rows` int64[n]: their numbers in the task; `partitions`: where they go.
+    """
+
+    snapshot: TopicSnapshot
+    rows: Int64s
+    columns: RecordColumns
+    partitions: Int32s
+    picked: Int64s | None
+
+
+class BadRows:
+    """All rejected rows of a task: counted, the first ones named, made dead letters of.
+
+    `write_letters` gets dead letters for the topic; rows for Parquet go to `writer`.
+    """
+
+    def __init__(self, plan: TaskPlan, writer: StagedWriter, write_letters: Callable[[RecordColumns, TopicSnapshot], None]) -> None:
+        self.rejected_by_code: Counter[str] = Counter()
+        self.dropped_by_code: Counter[str] = Counter()
+        self.named: list[Rejection] = []
+        self._plan = plan
+        self._writer = writer
+        self._write_letters = write_letters
+        self._row_spans: list[tuple[int, int]] = []
+
+    def add(self, columns: RecordColumns, rejections: Sequence[Rejection], swallowed: frozenset[int] = frozenset()) -> None:
+        """Row i of `columns` is set aside for `rejections[i]`, or left out if i is among the `swallowed`."""
+        self.dropped_by_code.update(rejections[index].code.name for index in swallowed)
+        if swallowed:
+            kept = [index for index in range(len(rejections)) if index not in swallowed]
+            columns, rejections = columns.take(np.array(kept, np.int64)), [rejections[index] for index in kept]
+        self.rejected_by_code.update(rejection.code.name for rejection in rejections)
+        self.named.extend(rejections[: REJECTIONS_NAMED_MAX - len(self.named)])
+        for start in range(0, len(rejections), BAD_ROWS_AT_ONCE):
+            stop = min(start + BAD_ROWS_AT_ONCE, len(rejections))
+            self._set_aside(columns.slice(start, stop), rejections[start:stop])
+
+    def _set_aside(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> None:
+        plan = self._plan
+        if plan.dead_letter_target is not None:
+            records = dead_letter_records(columns, rejections, plan.origin, plan.dead_letter_target, plan.now_ms)
+            self._write_letters(records, plan.dead_letter_target)
+        if plan.keeps_dead_rows:
+            self._row_spans.append(self._writer.append(rows_stream(columns, rejections, plan.origin)))
+
+    def rows_staged(self) -> tuple[StagedBytes, ...]:
+        """For the Parquet file; only after the writer is closed."""
+        return tuple(self._writer.staged(span) for span in self._row_spans)
+
+
+class RowCheck:
+    """Takes the rows of one task, chunk by chunk."""
+
+    def __init__(self, plan: TaskPlan, bad_rows: BadRows) -> None:
+        self.row_count = 0
+        self._plan = plan
+        self._bad_rows = bad_rows
+        self._compression = compression_from_name(plan.compression_type)
+        self._snapshots: dict[str, TopicSnapshot | None] = {}
+        self._swallowed_topics: set[str] = set()
+        # Null keys stick to one partition per run of about one batch; tasks begin at different ones.
+        self._sticky = plan.context.task
+
+    def good(self, arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[GoodRows]:
+        """Consumes the rows. Raises what `snapshot_of` raises."""
+        for data in _chunks(arrow_batches):
+            rows = rows_of(data, self._plan.topic, timestamp_default_ms=self._plan.now_ms)
+            for topic, indices in _by_topic(rows):
+                yield from self._of_topic(topic, rows, indices)
+            self.row_count += len(rows)
+
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """Of all topics that rows named so far."""
+        return tuple(snapshot for snapshot in self._snapshots.values() if snapshot is not None)
+
+    def _of_topic(self, topic: str | None, rows: Rows, indices: Int64s) -> Iterator[GoodRows]:
+        """Rows of one topic; `indices` are theirs within the chunk, ascending."""
+        columns = rows.columns if len(indices) == len(rows) else rows.columns.take(indices)
+        numbers = indices + self.row_count
+        if topic is None:
+            text = "the row's topic is null and there is no option topic"
+            self._reject_all(columns, numbers, TopicPartition("", -1), codes.INVALID_TOPIC_EXCEPTION, text)
+            return
+        snapshot = self._snapshot(topic, columns, numbers)
+        if snapshot is None:
+            is_swallowed = topic in self._swallowed_topics
+            self._reject_all(columns, numbers, *_unknown(topic), is_swallowed=is_swallowed)
+            return
+        partitions = self._partitions(columns, None if rows.partitions is None else rows.partitions[indices], snapshot)
+        is_keyless = np.isin(indices, rows.keyless_headers) if len(rows.keyless_headers) else np.zeros(0, bool)
+        good = self._without_bad(columns, numbers, partitions, snapshot, np.flatnonzero(is_keyless))
+        if good is not None:
+            numbers, partitions = numbers[good], partitions[good]
+        if len(numbers):
+            yield GoodRows(snapshot, numbers, columns, partitions, good)
+
+    def _without_bad(
+        self, columns: RecordColumns, numbers: Int64s, partitions: Int32s, snapshot: TopicSnapshot, keyless: Int64s
+    ) -> Int64s | None:
+        """Indices of the good rows, the others being set aside; None: all are good."""
+        large = self._too_large(columns)
+        faults = self._faults(columns, partitions, snapshot)
+        for row in keyless.tolist():
+            faults.setdefault(row, (codes.INVALID_RECORD, "a header without a key; the row's headers are left out"))
+        for row in large:
+            faults.pop(row, None)
+        handler = self._plan.handler
+        for found, ask in ((large, handler and handler.too_large), (faults, handler and handler.rejected)):
+            if found:
+                bad = np.array(sorted(found), np.int64)
+                rejections = [
+                    Rejection(
+                        row=number, topic_partition=TopicPartition(snapshot.topic, partition), code=found[row][0], message=found[row][1]
+                    )
+                    for row, number, partition in zip(bad.tolist(), numbers[bad].tolist(), partitions[bad].tolist(), strict=True)
+                ]
+                records = columns.take(bad)
+                self._bad_rows.add(records, rejections, ask(records, rejections) if ask else frozenset())
+        if not large and not faults:
+            return None
+        return np.setdiff1d(np.arange(len(columns), dtype=np.int64), np.array([*large, *faults], np.int64), assume_unique=True)
+
+    def _partitions(self, columns: RecordColumns, wanted: Int32s | None, snapshot: TopicSnapshot) -> Int32s:
+        """The column's partition, else the key's as every Kafka client has it, else the sticky one."""
+        partitions = columns.murmur2_partitions(snapshot.partition_count)
+        keyless = partitions < 0
+        if wanted is not None:
+            partitions = np.where(wanted == NO_PARTITION, partitions, wanted)
+            keyless &= wanted == NO_PARTITION
+        if keyless.any():
+            runs = np.cumsum(np.where(keyless, columns.sizes(), 0)) // self._plan.batch_bytes
+            partitions = np.where(keyless, (self._sticky + runs) % snapshot.partition_count, partitions).astype(np.int32)
+            self._sticky += int(runs[-1]) + 1
+        return partitions
+
+    def _too_large(self, columns: RecordColumns) -> dict[int, tuple[ErrorCode, str]]:
+        """Rows above `kafka.max.request.size`."""
+        limit = self._plan.request_bytes_max
+        if limit is None:
+            return {}
+        sizes = columns.sizes() + batches.HEADER_BYTES
+        return {
+            row: (codes.MESSAGE_TOO_LARGE, f"{int(sizes[row])} bytes, kafka.max.request.size allows {limit}")
+            for row in np.flatnonzero(sizes > limit).tolist()
+        }
+
+    def _faults(self, columns: RecordColumns, partitions: Int32s, snapshot: TopicSnapshot) -> dict[int, tuple[ErrorCode, str]]:
+        """Rows that the target would refuse, with the reason; at most one per row."""
+        plan = self._plan
+        policy = ValidationPolicy(
+            topic_partition=TopicPartition(snapshot.topic, NO_PARTITION),
+            is_compacted=snapshot.is_compacted,
+            timestamp_type=TimestampType.LOG_APPEND_TIME if snapshot.timestamp_type == LOG_APPEND_TIME else TimestampType.CREATE_TIME,
+            timestamp_before_max_ms=snapshot.timestamp_before_max_ms,
+            timestamp_after_max_ms=snapshot.timestamp_after_max_ms,
+            batch_bytes_max=snapshot.batch_bytes_max,
+        )
+        found = validate_columns(columns, policy, plan.now_ms, compression=self._compression, level=plan.compression_level)
+        faults = {culprit.batch_index: (culprit.code, reason_of(culprit.message)) for culprit in found}
+        for row in np.flatnonzero((partitions < 0) | (partitions >= snapshot.partition_count)).tolist():
+            seen = "a negative partition" if partitions[row] < 0 else f"partition {int(partitions[row])}"
+            text = f"{seen} of topic {snapshot.topic!r}, which has {snapshot.partition_count}"
+            faults.setdefault(row, (codes.UNKNOWN_TOPIC_OR_PARTITION, text))
+        return faults
+
+    def _snapshot(self, topic: str, columns: RecordColumns, numbers: Int64s) -> TopicSnapshot | None:
+        """The topic, looked for once per task. Before it is waited for, the handler is asked with its first row."""
+        if topic not in self._snapshots:
+            plan = self._plan
+            found = plan.snapshot_of(topic, 0)
+            if found is None:
+                said = RetriableResponse.RETRY
+                if plan.handler is not None:
+                    where, code, message = _unknown(topic)
+                    rejection = Rejection(row=int(numbers[0]), topic_partition=where, code=code, message=message)
+                    said = plan.handler.unknown_topic(columns, rejection)
+                if said is RetriableResponse.RETRY:
+                    found = plan.snapshot_of(topic, plan.unknown_topic_ms)
+                elif said is RetriableResponse.SWALLOW:
+                    self._swallowed_topics.add(topic)
+            self._snapshots[topic] = found
+        return self._snapshots[topic]
+
+    def _reject_all(
+        self, columns: RecordColumns, numbers: Int64s, where: TopicPartition, code: ErrorCode, message: str, *, is_swallowed: bool = False
+    ) -> None:
+        rejections = [Rejection(row=number, topic_partition=where, code=code, message=message) for number in numbers.tolist()]
+        self._bad_rows.add(columns, rejections, frozenset(range(len(rejections))) if is_swallowed else frozenset())
+
+
+def _chunks(arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of about CHUNK_BYTES, none of them empty."""
+    import pyarrow as pa
+
+    chunk: list[pa.RecordBatch] = []
+    chunk_bytes = 0
+    for arrow_batch in arrow_batches:
+        if arrow_batch.num_rows:
+            chunk.append(arrow_batch)
+            chunk_bytes += arrow_batch.nbytes
+        if chunk_bytes >= CHUNK_BYTES:
+            yield pa.Table.from_batches(chunk)
+            chunk, chunk_bytes = [], 0
+    if chunk:
+        yield pa.Table.from_batches(chunk)
+
+
+def _by_topic(rows: Rows) -> Iterator[tuple[str | None, Int64s]]:
+    """Each topic, or None for rows without one, and the indices of its rows."""
+    if rows.topic_index is None:
+        yield rows.topics[0], np.arange(len(rows), dtype=np.int64)
+        return
+    for index in range(-1, len(rows.topics)):
+        found = np.flatnonzero(rows.topic_index == index).astype(np.int64, copy=False)
+        if len(found):
+            yield rows.topics[index] if index >= 0 else None, found
+
+
+def _unknown(topic: str) -> tuple[TopicPartition, ErrorCode, str]:
+    return TopicPartition(topic, -1), codes.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {topic!r}"
+
+
+def reason_of(message: str) -> str:
+    """Why a record is refused, without its place in a batch: a row's place is told by the row."""
+    _, separator, reason = message.partition(" rejected: ")
+    return reason if separator else message

@@ -1,0 +1,124 @@
+"""Rows of Spark to `RecordColumns`: which columns a row that is written may have, and what they become.
+
+Input: Arrow tables with the columns of Spark's Kafka sink. The other direction is `source/rows.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from chaffinch.errors import ConfigException
+from chaffinch.records.columns import RecordColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NO_PARTITION: Final = -1
+NEGATIVE_PARTITION: Final = -2
+BYTES_TYPES: Final = ("string", "binary")
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+# Column -> the types it may have, in Spark's own short spelling.
+WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
+    "key": BYTES_TYPES,
+    "value": BYTES_TYPES,
+    "headers": (HEADERS_TYPE, "array<struct<key:string,value:string>>"),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+    "partition": ("int", "smallint", "tinyint"),
+    "topic": ("string",),
+}
+# What reading a topic adds; a row that was read may be written as it is, these say where it came from.
+READ_ONLY: Final = ("offset", "timestampType")
+
+
+class _Field(Protocol):
+    name: str
+    dataType: Any
+
+
+class _Schema(Protocol):
+    fields: list[Any]
+
+
+def check_schema(schema: _Schema, *, has_topic: bool) -> None:
+    """Refuses a schema (Spark's StructType) that cannot be written: ConfigException naming the column, its type and what is allowed."""
+    types = {field.name: field.dataType.simpleString().lower() for field in schema.fields}
+    allowed = ", ".join(WRITTEN)
+    for name, seen in types.items():
+        if name in READ_ONLY:
+            continue
+        if name not in WRITTEN:
+            nearest = difflib.get_close_matches(name, WRITTEN, n=1, cutoff=0.0)[0]
+            raise ConfigException(f"column {name!r} would not be written; the nearest known one is {nearest!r}; select among: {allowed}")
+        if seen not in WRITTEN[name]:
+            raise ConfigException(f"column {name!r} has type {seen}; allowed: {', '.join(WRITTEN[name])}")
+    if "value" not in types:
+        raise ConfigException(f"column 'value' is missing (there are: {', '.join(types) or 'none'}); it must be {' or '.join(BYTES_TYPES)}")
+    if not has_topic and "topic" not in types:
+        raise ConfigException("there is neither an option topic nor a column 'topic': name the target topic")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Rows of a task as records: `topics` holds one name for all of them, or one per row by `topic_index` int32[n] (-1: null).
+
+    `partitions` int32[n]: what the column says, NO_PARTITION where it is null, NEGATIVE_PARTITION where it is below 0; None without
+    such a column. `keyless_headers`: rows with a header that has no key; they hold no headers here and cannot be written.
+    """
+
+    columns: RecordColumns
+    topics: tuple[str, ...]
+    topic_index: npt.NDArray[np.int32] | None
+    partitions: npt.NDArray[np.int32] | None
+    keyless_headers: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> Rows:
+    """Rows of Arrow data that passed `check_schema`. `topic`: the option; it wins over a column, as in Spark."""
+    data, keyless_headers = _without_keyless_headers(data)
+    columns = RecordColumns.from_arrow(
+        data.select([name for name in ("value", "key", "timestamp", "headers") if name in data.schema.names]),
+        timestamp_default_ms=timestamp_default_ms,
+    )
+    partitions = None
+    if "partition" in data.schema.names:
+        import pyarrow as pa
+
+        column = data.column("partition").cast(pa.int32())
+        values = column.fill_null(0).to_numpy()
+        known = np.where(values < 0, NEGATIVE_PARTITION, values)
+        partitions = np.where(column.is_null().to_numpy(), NO_PARTITION, known).astype(np.int32)
+    if topic is not None:
+        return Rows(columns=columns, topics=(topic,), topic_index=None, partitions=partitions, keyless_headers=keyless_headers)
+    encoded = data.column("topic").combine_chunks().dictionary_encode()
+    index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
+    topics = tuple(encoded.dictionary.to_pylist())
+    return Rows(columns=columns, topics=topics, topic_index=index, partitions=partitions, keyless_headers=keyless_headers)
+
+
+def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.int64]]:
+    """The table with null in place of headers one of which has no key, and the indices of those rows: no type forbids them, Kafka does."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    none = np.empty(0, np.int64)
+    if "headers" not in data.schema.names:
+        return data, none
+    headers = data.column("headers").combine_chunks()
+    keys = headers.flatten().field("key")
+    if not keys.null_count:
+        return data, none
+    parents = pc.list_parent_indices(headers)
+    rows = np.unique(parents.filter(keys.is_null()).to_numpy(zero_copy_only=False)).astype(np.int64)
+    is_bad = np.zeros(len(data), bool)
+    is_bad[rows] = True
+    cleaned = pc.if_else(pa.array(is_bad), pa.scalar(None, headers.type), headers)
+    return data.set_column(data.schema.get_field_index("headers"), pa.field("headers", headers.type), cleaned), rows

@@ -1,0 +1,126 @@
+"""What a user's exception handler (KIP-1038) says about bad rows: those that it swallows are left out, the others stay bad rows.
+
+Asked in tasks about what they find, in the committing process about what only the broker finds. One handler per process and options;
+a process of Spark's ends without a word, so `close` is never called.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from chaffinch.errors import exception_for
+from chaffinch.producer.core.exception_handler import (
+    REJECTED_CODES,
+    REJECTED_METHOD,
+    NonRetriableResponse,
+    ProducerExceptionHandler,
+    Response,
+    RetriableResponse,
+    ask,
+    overrides,
+)
+from chaffinch.producer.records import ProducerRecord
+from chaffinch.settings import Settings
+from chaffinch.spark.commit.messages import Rejection
+
+if TYPE_CHECKING:
+    from chaffinch.records.columns import RecordColumns
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerOptions:
+    """What is asked about bad rows (KIP-1038). Hashable: a process keeps one handler per value of this."""
+
+    class_name: str | None
+    drops_large: bool
+    settings: tuple[tuple[str, Any], ...]
+    """All `kafka.*` options given, without that prefix, for the handler's `configure`."""
+
+
+_handlers: dict[HandlerOptions, RowHandler] = {}
+
+
+def handler_for(options: HandlerOptions | None) -> RowHandler | None:
+    """This process's handler for these options. ConfigException for one that cannot be imported, made or configured."""
+    if options is None:
+        return None
+    if options not in _handlers:
+        from chaffinch.producer import pluggable
+
+        settings = dict(options.settings) | {pluggable.HANDLER: options.class_name, pluggable.DROP_LARGE: options.drops_large}
+        _handlers[options] = RowHandler(pluggable.exception_handler(Settings(settings)))
+    return _handlers[options]
+
+
+class RowHandler:
+    """A handler over rows. Each method takes records, row i of which is rejected for `rejections[i]`, and gives those i that are left out.
+
+    What a handler answers that it may not, or raises, counts as FAIL, as in the producer: its row stays a bad one. The log has the first.
+    """
+
+    def __init__(self, handler: ProducerExceptionHandler) -> None:
+        self._handler: Final = handler
+        has_own = type(handler).handle is not ProducerExceptionHandler.handle
+        self._asks_about_large: Final = has_own or overrides(handler, "handle_record_too_large")
+        self._asks_about_topics: Final = has_own or overrides(handler, "handle_unknown_topic_or_partition")
+        self._about_rejected: Final[Callable[[ProducerRecord, Any], object] | None] = getattr(handler, REJECTED_METHOD, None)
+        self._has_failed = False
+
+    def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
+        """Of records above `kafka.max.request.size`."""
+        if not self._asks_about_large:
+            return frozenset(range(len(rejections))) if self._handler.drops_large_records else frozenset()
+        return self._swallowed(self._handler.handle, columns, rejections)
+
+    def rejected(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
+        """Of records that the target refuses for good, whoever found out."""
+        if self._about_rejected is None:
+            return frozenset()
+        asked = [index for index, rejection in enumerate(rejections) if rejection.code in REJECTED_CODES]
+        return self._swallowed(self._about_rejected, columns, rejections, asked)
+
+    def unknown_topic(self, columns: RecordColumns, rejection: Rejection) -> RetriableResponse:
+        """Of records whose topic nobody knows; asked with the first of them, for all."""
+        if not self._asks_about_topics:
+            return RetriableResponse.RETRY
+        return self._asked(RetriableResponse, self._handler.handle, _record(columns, rejection, 0), rejection)
+
+    def _swallowed(
+        self,
+        method: Callable[[ProducerRecord, Any], object],
+        columns: RecordColumns,
+        rejections: Sequence[Rejection],
+        asked: Sequence[int] | None = None,
+    ) -> frozenset[int]:
+        return frozenset(
+            index
+            for index in (range(len(rejections)) if asked is None else asked)
+            if self._asked(NonRetriableResponse, method, _record(columns, rejections[index], index), rejections[index])
+            is NonRetriableResponse.SWALLOW
+        )
+
+    def _asked(
+        self, allowed: type[Response], method: Callable[[ProducerRecord, Any], object], record: ProducerRecord, rejection: Rejection
+    ) -> Response:
+        said = ask(allowed, method, record, _error(rejection))
+        if said.failure is not None and not self._has_failed:
+            self._has_failed = True
+            text = "the exception handler %s failed, its rows stay bad ones: %r, asked about %s"
+            _log.warning(text, type(self._handler).__qualname__, said.failure, rejection, exc_info=said.failure)
+        return said.response
+
+
+def _error(rejection: Rejection) -> Any:
+    return exception_for(rejection.code, message=rejection.message, topic_partition=rejection.topic_partition, api="Produce")
+
+
+def _record(columns: RecordColumns, rejection: Rejection, index: int) -> ProducerRecord:
+    topic, partition = rejection.topic_partition
+    place = None if partition < 0 else partition
+    timestamp_ms = int(columns.timestamps[index])
+    return ProducerRecord(topic, columns.value(index), columns.key(index), place, timestamp_ms, columns.headers(index))

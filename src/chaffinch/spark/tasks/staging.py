@@ -1,0 +1,195 @@
+"""Where tasks leave encoded batches for the committing process: inside their message, or in a file beyond 1 MiB (decision 36).
+
+Any file system that pyarrow knows. A file belongs to one task attempt alone and is complete before its message exists, so
+attempts never meet: retried, speculated and zombie tasks are harmless. Layout below the staging location:
+`<query id>/<batch id>/<task>-<random>`; the committing process removes the batch's folder, and older ones, after the commit.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.commit.messages import INLINE_BYTES_MAX, StagedBatch, StagedBytes
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.refusals import Refusal
+
+
+class StagedWriter:
+    """Collects what one task attempt stages: in memory up to `inline_bytes_max`, then in one file below what `spill` gives.
+
+    `spill` is asked when a file is needed, and refuses where none can be. Positions are those of the file; without one, `staged` cuts
+    the bytes out of memory.
+    """
+
+    def __init__(self, spill: Callable[[], Folder], name: str, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
+        self._spill_folder = spill
+        self._folder: Folder | None = None
+        self._name = f"{name}-{secrets.token_hex(8)}"
+        self._inline_bytes_max = inline_bytes_max
+        self._parts: list[bytes | bytearray | memoryview] = []
+        self._position = 0
+        self._file: Any = None
+
+    def append(self, data: bytes | bytearray | memoryview) -> tuple[int, int]:
+        """Takes the bytes; returns position and count for `staged`. Raises Refusal where they need a file and none can be written."""
+        start = self._position
+        self._position += len(data)
+        if self._file is None and self._position > self._inline_bytes_max:
+            self._spill()
+        if self._file is None:
+            self._parts.append(data)
+        else:
+            self._write(data)
+        return start, len(data)
+
+    def staged(self, span: tuple[int, int]) -> StagedBytes:
+        """What `append` returned, as it travels in the message; only after `close`."""
+        position, count = span
+        if self._file is not None:
+            return StagedBytes(file=self._name, position=position, byte_count=count)
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return StagedBytes(data=bytes(self._parts[0][position : position + count]), byte_count=count)
+
+    def close(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:
+                assert self._folder is not None
+                raise self._folder.refusal("cannot be written", error) from None
+
+    def discard(self) -> None:
+        """Removes what was staged: the attempt has failed. Never raises, so that its own reason is told."""
+        if self._file is not None:
+            assert self._folder is not None
+            with suppress(OSError, ValueError):
+                self._file.close()
+            with suppress(Refusal):
+                self._folder.remove(self._name)
+
+    def _spill(self) -> None:
+        self._folder = self._spill_folder()
+        filesystem, folder = self._folder.opened()
+        try:
+            filesystem.create_dir(folder, recursive=True)
+            self._file = filesystem.open_output_stream(self._folder.path(self._name))
+        except OSError as error:
+            raise self._folder.refusal("cannot be written", error) from None
+        for part in self._parts:
+            self._write(part)
+        self._parts = []
+
+    def _write(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            assert self._folder is not None
+            raise self._folder.refusal("cannot be written", error) from None
+
+
+class LetterStore:
+    """Dead letters that the committing process makes itself, until they are pushed: in memory up to `inline_bytes_max`, then in files
+    of about that size. They live as long as one commit: `discard` them at its end.
+    """
+
+    def __init__(self, folder: Folder | None, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
+        """`folder`: the batch's; None where none is known, then everything stays in memory."""
+        self.files: list[str] = []
+        self._folder = folder
+        self._inline_bytes_max = inline_bytes_max
+        self._inline_bytes = 0
+        self._open: bytearray | None = None
+        """What the last of the files will hold."""
+
+    def keep(self, data: bytes | bytearray) -> StagedBytes:
+        """Takes the bytes. Raises Refusal where they need a file and none can be written."""
+        if self._folder is None or self._inline_bytes + len(data) <= self._inline_bytes_max:
+            self._inline_bytes += len(data)
+            return StagedBytes(data=bytes(data), byte_count=len(data))
+        if self._open is None:
+            self._open = bytearray()
+            self.files.append(f"broker-{secrets.token_hex(8)}")
+        staged = StagedBytes(file=self.files[-1], position=len(self._open), byte_count=len(data))
+        self._open += data
+        if len(self._open) >= self._inline_bytes_max:
+            self.flush()
+        return staged
+
+    def flush(self) -> None:
+        """From here on everything kept can be read."""
+        if self._open is None:
+            return
+        assert self._folder is not None
+        data, self._open = self._open, None
+        filesystem, path = self._folder.opened()
+        try:
+            filesystem.create_dir(path, recursive=True)
+            with filesystem.open_output_stream(self._folder.path(self.files[-1])) as out:
+                out.write(data)
+        except OSError as error:
+            raise self._folder.refusal("cannot be written", error) from None
+
+    def discard(self) -> None:
+        """Removes the files. Never raises: it is only space."""
+        self._open = None
+        for name in self.files:
+            assert self._folder is not None
+            with suppress(Refusal):
+                self._folder.remove(name)
+
+
+class StagedReader:
+    """Reads what tasks staged; keeps the files open until `close`."""
+
+    def __init__(self, folder: Folder | None) -> None:
+        self._folder = folder
+        self._files: dict[str, Any] = {}
+
+    def read(self, staged: StagedBytes) -> bytearray:
+        """The bytes, in a buffer of the caller's own. Raises Refusal where the file is gone or shorter than promised."""
+        if staged.data is not None:
+            return bytearray(staged.data)
+        assert staged.file is not None
+        if self._folder is None:
+            raise Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", f"staged file {staged.file} has no location in this process")
+        try:
+            file = self._files.get(staged.file)
+            if file is None:
+                file = self._files[staged.file] = self._folder.opened()[0].open_input_file(self._folder.path(staged.file))
+            found = bytearray(memoryview(file.read_buffer(staged.byte_count) if file.tell() == staged.position else self._at(file, staged)))
+        except OSError as error:
+            raise self._lost(staged, str(error)) from None
+        if len(found) != staged.byte_count:
+            raise self._lost(staged, f"{len(found)} bytes at {staged.position} where {staged.byte_count} were staged")
+        return found
+
+    @staticmethod
+    def _at(file: Any, staged: StagedBytes) -> Any:
+        file.seek(staged.position)
+        return file.read_buffer(staged.byte_count)
+
+    def _lost(self, staged: StagedBytes, reason: str) -> Refusal:
+        location = self._folder.location if self._folder is not None else ""
+        text = (
+            f"staged file {location}/{staged.file} cannot be read back: {' '.join(reason.split())}; the batch is staged again by a restart"
+        )
+        return Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", text)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+def staged_batches(writer: StagedWriter, spans: Iterable[tuple[TopicPartition, int, tuple[int, int]]]) -> tuple[StagedBatch, ...]:
+    """Batches of a closed writer, from (partition, record count, span)."""
+    return tuple(
+        StagedBatch(topic_partition=topic_partition, record_count=count, bytes=writer.staged(span))
+        for topic_partition, count, span in spans
+    )
