@@ -77,6 +77,7 @@ def test_the_description_names_addresses_reasons_and_time() -> None:
     attempts = Attempts(Backoff(initial_ms=100, max_ms=1000), Steady())
     attempts.failed(A, "refused", 0)
     assert attempts.describe([A, B, A], 300) == "no broker reachable at a:1 (refused), b:2 (no answer yet); tried for 300 ms"
+    assert attempts.describe([A]) == "no broker reachable at a:1 (refused)"
 
 
 def test_who_hangs_up_before_any_answer_is_tried_less_and_less() -> None:

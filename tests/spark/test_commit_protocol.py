@@ -10,9 +10,10 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.spark.commit.operations import Step
-from chaffinch.spark.commit.protocol import transaction_timeout_ms
+from chaffinch.spark.commit.timeout import transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.snapshot import TargetSnapshot
 from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Killed, Query, counted, outcome
 
 ROWS = [
@@ -130,7 +131,7 @@ def test_a_coordinator_that_times_the_transaction_out(at):
 def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted():
     broker, query = two_batches()
     at = query_operation(Step.PUSH)
-    with pytest.raises(Refusal, match="a restart writes the batch again") as caught:
+    with pytest.raises(Refusal, match=r"nothing of it is visible, .*; start the query again") as caught:
         query.run(Cut(at=at, how="during", during=lambda: broker.pass_time(120_000)))
     assert caught.value.group is Group.APPLICATION_RECOVERABLE
 
@@ -330,11 +331,25 @@ class TestTimeouts:
         with pytest.raises(Refusal, match=f"takes about 2000000 ms .* may last {allowed}"):
             transaction_timeout_ms(plan)
 
-    def test_what_the_broker_refuses_is_said(self):
-        _broker, query = two_batches()
-        with pytest.raises(Refusal, match=r"transaction\.max\.timeout\.ms") as caught:
-            query.commit(0, transaction_timeout_ms=1_000_000)
+    @pytest.mark.parametrize(
+        ("told_ms", "given_ms", "text"),
+        [
+            (900_000, 1_000_000, "kafka.transaction.timeout.ms=1000000 is more than the broker's transaction.max.timeout.ms of 900000: "
+             "give kafka.transaction.timeout.ms at most 900000, leave it out, or raise the broker's"),
+            (None, 1_000_000, "kafka.transaction.timeout.ms=1000000 is more than the broker's transaction.max.timeout.ms: "
+             "give kafka.transaction.timeout.ms a smaller value, leave it out, or raise the broker's"),
+            (None, None, "a transaction of 60000 ms, as this batch needs, is more than the broker's transaction.max.timeout.ms allows: "
+             "raise that, or set kafka.transaction.timeout.ms to what it allows"),
+        ],
+    )  # fmt: skip
+    def test_what_the_broker_refuses_is_said_with_value_limit_and_option(self, told_ms, given_ms, text):
+        maximum_ms = 900_000 if given_ms else 50_000
+        query = Query(Broker(settings={"transaction.max.timeout.ms": maximum_ms}), [(outcome({0: [(b"k", b"v")]}),)])
+        target = TargetSnapshot(topics=(), transaction_timeout_max_told_ms=told_ms)
+        with pytest.raises(Refusal) as caught:
+            query.commit(0, transaction_timeout_ms=given_ms, target=target)
         assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, "INVALID_TRANSACTION_TIMEOUT")
+        assert caught.value.text == text
 
 
 def sized_plan(byte_count, **changes):

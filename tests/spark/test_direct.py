@@ -127,7 +127,9 @@ def test_dead_letters_are_not_all_kept_until_the_end(kafka, query, monkeypatch):
 def test_without_tolerance_the_error_says_what_stays(kafka, query):
     alter(kafka, "orders", "cleanup.policy", "compact")
     messages = query.write(ROWS, {"key": ["d"], "value": [b"4"]})
-    with pytest.raises(Refusal, match=r"1 of 4 rows are rejected .* rows that are written already stay, and a restart writes them again"):
+    with pytest.raises(
+        Refusal, match=r"1 of 4 rows are rejected .* rows that are written already stay, and the next attempt writes them again"
+    ):
         query.commit(messages)
     # The first task sent nothing, for it met the bad row before.
     assert values(kafka, "orders") == {"4": 1}

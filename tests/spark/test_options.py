@@ -10,7 +10,10 @@ from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connectio
 from chaffinch.errors import ConfigException
 from chaffinch.spark.options import parse
 from chaffinch.spark.sink.option_tables import SINK
+from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.source.options import SOURCE
+from chaffinch.spark.target import client_for
+from chaffinch.spark.tasks.row_handler import handler_for
 
 LEAST = {"kafka.bootstrap.servers": "a:1", "topic": "orders"}
 
@@ -45,6 +48,32 @@ def test_every_option_of_clients_is_known_whatever_its_case(table):
         "kafka.metadata.recovery.rebootstrap.trigger.ms",
         "kafka.metadata.recovery.strategy",
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"kafka.bootstrap.servers": "a"}, "option kafka.bootstrap.servers cannot contain 'a'"),
+        ({"kafka.sasl.username": "u"}, "option kafka.sasl.username cannot be used with kafka.security.protocol=PLAINTEXT"),
+        ({"kafka.security.protocol": "SASL_SSL"}, "option kafka.sasl.mechanism is missing: kafka.security.protocol=SASL_SSL"),
+        ({"kafka.security.protocol": "SSL", "kafka.ssl.truststore.type": "JKS"}, "option kafka.ssl.truststore.type cannot be 'JKS'"),
+        (
+            {"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/no/acks.ssl.key.password"},
+            "option kafka.ssl.truststore.location: /no/acks.ssl.key.password: No such file",
+        ),
+        ({"kafka.custom.exception.handler.class": "no.such"}, "option kafka.custom.exception.handler.class cannot be 'no.such'"),
+    ],
+)
+def test_what_clients_refuse_is_named_as_it_was_typed(given, text):
+    def begin():
+        options = SinkOptions.parse({**LEAST, **given}, is_stream=True)
+        handler_for(options.handler)
+        client_for(options.client)
+
+    with pytest.raises(ConfigException) as caught:
+        begin()
+    assert str(caught.value).startswith(text)
+    assert "kafka.kafka." not in str(caught.value)
 
 
 def test_every_option_is_documented():

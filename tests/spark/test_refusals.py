@@ -1,11 +1,13 @@
 """The tag of an error: written by a refusal, found again in the texts that Spark makes of it."""
 
+import pickle
+
 import pytest
 
 from chaffinch.errors import ConfigException, ProducerFencedException, TimeoutException, TopicAuthorizationException
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.refusals import ADVICE, ErrorTag, Refusal, advised, refusal_of, tag_in
+from chaffinch.spark.refusals import ADVICE, REMEDIES, ErrorTag, Kind, Refusal, Remedy, advised, refusal_of, tag_in, worded_for
 
 REFUSAL = Refusal(Group.INVALID_CONFIGURATION, "CHECKPOINT_RESTORED", "batch 1 is older than batch 2: bring back the newest copy")
 TAG = ErrorTag(group=REFUSAL.group, name=REFUSAL.name, text=REFUSAL.text)
@@ -67,4 +69,21 @@ def test_a_client_s_error_is_one_line_with_its_code_and_its_advice_once(error, t
 
 @pytest.mark.parametrize("group", [group for group in Group if group is not Group.NONE])
 def test_every_group_has_an_advice(group):
-    assert advised(group, "X", "it failed;").text == f"it failed; {ADVICE[group]}"
+    assert advised(group, "X", "it failed;").text == f"it failed; {ADVICE[REMEDIES[group]][Kind.QUERY]}"
+
+
+@pytest.mark.parametrize("remedy", Remedy)
+def test_only_who_has_a_query_is_told_to_start_it(remedy):
+    refusal = pickle.loads(pickle.dumps(Refusal(Group.RETRIABLE, "X", "it failed.", remedy)))
+    texts = {}
+    for kind in Kind:
+        with pytest.raises(Refusal) as caught, worded_for(kind):
+            raise refusal
+        texts[kind] = caught.value.text
+        assert caught.value.reason == "it failed."
+    assert texts[Kind.QUERY] == refusal.text
+    assert [kind for kind, text in texts.items() if "query" in text or "restart" in text] == [Kind.QUERY]
+
+
+def test_what_says_by_itself_what_to_do_is_left_as_it_is():
+    assert REFUSAL.worded_for(Kind.BATCH).text == REFUSAL.text

@@ -72,7 +72,9 @@ def test_a_batch_of_two_tasks(kafka, query):
 
 
 def test_a_file_of_certificates_that_is_not_there_is_told_as_an_option(query):
-    with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: option ssl.truststore.location: /nowhere: No such file"):
+    with pytest.raises(
+        Refusal, match=r"KAFKA\[InvalidConfiguration\] CONFIG: option kafka.ssl.truststore.location: /nowhere: No such file"
+    ):
         query.writer(**{"kafka.security.protocol": "SSL", "kafka.ssl.truststore.location": "/nowhere"})
 
 
@@ -244,8 +246,9 @@ class TestRefusals:
             query.commit(query.write(ROWS, batch_id=1), batch_id=1, **{"kafka.transactional.id": "mine"})
 
     def test_a_time_out_above_the_broker_s(self, query):
-        with pytest.raises(Refusal, match="INVALID_TRANSACTION_TIMEOUT"):
-            query.commit(query.write(ROWS), **{"kafka.transaction.timeout.ms": "100000000"})
+        text = r"kafka\.transaction\.timeout\.ms=100000000 is more than the broker's transaction\.max\.timeout\.ms of 900000"
+        with pytest.raises(Refusal, match=text):
+            query.writer(**{"kafka.transaction.timeout.ms": "100000000"})
 
 
 def test_rows_written_are_those_that_readers_of_committed_records_see(kafka, query):

@@ -7,6 +7,7 @@ from pyspark.sql import types
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark.commit.tolerance import Tolerance
+from chaffinch.spark.kafka_sink import KafkaSink
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.tasks.row_codec import check_schema
 
@@ -44,8 +45,14 @@ def test_names_are_found_without_regard_to_case():
         ({"deliveryGuarantee": "at-least-once", "idempotencyToken": "t"}, "it belongs to deliveryGuarantee=exactly-once, leave it out"),
         ({"deliveryGuarantee": "at-least-once", "markerTopic": "m"}, "it belongs to deliveryGuarantee=exactly-once, leave it out"),
         ({"deliveryGuarantee": "at-least-once", "kafka__transactional__id": "t"}, "it belongs to deliveryGuarantee=exactly-once"),
-        ({"deliveryGuarantee": "at-least-once", "kafka__retries": "0", "kafka__enable__idempotence": "true"}, "retries cannot be 0"),
-        ({"deliveryGuarantee": "at-least-once", "kafka__delivery__timeout__ms": "1"}, "delivery.timeout.ms cannot be 1"),
+        (
+            {"deliveryGuarantee": "at-least-once", "kafka__retries": "0", "kafka__enable__idempotence": "true"},
+            "option kafka.retries cannot be 0 with kafka.enable.idempotence=true",
+        ),
+        (
+            {"deliveryGuarantee": "at-least-once", "kafka__delivery__timeout__ms": "1"},
+            "option kafka.delivery.timeout.ms cannot be 1: it must be at least kafka.linger.ms + kafka.request.timeout.ms",
+        ),
         ({"kafka__acks": "1"}, "option kafka.acks cannot be '1': it must be one of all, -1"),
         ({"kafka__drop__invalid__large__records": "true"}, "needs kafka.max.request.size"),
         ({"kafka__enable__idempotence": "false"}, "needs it"),
@@ -197,6 +204,24 @@ class TestColumns:
     def test_a_topic_has_to_come_from_somewhere(self):
         with pytest.raises(ConfigException, match="neither an option topic nor a column 'topic'"):
             check_schema(schema_of("value string"), has_topic=False)
+
+
+@pytest.mark.parametrize(
+    ("is_stream", "given"),
+    [
+        (False, {"chaffinch.batch.id": "x", "chaffinch.sink": "s"}),
+        (False, {"chaffinch.batch.id": "-1", "chaffinch.sink": "s"}),
+        (False, {"chaffinch.batch.id": "1", "chaffinch.sink": ""}),
+        (False, {"chaffinch.batch.id": "1"}),
+        (False, {"Chaffinch.Sink": "s"}),
+        (True, {"chaffinch.batch.id": "1", "chaffinch.sink": "s"}),
+    ],
+)
+def test_what_only_kafka_sink_may_say(is_stream, given):
+    with pytest.raises(ConfigException, match="KafkaSink sets it for the writes of its micro-batches, leave it out"):
+        SinkOptions.parse({**LEAST, **given}, is_stream=is_stream)
+    with pytest.raises(ConfigException, match="leave it out"):
+        KafkaSink({**LEAST, **given})
 
 
 def test_what_a_foreach_batch_write_says_of_its_batch():

@@ -10,7 +10,7 @@ from pyspark import cloudpickle
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit.plan import CommitResult
-from chaffinch.spark.commit.protocol import transaction_timeout_ms
+from chaffinch.spark.commit.timeout import transaction_timeout_ms
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import committing, writers
 from chaffinch.spark.sink.options import SinkOptions

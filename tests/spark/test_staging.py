@@ -58,7 +58,7 @@ def test_a_staged_file_that_is_gone_or_short_is_said(tmp_path):
     folder = Folder(str(tmp_path), "stagingLocation")
     found = staged(folder, [b"a" * 200])[0]
     (tmp_path / found.file).write_bytes(b"short")
-    with pytest.raises(Refusal, match="5 bytes at 0 where 200 were staged; the batch is staged again by a restart") as caught:
+    with pytest.raises(Refusal, match="5 bytes at 0 where 200 were staged; start the query again") as caught:
         StagedReader(folder).read(found)
     assert caught.value.group is Group.APPLICATION_RECOVERABLE
     (tmp_path / found.file).unlink()

@@ -106,8 +106,8 @@ class Attempts:
         """When the first of these addresses may be tried again; None without addresses."""
         return min((self.retry_at_ms(address, now_ms) for address in candidates), default=None)
 
-    def describe(self, candidates: Iterable[Address], waited_ms: int) -> str:
-        """One line for an error: which addresses, how long they were tried, and the last reason of each."""
+    def describe(self, candidates: Iterable[Address], waited_ms: int | None = None) -> str:
+        """One line for an error: which addresses, the last reason of each, and how long they were tried unless that is said elsewhere."""
         addresses = list(dict.fromkeys(candidates))
         reasons = [f"{address} ({self._reasons.get(address, 'no answer yet')})" for address in addresses]
-        return f"no broker reachable at {', '.join(reasons)}; tried for {waited_ms} ms"
+        return f"no broker reachable at {', '.join(reasons)}" + ("" if waited_ms is None else f"; tried for {waited_ms} ms")

@@ -219,7 +219,7 @@ class SyncClient:
     def _unreachable(self, deadline: Deadline) -> TimeoutException:
         known = [*self._bootstrap, *self.cluster.nodes.values()]
         if deadline.last_error is None or any(self._attempts.failures(address) for address in known):
-            return deadline.error(self._attempts.describe(known, deadline.waited_ms))
+            return deadline.error(self._attempts.describe(known))
         last = deadline.last_error
         # Of a lost connection the reason says more than its name; of an answer the name is enough, it is the cause.
         return deadline.error(f"the last error was {last.message if isinstance(last, NetworkException) else getattr(last, 'name', last)}")

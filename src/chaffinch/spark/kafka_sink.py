@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
 from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
-from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -45,6 +45,7 @@ class KafkaSink:
         named = {keyword.replace("_", "."): value for keyword, value in keywords.items()}
         if both := sorted(set(named) & set(options or {})):
             raise ConfigException(f"option {both[0]} is given twice: in options and as a keyword")
+        refuse_own_options({**(options or {}), **named})
         self._options = {option: _spelled(value) for option, value in {**(options or {}), **named}.items() if value is not None}
         if not isinstance(attempts_max, int) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")

@@ -8,7 +8,9 @@ printed from them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -21,6 +23,8 @@ from chaffinch.client.options import (
     reconnect_backoff,
     retry_backoff,
 )
+from chaffinch.errors import ConfigException
+from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
 from chaffinch.settings import OptionTable, Settings
 
 _log = logging.getLogger(__name__)
@@ -32,6 +36,23 @@ _KAFKA: Final = "kafka."
 CLIENT: Final = tuple(replace(option, name=_KAFKA + option.name) for option in connection_options("chaffinch-spark"))
 # A client that waits for each answer asks for metadata when it needs some, of every broker that it knows or was given.
 CLIENT_WITHOUT_EFFECT: Final = tuple(_KAFKA + name for name in sorted({option.name for option in METADATA_OPTIONS} | WITHOUT_EFFECT))
+
+
+# The longest first, so that none is found in another; a name without a dot is an English word elsewhere.
+_NAMES: Final = sorted({option.name for option in (*connection_options(""), *PRODUCER_OPTIONS)}, key=len, reverse=True)
+_OF_CLIENTS: Final = re.compile(
+    r"(?<![\w./'-])(?:%s)(?![\w-]|\.\w)|(?<=option )(?:%s)\b"
+    % tuple("|".join(re.escape(name) for name in _NAMES if ("." in name) is has_dot) for has_dot in (True, False))
+)
+
+
+@contextmanager
+def named_as_typed() -> Iterator[None]:
+    """What a client refuses under Kafka's names is said under those of Spark's options: who typed `kafka.acks` reads `kafka.acks`."""
+    try:
+        yield
+    except ConfigException as error:
+        raise ConfigException(_OF_CLIENTS.sub(rf"{_KAFKA}\g<0>", str(error))) from error
 
 
 def parse(table: OptionTable, options: Mapping[str, str]) -> Settings:
@@ -55,9 +76,11 @@ class ClientOptions:
     @classmethod
     def of(cls, settings: Settings) -> Self:
         kafka = {name.removeprefix(_KAFKA): value for name, value in settings.items() if name.startswith(_KAFKA)}
+        with named_as_typed():
+            connections = ConnectionSettings.of(kafka)
         return cls(
             bootstrap_servers=kafka["bootstrap.servers"],
-            connections=ConnectionSettings.of(kafka),
+            connections=connections,
             retry_backoff=retry_backoff(kafka),
             reconnect_backoff=reconnect_backoff(kafka),
         )

@@ -7,7 +7,10 @@ that tag in whatever Spark wraps around it. Pure.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from chaffinch.errors import ApiException, ConfigException, KafkaException
@@ -20,25 +23,65 @@ TEXT_CHARACTERS_MAX: Final = 1000
 _TAIL: Final = re.compile(r"(?:\\n| SQLSTATE: ).*")
 
 
-# What a person does about an error of Kafka's that says nothing of it by itself.
+class Kind(Enum):
+    """What was run when it went wrong: there is no query to start again where there was none."""
+
+    QUERY = "a streaming query"
+    BATCH = "a read, or a batch write that nobody remembers"
+    BATCH_ONCE = "a batch write with a token, which the marker remembers; a replay is one too"
+
+
+class Remedy(Enum):
+    """What a person does about an error."""
+
+    AGAIN = "nothing of it is visible: run it again"
+    LOOK = "whether it is written is not known"
+    CORRECT = "it fails again as it is"
+
+
 ADVICE: Final = {
-    Group.RETRIABLE: "start the query again",
-    Group.REFRESH_RETRIABLE: "start the query again",
-    Group.TRANSACTION_ABORTABLE: "start the query again",
-    Group.APPLICATION_RECOVERABLE: "start the query again",
-    Group.INVALID_CONFIGURATION: "correct the data, the options or the topic, a restart alone fails again",
+    Remedy.AGAIN: {
+        Kind.QUERY: "start the query again",
+        Kind.BATCH: "run it again",
+        Kind.BATCH_ONCE: "run it again",
+    },
+    Remedy.LOOK: {
+        Kind.QUERY: "start the query again: it reads the marker, and writes the batch exactly if it is not",
+        Kind.BATCH: "look into the topic before it is run again; with an idempotencyToken nothing would be written twice",
+        Kind.BATCH_ONCE: "run it again: the marker tells, nothing is written twice",
+    },
+    Remedy.CORRECT: {
+        Kind.QUERY: "correct the data, the options or the topic, a restart alone fails again",
+        Kind.BATCH: "correct the data, the options or the topic",
+        Kind.BATCH_ONCE: "correct the data, the options or the topic",
+    },
 }
+REMEDIES: Final = {
+    Group.RETRIABLE: Remedy.AGAIN,
+    Group.REFRESH_RETRIABLE: Remedy.AGAIN,
+    Group.TRANSACTION_ABORTABLE: Remedy.AGAIN,
+    Group.APPLICATION_RECOVERABLE: Remedy.AGAIN,
+    Group.INVALID_CONFIGURATION: Remedy.CORRECT,
+}
+"""Of an error of Kafka's that says nothing of it by itself."""
 
 
 class Refusal(Exception):
     """A batch that must not be written, or cannot be. `name` is Kafka's error name or one of ours; the text is one line.
 
-    The text that reaches the user begins with the class in brackets, because nothing but text crosses Spark (decision 43).
+    The text that reaches the user begins with the class in brackets, because nothing but text crosses Spark (decision 43). It ends with
+    what to do; `remedy` is None where `reason` says that by itself.
     """
 
-    def __init__(self, group: Group, name: str, text: str) -> None:
-        self.group, self.name, self.text = group, name, " ".join(text.split())
-        super().__init__(group, name, self.text)
+    def __init__(self, group: Group, name: str, reason: str, remedy: Remedy | None = None, kind: Kind = Kind.QUERY) -> None:
+        self.group, self.name, self.remedy = group, name, remedy
+        self.reason = " ".join(reason.split())
+        self.text = self.reason if remedy is None else f"{self.reason.rstrip(' .;')}; {ADVICE[remedy][kind]}"
+        super().__init__(group, name, reason, remedy, kind)
+
+    def worded_for(self, kind: Kind) -> Refusal:
+        """The same, said to who has run something of this kind."""
+        return Refusal(self.group, self.name, self.reason, self.remedy, kind)
 
     def __str__(self) -> str:
         return f"KAFKA[{self.group.value}] {self.name}: {self.text}"
@@ -59,6 +102,15 @@ def tag_in(text: str) -> ErrorTag | None:
     if found is None:
         return None
     return ErrorTag(group=Group(found[1]), name=found[2], text=_TAIL.sub("", found[3]).rstrip())
+
+
+@contextmanager
+def worded_for(kind: Kind) -> Iterator[None]:
+    """Whatever is refused within is said to who has run something of this kind."""
+    try:
+        yield
+    except Refusal as refusal:
+        raise refusal.worded_for(kind) from None
 
 
 def invalid(error: ConfigException) -> Refusal:
@@ -83,7 +135,7 @@ def refusal_for(code: ErrorCode, text: str) -> Refusal:
 
 def advised(group: Group, name: str, text: str) -> Refusal:
     """A refusal that ends with its group's advice."""
-    return Refusal(group, name, f"{text.rstrip(' .;')}; {ADVICE[group]}")
+    return Refusal(group, name, text, REMEDIES[group])
 
 
 def nameable(group: Group) -> Group:

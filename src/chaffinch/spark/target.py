@@ -20,11 +20,10 @@ from chaffinch.protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from chaffinch.spark.options import ClientOptions
+from chaffinch.spark.options import ClientOptions, named_as_typed
 from chaffinch.spark.refusals import Refusal, refusal_for, refusal_of
 from chaffinch.spark.snapshot import (
     OFFSETS_RETENTION_MS_DEFAULT,
-    TRANSACTION_TIMEOUT_MAX_MS_DEFAULT,
     TargetSnapshot,
     TopicSnapshot,
     topic_snapshot,
@@ -53,12 +52,14 @@ def client_for(options: ClientOptions) -> SyncClient:
     """This process's client for a cluster. Belongs to the one thread that a Spark worker runs tasks and commits on."""
     client = _clients.get(options)
     if client is None:
-        client = _clients[options] = SyncClient(
-            options.bootstrap_servers,
-            connections=options.connections,
-            retry_backoff=options.retry_backoff,
-            reconnect_backoff=options.reconnect_backoff,
-        )
+        with named_as_typed():  # A file of certificates is read only now.
+            client = SyncClient(
+                options.bootstrap_servers,
+                connections=options.connections,
+                retry_backoff=options.retry_backoff,
+                reconnect_backoff=options.reconnect_backoff,
+            )
+        _clients[options] = client
     return client
 
 
@@ -90,7 +91,7 @@ def take_snapshot(client: SyncClient, topics: Sequence[tuple[str, str]], timeout
         raise refusal_of(error) from None
     return TargetSnapshot(
         topics=tuple(state for state in found.values() if isinstance(state, TopicSnapshot)),
-        transaction_timeout_max_ms=int(told.get("transaction.max.timeout.ms") or TRANSACTION_TIMEOUT_MAX_MS_DEFAULT),
+        transaction_timeout_max_told_ms=int(told_ms) if (told_ms := told.get("transaction.max.timeout.ms")) else None,
         offsets_retention_ms=int(told.get("offsets.retention.minutes") or OFFSETS_RETENTION_MS_DEFAULT // 60_000) * 60_000,
         replication_policy=told.get(_REPLICATION_POLICY),
     )

@@ -294,7 +294,7 @@ class ConsumerCore:
         """A time-out, with what is known of why."""
         cause = self.watch.last_error or (None if self.group is None else self.group.finder.last_error)
         if self.wiring.cluster.updated_ms is None or self.wiring.is_cut_off:
-            text = f"{text}: {self.wiring.attempts.describe(self.wiring.known_addresses, 0).partition('; tried')[0]}"
+            text = f"{text}: {self.wiring.attempts.describe(self.wiring.known_addresses)}"
         elif cause is not None:
             text = f"{text}; the last error was {cause.name}: {cause.message}"
         error = TimeoutException(text, stored=Stored.NO)

@@ -13,7 +13,7 @@ from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.refusals import Refusal
 
-ROWS_STAY = "rows that are written already stay, and a restart writes them again"
+ROWS_STAY = "rows that are written already stay, and the next attempt writes them again"
 
 
 def note_batch(plan: CommitPlan) -> Commit:
@@ -23,7 +23,7 @@ def note_batch(plan: CommitPlan) -> Commit:
         state = (yield ReadState(step=Step.READ_STATE)).value
     for outcome in plan.outcomes:
         if (failure := outcome.failure) is not None:
-            raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_STAY}")
+            raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_STAY}", failure.remedy)
     tally = Tally.of(plan.outcomes)
     if refusal := tally.refusal(plan.tolerance, nothing_written=ROWS_STAY):
         raise refusal

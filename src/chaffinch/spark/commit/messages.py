@@ -16,6 +16,7 @@ from typing import Any
 
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.refusals import Remedy
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts as TaskContextFacts  # A part of the message.
 
@@ -70,11 +71,12 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a task could not stage its rows. `name`: Kafka's error name or ours; `text`: one line for the user."""
+    """Why a task could not stage its rows. `name`: Kafka's error name or ours; `text`: one line for the user, before its `remedy`."""
 
     group: Group
     name: str
     text: str
+    remedy: Remedy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

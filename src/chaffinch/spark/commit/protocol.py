@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 
+from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit import requests
@@ -35,15 +36,13 @@ from chaffinch.spark.commit.operations import (
 )
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.push import Fenced, Push, StartAgain
+from chaffinch.spark.commit.timeout import timeout_refused, transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tally
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import changed_topic, recreated_topic
 
 ATTEMPTS_MAX = 3
 """How often one commit pushes the batch when its transaction has to be started again; then the query fails and may be restarted."""
-TRANSACTION_TIMEOUT_MIN_MS = 60_000
-PUSH_RESERVE = 4
-"""The transaction may take so many times longer than the measured push rate promises."""
 
 
 def commit_batch(plan: CommitPlan) -> Commit:
@@ -79,7 +78,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
             yield from requests.abort(Step.ABORT, plan.transactional_id, writer.timeout_ms, writer.identity)
         if isinstance(failure, StartAgain):
             text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
-            raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text) from None
+            raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text, Remedy.AGAIN) from None
         raise
     yield from _write_state(plan, Step.NOTE_DONE, "written", state, result.counts)
     return result
@@ -196,41 +195,23 @@ def _checked(plan: CommitPlan) -> Tally:
     """Everything that speaks against the batch before Kafka is asked to write: a task's failure, snapshots, too many bad rows."""
     for outcome in plan.outcomes:
         if outcome.failure is not None:
-            raise Refusal(outcome.failure.group, outcome.failure.name, f"task {outcome.context.task}: {outcome.failure.text}")
+            failure = outcome.failure
+            raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}", failure.remedy)
     if changed := changed_topic(tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots)):
         raise Refusal(
             Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED",
             f"topic {changed[0].topic} changed while the batch was staged, from {changed[0]} to {changed[1]}; "
-            "nothing was written, a restart takes a new snapshot",
+            "nothing was written", Remedy.AGAIN,
         )  # fmt: skip
     if recreated := recreated_topic(tuple(snapshot for outcome in plan.outcomes for snapshot in outcome.snapshots), plan.target):
         raise Refusal(
             Group.TRANSACTION_ABORTABLE, "SNAPSHOT_CHANGED",
-            f"topic {recreated} was deleted and created again while the batch was staged; nothing was written, "
-            "a restart takes a new snapshot",
+            f"topic {recreated} was deleted and created again while the batch was staged; nothing was written", Remedy.AGAIN,
         )  # fmt: skip
     tally = Tally.of(plan.outcomes)
     if refusal := tally.refusal(plan.tolerance):
         raise refusal
     return tally
-
-
-def transaction_timeout_ms(plan: CommitPlan) -> int:
-    """transaction.timeout.ms for the staged size (decision 39). Raises Refusal where the broker's maximum is too small for it."""
-    expected_ms = int(1000 * plan.byte_count / max(plan.push_bytes_per_s, 1.0))
-    allowed_ms = plan.target.transaction_timeout_max_ms
-    if plan.transaction_timeout_ms is not None:
-        allowed_ms = plan.transaction_timeout_ms
-    if expected_ms > allowed_ms:
-        raise Refusal(
-            Group.INVALID_CONFIGURATION, "INVALID_TRANSACTION_TIMEOUT",
-            f"pushing {plan.byte_count} bytes takes about {expected_ms} ms at {plan.push_bytes_per_s:.0f} bytes/s, the transaction may "
-            f"last {allowed_ms} ms (transaction.max.timeout.ms, or kafka.transaction.timeout.ms): make the micro-batches smaller "
-            "or raise the limit",
-        )  # fmt: skip
-    if plan.transaction_timeout_ms is not None:
-        return plan.transaction_timeout_ms
-    return min(max(TRANSACTION_TIMEOUT_MIN_MS, PUSH_RESERVE * expected_ms), plan.target.transaction_timeout_max_ms)
 
 
 def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Verdict:
@@ -287,7 +268,11 @@ def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tup
         group, name, text = Group.APPLICATION_RECOVERABLE, fenced.code.name, fenced.text
     except StartAgain as failure:
         group, name, text = Group.TRANSACTION_ABORTABLE, failure.name, failure.text
-    raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not begun, nothing of it is visible; a restart writes it")
+    except Refusal as refusal:
+        if refusal.name != codes.INVALID_TRANSACTION_TIMEOUT.name:
+            raise
+        raise timeout_refused(timeout_ms, plan.target, is_given=plan.transaction_timeout_ms is not None) from None
+    raise Refusal(group, name, f"{text}; batch {plan.batch_id} was not begun, nothing of it is visible", Remedy.AGAIN)
 
 
 def _after_fencing(plan: CommitPlan, marker_before: Marker | None, fenced: Fenced) -> Generator[Operation, Reply, None]:
@@ -305,5 +290,5 @@ def _after_fencing(plan: CommitPlan, marker_before: Marker | None, fenced: Fence
     raise Refusal(
         Group.APPLICATION_RECOVERABLE, fenced.code.name,
         f"transactional id {plan.transactional_id} was fenced while batch {plan.batch_id} was written: {fenced.text}; nothing of it is "
-        "visible, the transaction took longer than its timeout or another writer has just begun; a restart writes the batch again",
+        "visible, the transaction took longer than its timeout or another writer has just begun", Remedy.AGAIN,
     )  # fmt: skip

@@ -25,7 +25,7 @@ from chaffinch.errors.codes import ErrorCode, Group, Stored
 from chaffinch.identifiers import ProducerIdentity, TopicPartition, sequence_add
 from chaffinch.spark.commit.messages import Rejection, StagedBatch
 from chaffinch.spark.commit.operations import BatchAnswer, NextAnswer, Operation, Reply, SendBatch, Step, Wait
-from chaffinch.spark.refusals import Refusal, advised
+from chaffinch.spark.refusals import Refusal, Remedy, advised
 
 IN_FLIGHT_MAX = 5
 BYTES_IN_FLIGHT_MAX = 32 << 20
@@ -207,7 +207,7 @@ class Push:
             raise Refusal(
                 Group.TRANSACTION_ABORTABLE, "REQUEST_TIMED_OUT",
                 f"the batch for {partition.topic_partition} was not acknowledged within {self._deadline_name}; the last answer was: "
-                f"{reason}; the transaction is aborted, nothing of it is visible",
+                f"{reason}; the transaction is aborted, nothing of it is visible", Remedy.AGAIN,
             )  # fmt: skip
         partition.refresh = True
         yield Wait(step=step, ms=RETRY_WAIT_MS)
@@ -235,6 +235,7 @@ class Push:
             raise Refusal(
                 Group.APPLICATION_RECOVERABLE, answer.code.name,
                 f"{partition.topic_partition} blamed record {max(culprits)} of a batch of {len(indices)}; the transaction is aborted",
+                Remedy.AGAIN,
             )  # fmt: skip
         if not culprits and len(indices) == 1:
             culprits = {0: (answer.code, answer.message or answer.code.text)}

@@ -37,7 +37,7 @@ from chaffinch.protocol.schema import Message
 from chaffinch.spark.commit.marker import Marker
 from chaffinch.spark.commit.operations import Ask, Coordinator, Lost, Operation, Reply, Step, Wait
 from chaffinch.spark.commit.push import FENCED_CODES, START_AGAIN_CODES, Fenced, StartAgain
-from chaffinch.spark.refusals import Refusal, advised
+from chaffinch.spark.refusals import Refusal, Remedy, advised
 
 WAIT_MS = 50
 ABORT_BLOCK_MAX_MS = 5_000
@@ -214,11 +214,11 @@ def _failure(code: ErrorCode, what: str) -> Exception:
 
 
 def _gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: int) -> Refusal:
-    fate = "nothing of it is visible; a restart writes the batch again"
+    fate, remedy = "nothing of it is visible", Remedy.AGAIN
     if step is Step.END_TRANSACTION:
-        fate = "whether the batch is written is not known; a restart reads the marker and writes it exactly if it is not"
+        fate, remedy = "whether the batch is written is not known", Remedy.LOOK
     text = f"{what}: asked for {block_max_ms} ms (kafka.max.block.ms), the last answer was: {reason.rstrip(' .')}; {fate}"
-    return Refusal(code.group, code.name, text)
+    return Refusal(code.group, code.name, text, remedy)
 
 
 _WRONG_COORDINATOR = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})

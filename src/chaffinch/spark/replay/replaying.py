@@ -22,7 +22,7 @@ from chaffinch.identifiers import counted
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.error_texts import first_line
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Kind, Refusal, worded_for
 from chaffinch.spark.replay import letters
 from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.letters import Span
@@ -99,7 +99,8 @@ class ReplayReport:
 
 def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
     """Replays, or tells what would become of it. Raises Refusal, ConfigException for a repair that cannot be, and Spark's own errors."""
-    return _replay_topic(spark, plan, plan.topic) if plan.topic is not None else _replay_files(spark, plan, str(plan.path))
+    with worded_for(Kind.BATCH_ONCE):
+        return _replay_topic(spark, plan, plan.topic) if plan.topic is not None else _replay_files(spark, plan, str(plan.path))
 
 
 def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayReport:

@@ -9,14 +9,15 @@ from typing import Any, Final, Self
 from chaffinch.errors import ConfigException
 from chaffinch.settings import Settings
 from chaffinch.spark.commit.tolerance import Tolerance
-from chaffinch.spark.options import ClientOptions, parse
+from chaffinch.spark.options import ClientOptions, named_as_typed, parse
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, table_for
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 _KAFKA: Final = "kafka."
-# Options that KafkaSink sets for its writes; nobody else's, so they are in no table.
+# Options that KafkaSink sets for its writes; nobody else's, so they are in no table (`refuse_own_options`).
 _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
+_HIDDEN: Final = (_SINK_NAME, _BATCH_ID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +65,9 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
         """Errors: ConfigException for everything that can be told without a broker."""
-        hidden = {name.lower(): value for name, value in options.items() if name.lower() in (_SINK_NAME, _BATCH_ID)}
+        hidden = {name.lower(): value for name, value in options.items() if name.lower() in _HIDDEN}
         shown = {name: value for name, value in options.items() if name.lower() not in hidden}
+        _refuse_others(hidden, is_stream)
         guarantee, table = table_for(shown)
         settings = parse(table, shown)
         batch_id = int(hidden[_BATCH_ID]) if _BATCH_ID in hidden else None
@@ -105,6 +107,20 @@ class SinkOptions:
         )
 
 
+def refuse_own_options(options: Mapping[str, object]) -> None:
+    """ConfigException for an option that only KafkaSink may set."""
+    for name, value in options.items():
+        if name.lower() in _HIDDEN:
+            raise ConfigException(f"option {name} cannot be {value!r}: KafkaSink sets it for the writes of its micro-batches, leave it out")
+
+
+def _refuse_others(hidden: Mapping[str, str], is_stream: bool) -> None:
+    """The same for options that KafkaSink cannot have set like this."""
+    number = hidden.get(_BATCH_ID, "")
+    if is_stream or not (hidden.get(_SINK_NAME) and number.isascii() and number.isdecimal()):
+        refuse_own_options(hidden)
+
+
 _OF_THE_SINK: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.drop.invalid.large.records"})
 
 
@@ -126,7 +142,8 @@ def _producer(settings: Settings) -> tuple[tuple[str, Any], ...]:
 
     given = {name: value for name, value in _given(settings).items() if _KAFKA + name not in _OF_THE_SINK}
     given |= {name: settings[_KAFKA + name] for name in ("client.id", "batch.size", "acks")}
-    parse_options(given)
+    with named_as_typed():
+        parse_options(given)
     return tuple(sorted(given.items()))
 
 

@@ -21,7 +21,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from chaffinch.errors import ConfigException, KafkaException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.messages import Failure, TaskOutcome
-from chaffinch.spark.refusals import Refusal, invalid, refusal_of
+from chaffinch.spark.commit.timeout import check_timeout
+from chaffinch.spark.refusals import Kind, Refusal, invalid, refusal_of, worded_for
 from chaffinch.spark.sink.committing import Committer
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
@@ -164,7 +165,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writes one DataFrame, as a rule in one Kafka transaction; with an idempotencyToken at most once per token."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.committer.run(_outcomes(messages), self._batch_id)
+        with worded_for(_kind(self._options)):
+            self.committer.run(_outcomes(messages), self._batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self.committer.clean_up([message.outcome for message in messages if isinstance(message, CommitMessage)], self._batch_id)
@@ -192,7 +194,16 @@ def planned_batch_writer(given: Mapping[str, str], schema: StructType, *, overwr
     """What `write` asks for. Raises Refusal."""
     if overwrite:
         raise invalid(ConfigException('mode("overwrite") cannot be: a topic is appended to, never replaced; use mode("append")'))
-    return batch_writer(_checked(given, schema, is_stream=False))
+    options = _checked(given, schema, is_stream=False)
+    with worded_for(_kind(options)):
+        return batch_writer(options)
+
+
+def _kind(options: SinkOptions) -> Kind:
+    """What a batch write is part of, and what may be done about its errors."""
+    if options.batch_id is not None:
+        return Kind.QUERY
+    return Kind.BATCH if options.idempotency_token is None else Kind.BATCH_ONCE
 
 
 def _checked(given: Mapping[str, str], schema: StructType, *, is_stream: bool) -> SinkOptions:
@@ -240,6 +251,7 @@ def _planned(options: SinkOptions) -> TargetSnapshot:
     except BaseException:
         forget_client(options.client)
         raise
+    check_timeout(options.transaction_timeout_ms, snapshot)
     if options.guarantee != NONE:
         for topic in snapshot.topics:
             check_replication(topic, snapshot.replication_policy)
@@ -261,7 +273,7 @@ def _failed(facts: TaskContextFacts, failure: Failure) -> TaskOutcome:
 
 def failure_of(refusal: Refusal) -> Failure:
     """A refusal as it travels to the committing process."""
-    return Failure(group=refusal.group, name=refusal.name, text=refusal.text)
+    return Failure(group=refusal.group, name=refusal.name, text=refusal.reason, remedy=refusal.remedy)
 
 
 def task_facts() -> TaskContextFacts:

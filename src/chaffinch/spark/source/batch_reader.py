@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from chaffinch.errors import ConfigException
+from chaffinch.spark.refusals import Kind, worded_for
 from chaffinch.spark.source.errors import refusals, report_loss
 from chaffinch.spark.source.fetching import TopicRange, read_range
 from chaffinch.spark.source.offset_ranges import OffsetRange, divided, within
@@ -35,7 +36,7 @@ class TopicReader(DataSourceReader):
         from chaffinch.spark.source.topic_discovery import Discovery
         from chaffinch.spark.target import client_for
 
-        with refusals():
+        with worded_for(Kind.BATCH), refusals():
             discovery = Discovery(client_for(self._options.client), self._options)
             wanted = discovery.partitions_at_start()
             # In this order: what is written meanwhile must not make an end lie before its start.
@@ -57,7 +58,8 @@ class TopicReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
-        return rows_of(partition, self._options)
+        with worded_for(Kind.BATCH):
+            yield from rows_of(partition, self._options)
 
 
 def task_ranges(found: Iterable[OffsetRange], options: SourceOptions) -> list[TopicRange]:

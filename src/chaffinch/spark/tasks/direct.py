@@ -23,6 +23,7 @@ from chaffinch.producer.table_result import SendTableResult
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection, TaskOutcome
 from chaffinch.spark.commit.push import RECORD_CODES
+from chaffinch.spark.options import named_as_typed
 from chaffinch.spark.refusals import Refusal, refusal_of
 from chaffinch.spark.snapshot import TopicSnapshot
 from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck, TaskPlan, reason_of
@@ -45,7 +46,8 @@ _producers: dict[ProducerOptions, Producer] = {}
 def producer_for(options: ProducerOptions) -> Producer:
     """This process's producer with these options; tasks of a Spark worker use it one after another. ConfigException."""
     if options not in _producers:
-        _producers[options] = Producer(dict(options))
+        with named_as_typed():
+            _producers[options] = Producer(dict(options))
     return _producers[options]
 
 

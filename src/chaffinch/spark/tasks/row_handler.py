@@ -25,6 +25,7 @@ from chaffinch.producer.core.exception_handler import (
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.settings import Settings
 from chaffinch.spark.commit.messages import Rejection
+from chaffinch.spark.options import named_as_typed
 
 if TYPE_CHECKING:
     from chaffinch.records.columns import RecordColumns
@@ -53,7 +54,8 @@ def handler_for(options: HandlerOptions | None) -> RowHandler | None:
         from chaffinch.producer import pluggable
 
         settings = dict(options.settings) | {pluggable.HANDLER: options.class_name, pluggable.DROP_LARGE: options.drops_large}
-        _handlers[options] = RowHandler(pluggable.exception_handler(Settings(settings)))
+        with named_as_typed():
+            _handlers[options] = RowHandler(pluggable.exception_handler(Settings(settings)))
     return _handlers[options]
 
 

@@ -16,7 +16,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import INLINE_BYTES_MAX, StagedBatch, StagedBytes
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, Remedy
 
 
 class StagedWriter:
@@ -176,10 +176,8 @@ class StagedReader:
 
     def _lost(self, staged: StagedBytes, reason: str) -> Refusal:
         location = self._folder.location if self._folder is not None else ""
-        text = (
-            f"staged file {location}/{staged.file} cannot be read back: {' '.join(reason.split())}; the batch is staged again by a restart"
-        )
-        return Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", text)
+        text = f"staged file {location}/{staged.file} cannot be read back: {' '.join(reason.split())}"
+        return Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", text, Remedy.AGAIN)
 
     def close(self) -> None:
         for file in self._files.values():

@@ -1,0 +1,57 @@
+"""How long the transaction of a batch may last: `transaction.timeout.ms` (decision 39). Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from chaffinch.errors import codes
+from chaffinch.errors.codes import Group
+from chaffinch.spark.commit.plan import CommitPlan
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.snapshot import TargetSnapshot
+
+TRANSACTION_TIMEOUT_MIN_MS: Final = 60_000
+PUSH_RESERVE: Final = 4
+"""The transaction may take so many times longer than the measured push rate promises."""
+_OPTION: Final = "kafka.transaction.timeout.ms"
+
+
+def transaction_timeout_ms(plan: CommitPlan) -> int:
+    """What the user asked for, else what the staged size needs. Raises Refusal where the batch does not fit into that."""
+    given_ms, max_ms = plan.transaction_timeout_ms, plan.target.transaction_timeout_max_ms
+    expected_ms = int(1000 * plan.byte_count / max(plan.push_bytes_per_s, 1.0))
+    allowed_ms = max_ms if given_ms is None else given_ms
+    if expected_ms > allowed_ms:
+        limit = "transaction.max.timeout.ms of the broker" if given_ms is None else _OPTION
+        raise _refusal(
+            f"pushing {plan.byte_count} bytes takes about {expected_ms} ms at {plan.push_bytes_per_s:.0f} bytes/s, the transaction may "
+            f"last {allowed_ms} ms ({limit}): make the micro-batches smaller, or raise the limit"
+        )
+    return min(max(TRANSACTION_TIMEOUT_MIN_MS, PUSH_RESERVE * expected_ms), max_ms) if given_ms is None else given_ms
+
+
+def check_timeout(given_ms: int | None, target: TargetSnapshot) -> None:
+    """Refuses a time that the broker will not allow, where it has told what it allows."""
+    told_ms = target.transaction_timeout_max_told_ms
+    if given_ms is not None and told_ms is not None and given_ms > told_ms:
+        raise timeout_refused(given_ms, target, is_given=True)
+
+
+def timeout_refused(asked_ms: int, target: TargetSnapshot, *, is_given: bool) -> Refusal:
+    """What to say where the broker allows no transaction of so many ms. `is_given`: the user asked for them."""
+    told_ms = target.transaction_timeout_max_told_ms
+    maximum = "" if told_ms is None else f" of {told_ms}"
+    if is_given:
+        advice = f"give {_OPTION} at most {told_ms}" if told_ms is not None else f"give {_OPTION} a smaller value"
+        return _refusal(
+            f"{_OPTION}={asked_ms} is more than the broker's transaction.max.timeout.ms{maximum}: {advice}, leave it out, "
+            "or raise the broker's"
+        )
+    return _refusal(
+        f"a transaction of {asked_ms} ms, as this batch needs, is more than the broker's transaction.max.timeout.ms{maximum} allows: "
+        f"raise that, or set {_OPTION} to what it allows"
+    )
+
+
+def _refusal(text: str) -> Refusal:
+    return Refusal(Group.INVALID_CONFIGURATION, codes.INVALID_TRANSACTION_TIMEOUT.name, text)
