@@ -82,8 +82,8 @@ def response(answer):
     return FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=[part])])
 
 
-def read(cluster, start, end, **given):
-    found = read_range(cluster, TopicRange("t", 0, start, end), options(**given))
+def read(cluster, start, end, *, is_promised=True, **given):
+    found = read_range(cluster, TopicRange("t", 0, start, end, is_promised), options(**given))
     return [offset for batch in found for offset in batch["offset"].to_pylist()]
 
 
@@ -166,6 +166,25 @@ class TestLoss:
             Refusal, match=r"InvalidConfiguration\] OFFSET_OUT_OF_RANGE: t-0 begins at offset 4, offset 0 was asked for; set"
         ):
             read(client, 0, 10, **{"kafka.bootstrap.servers": servers})
+
+    def test_a_beginning_that_has_moved_is_none(self, found, caplog):
+        """As in Spark's source, where tasks look up the earliest offset themselves."""
+        client, servers = found
+        assert read(client, 0, 10, is_promised=False, **{"kafka.bootstrap.servers": servers}) == [4, 5, 6, 7, 8, 9]
+        assert read(client, 0, 3, is_promised=False, **{"kafka.bootstrap.servers": servers}) == []
+        assert "reading what is left" not in caplog.text
+
+    def test_what_is_gone_behind_the_first_record_is_lost(self, monkeypatch):
+        monkeypatch.setattr("chaffinch.admin.offsets.list_offsets", lambda *asked, **given: {TopicPartition("t", 0): 8})
+        gone = [codes.OFFSET_OUT_OF_RANGE] * 2
+        with pytest.raises(Refusal, match="t-0 begins at offset 8, offset 6 was asked for"):
+            read(Cluster(records(4, 2), *gone), 4, 10, is_promised=False)
+        assert read(Cluster(gone[0], b"", records(8, 2)), 4, 10, is_promised=False) == [8, 9]
+
+    def test_an_end_before_a_beginning_that_was_not_promised_is_lost_all_the_same(self, found):
+        client, servers = found
+        with pytest.raises(Refusal, match="t-0 ends before offset 12"):
+            read(client, 12, 15, is_promised=False, **{"kafka.bootstrap.servers": servers})
 
     @pytest.mark.parametrize(("start", "end", "left"), [(0, 10, [4, 5, 6, 7, 8, 9]), (0, 3, []), (12, 15, [])])
     def test_or_what_is_left_is_read(self, found, start, end, left, caplog):

@@ -266,7 +266,7 @@ class TestChoices:
             ]
         )
         options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribePattern": ".*"})
-        assert Discovery(SimpleNamespace(request=lambda message: answer), options).partitions().partitions == (("a", 0),)
+        assert Discovery(SimpleNamespace(request=lambda *asked, timeout_ms: answer), options).partitions().partitions == (("a", 0),)
 
     def test_a_pattern_may_match_nothing_yet(self, kafka):
         assert kafka.stream(subscribePattern="none-.*").initialOffset() == {}
@@ -330,6 +330,32 @@ class TestBatches:
         places = {"startingOffsets": {"a": {"0": 5, "1": 0}}, "endingOffsets": {"a": {"0": 4, "1": 0}}}
         with pytest.raises(Refusal, match="CONFIG: endingOffsets ends a-0 at offset 4, before its start 5 as startingOffsets says"):
             kafka.stream(is_batch=True, **places).partitions()
+
+    @pytest.mark.parametrize("is_batch", [True, False], ids=["batch", "stream"])
+    def test_a_beginning_that_moves_while_the_read_is_planned_is_no_loss(self, kafka, monkeypatch, is_batch):
+        kafka.fill("a", {0: 10, 1: 2})
+        ask, earliest = Discovery.starts, "earliest"
+
+        def late(*asked):
+            found = ask(*asked)
+            drop_first(kafka.client, TopicPartition("a", 0), 4)
+            return found
+
+        monkeypatch.setattr(Discovery, "starts", late)
+        reader = kafka.stream(is_batch=is_batch, startingOffsets=earliest)
+        if is_batch:
+            parts = reader.partitions()
+            assert [(part.start, part.is_promised) for part in parts] == [(4, False), (0, False)]
+        else:
+            assert reader.initialOffset() == {"a": {"0": 4, "1": 0}}
+
+    def test_only_the_first_part_of_what_is_divided_begins_where_the_partition_does(self, kafka):
+        kafka.fill("a", {0: 4, 1: 2})
+        chosen = {"startingOffsets": {"a": {"0": -2, "1": 0}}, "minPartitions": "3"}
+        parts = kafka.stream(is_batch=True, **chosen).partitions()
+        assert [(part.where, part.start, part.is_promised) for part in parts] == [
+            (("a", 0), 0, False), (("a", 0), 2, True), (("a", 1), 0, True),
+        ]  # fmt: skip
 
     def test_what_is_gone_when_the_read_is_planned(self, kafka, caplog):
         kafka.fill("a", {0: 9})
@@ -441,7 +467,7 @@ def test_a_topic_that_cannot_be_looked_at_is_not_taken_for_gone(kafka, monkeypat
     start = reader.initialOffset()
     heard = TopicState(name="a", topic_id=UUID(int=0), code=codes.TOPIC_AUTHORIZATION_FAILED)
     monkeypatch.setitem(kafka.client.cluster._topics, "a", heard)
-    monkeypatch.setattr(kafka.client, "refresh_metadata", lambda names, timeout_ms: kafka.client.cluster)
+    monkeypatch.setattr(kafka.client, "refresh_metadata", lambda names, **_: kafka.client.cluster)
     for asked in (lambda: reader.latestOffset(start, ReadAllAvailable()), lambda: reader.partitions(start, start)):
         with pytest.raises(Refusal, match=r"KAFKA\[InvalidConfiguration\] TOPIC_AUTHORIZATION_FAILED: topic 'a'"):
             asked()

@@ -13,7 +13,7 @@ from chaffinch.admin import configs, offsets
 from chaffinch.admin.by_leader import PAUSE_S
 from chaffinch.admin.configs import ConfigEntry
 from chaffinch.client import answers
-from chaffinch.client.sync_client import SyncClient
+from chaffinch.client.sync_client import SyncClient, Target
 from chaffinch.errors import ApiException, UnknownTopicOrPartitionException, codes, exception_for
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -77,9 +77,9 @@ class TopicDescription:
     warnings: tuple[str, ...]
 
 
-def list_topics(client: SyncClient) -> list[Topic]:
-    """Every topic, by name, internal ones too."""
-    return _metadata(client, None)
+def list_topics(client: SyncClient, *, node: Target = "any", timeout_ms: int | None = None) -> list[Topic]:
+    """Every topic, by name, internal ones too, as `node` knows them."""
+    return _metadata(client, None, node, timeout_ms)
 
 
 def find_topics(client: SyncClient, names: Iterable[str]) -> list[Topic]:
@@ -160,10 +160,11 @@ def partitions_of(topic: Topic) -> list[TopicPartition]:
 # Inside -------------------------------------------------------------------------------------------------------------------------------
 
 
-def _metadata(client: SyncClient, names: list[str] | None) -> list[Topic]:
+def _metadata(client: SyncClient, names: list[str] | None, node: Target = "any", timeout_ms: int | None = None) -> list[Topic]:
     """Topics that exist; unknown ones are left out, other codes raised."""
     wanted = None if names is None else [MetadataRequestTopic(name=name) for name in names]
-    answer: MetadataResponse = client.request(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+    request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+    answer: MetadataResponse = client.request(request, node, timeout_ms=timeout_ms)
     known = []
     for topic in answer.topics:
         code = codes.by_number(topic.error_code)

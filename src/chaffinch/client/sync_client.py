@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -133,11 +134,11 @@ class SyncClient:
                 lambda: self._coordinator_address(key, kind, deadline), lambda: self._coordinators.forget(key, kind), message, deadline
             )
 
-    def refresh_metadata(self, topics: Iterable[str] | None = None, *, timeout_ms: int | None = None) -> ClusterState:
+    def refresh_metadata(self, topics: Iterable[str] | None = None, *, node: Target = "any", timeout_ms: int | None = None) -> ClusterState:
         """Ask for metadata of `topics` (None: of all) and return what is known then. A topic that does not exist has its code there."""
         names = None if topics is None else list(topics)
         with self.lock:
-            self._refresh(names, self.deadline(timeout_ms, "metadata request"))
+            self._refresh(names, self.deadline(timeout_ms, "metadata request"), node)
         return self.cluster
 
     def leader(self, topic_partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
@@ -193,7 +194,8 @@ class SyncClient:
     def _take_in(self, event: ConnectionEvent) -> None:
         match event:
             case Answered() | Failed() | Written():
-                event.token.outcome = event
+                # Without the way back: each would keep the other, and the bytes sent or received, until a collection of garbage.
+                event.token.outcome = replace(event, token=None)
             case Connected():
                 self._attempts.succeeded(event.address)
             case Disconnected():
@@ -275,10 +277,10 @@ class SyncClient:
                 forget()
             self._pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
 
-    def _refresh(self, topics: list[str] | None, deadline: Deadline) -> None:
+    def _refresh(self, topics: list[str] | None, deadline: Deadline, node: Target = "any") -> None:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
         request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
-        self.cluster.update(self._until_answered(lambda: self._address("any", deadline), request, deadline).message, self._clock.now_ms())
+        self.cluster.update(self._until_answered(lambda: self._address(node, deadline), request, deadline).message, self._clock.now_ms())
 
     def _address(self, node: Target, deadline: Deadline) -> Address | None:
         """Where to send now; None while every candidate waits after a failure."""

@@ -40,10 +40,8 @@ CLIENT_WITHOUT_EFFECT: Final = tuple(_KAFKA + name for name in sorted({option.na
 
 # The longest first, so that none is found in another; a name without a dot is an English word elsewhere.
 _NAMES: Final = sorted({option.name for option in (*connection_options(""), *PRODUCER_OPTIONS)}, key=len, reverse=True)
-_OF_CLIENTS: Final = re.compile(
-    r"(?<![\w./'-])(?:%s)(?![\w-]|\.\w)|(?<=option )(?:%s)\b"
-    % tuple("|".join(re.escape(name) for name in _NAMES if ("." in name) is has_dot) for has_dot in (True, False))
-)
+_DOTTED, _PLAIN = ("|".join(re.escape(name) for name in _NAMES if ("." in name) is has_dot) for has_dot in (True, False))
+_OF_CLIENTS: Final = re.compile(rf"(?<![\w./'-])(?:{_DOTTED})(?![\w-]|\.\w)|(?<=option )(?:{_PLAIN})\b")
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -43,11 +44,14 @@ class TopicReader(DataSourceReader):
             starts, ends = discovery.starts(wanted), discovery.ends(wanted)
             first, latest = discovery.earliest(wanted), discovery.latest(wanted)
             self._check_order(starts, ends, latest)
+            unpromised = discovery.unpromised(wanted)
+            starts |= {where: first[where] for where in unpromised}
             starts, lost = within(starts, first, discovery.written(wanted))
             ends, lost_behind = within(ends, {}, latest)
             for text in (*lost, *lost_behind):
                 report_loss(text, fails=self._options.fail_on_data_loss)
-            return task_ranges((OffsetRange(where, starts[where], ends[where]) for where in wanted), self._options)
+            found = task_ranges((OffsetRange(where, starts[where], ends[where]) for where in wanted), self._options)
+            return [replace(part, is_promised=part.start != starts[part.where] or part.where not in unpromised) for part in found]
 
     def _check_order(self, starts: Offsets, ends: Offsets, latest: Offsets) -> None:
         """An end before the start is a mistake, unless the topic has lost what was to be read."""

@@ -39,12 +39,17 @@ RECORD_BYTES_GUESS: Final = 1 << 10
 
 @dataclass(frozen=True)
 class TopicRange(InputPartition):
-    """Offsets `start` to `end`-1 of one partition."""
+    """Offsets `start` to `end`-1 of one partition. Where `start` is not promised, it is where the partition began when that was planned."""
 
     topic: str
     partition: int
     start: int
     end: int
+    is_promised: bool = True
+
+    @property
+    def where(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -52,10 +57,10 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
     from chaffinch.records.faults import RecordsError
     from chaffinch.spark.source.rows import batch_read
 
-    where = TopicPartition(wanted.topic, wanted.partition)
+    where = wanted.where
     with refusals():
         try:
-            for piece in _pieces(client, where, wanted.start, wanted.end, options):
+            for piece in _pieces(client, wanted, options):
                 if len(piece.columns):
                     yield batch_read(
                         piece.columns, where.topic, where.partition, int(piece.timestamp_type), include_headers=options.include_headers
@@ -64,18 +69,21 @@ def read_range(client: SyncClient, wanted: TopicRange, options: SourceOptions) -
             raise Refusal(Group.APPLICATION_RECOVERABLE, codes.CORRUPT_MESSAGE.name, f"{where}: {error}") from None
 
 
-def _pieces(client: SyncClient, where: TopicPartition, position: int, end: int, options: SourceOptions) -> Iterator[Piece]:
+def _pieces(client: SyncClient, wanted: TopicRange, options: SourceOptions) -> Iterator[Piece]:
     from chaffinch.records.fetched import FetchedRecords, end_offset
 
+    where, position, end = wanted.where, wanted.start, wanted.end
+    is_promised = wanted.is_promised
     fetches = Fetches(client, where, options)
     patience = client.deadline(options.timeout_ms, f"reading {where}")
     while position < end:
         data = fetches.answer(position, end)
         if codes.by_number(data.error_code) is codes.OFFSET_OUT_OF_RANGE:
-            position = min(_position_left(client, where, position, end, options), end)
+            position = min(_position_left(client, where, position, end, options, is_promised=is_promised), end)
             continue
         assert not isinstance(data.records, list), "records that were received are one buffer"
         received = data.records or b""
+        is_promised |= bool(received)
         before, after = position, end_offset(received) or position
         fetches.saw(len(received), after - before)
         if before < after < end:
@@ -96,12 +104,14 @@ def _pieces(client: SyncClient, where: TopicPartition, position: int, end: int, 
             fetches.pause()
 
 
-def _position_left(client: SyncClient, where: TopicPartition, position: int, end: int, options: SourceOptions) -> int:
+def _position_left(client: SyncClient, where: TopicPartition, position: int, end: int, options: SourceOptions, *, is_promised: bool) -> int:
     """Where to go on after the broker has said that it has no such offset: at what is left, or at the end."""
     from chaffinch.admin.offsets import list_offsets
 
     first = list_offsets(client, {where: OFFSET_EARLIEST}, timeout_ms=options.timeout_ms)[where]
     if first > position:
+        if not is_promised:
+            return first
         report_loss(f"{where} begins at offset {first}, offset {position} was asked for", fails=options.fail_on_data_loss)
         return first
     text = f"{where} ends before offset {position}, offsets up to {end - 1} were there when the read was planned"

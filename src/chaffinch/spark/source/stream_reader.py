@@ -71,7 +71,9 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
         with refusals():
             asked = self._asked()
             wanted = asked.partitions_at_start()
-            starts, lost = within(asked.starts(wanted), asked.earliest(wanted), asked.written(wanted))
+            starts, first = asked.starts(wanted), asked.earliest(wanted)
+            starts |= {where: first[where] for where in asked.unpromised(wanted)}
+            starts, lost = within(starts, first, asked.written(wanted))
             self._report(lost)
             return to_checkpoint(starts)
 
@@ -89,12 +91,13 @@ class TopicStreamReader(*_BASES):  # type: ignore[misc]
     def latestOffset(self, start: Json | None = None, limit: ReadLimit | None = None) -> Json:
         """Where the next micro-batch ends that begins at `start`; PySpark 4.1 gives neither, and gets all there is."""
         with refusals():
+            before = {} if start is None else from_checkpoint(start)
+            self._asked().expect(before)
             self._latest = latest = self._target if self._target is not None else self._latest_now()
             self._target = latest if self._is_ending else None
             if start is None:
                 self._report(self._absent)
                 return to_checkpoint(latest)
-            before = from_checkpoint(start)
             end = self._end(before, latest, is_limited=limit is not None and not isinstance(limit, ReadAllAvailable))
             return start if end == before else to_checkpoint(end)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
-from chaffinch.errors import ConfigException, UnknownTopicOrPartitionException, codes
+from chaffinch.errors import ConfigException, TimeoutException, UnknownTopicOrPartitionException, codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
 from chaffinch.spark.refusals import Refusal, refusal_for
@@ -16,13 +17,16 @@ from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT
 
 if TYPE_CHECKING:
     from chaffinch.admin.offsets import Isolation
-    from chaffinch.client.sync_client import SyncClient
+    from chaffinch.client.sync_client import SyncClient, Target
     from chaffinch.spark.source.options import SourceOptions
     from chaffinch.spark.source.topic_offsets import OffsetChoice
 
 _WAITS: Final = int(UNKNOWN_TOPIC_PATIENCE_MS / 1000 / UNKNOWN_TOPIC_WAIT_S)
 # With NONE the answer has the topic, without a partition.
 _NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
+
+_Ask: TypeAlias = "Callable[[Target, int], dict[str, int]]"
+"""Asks one broker, or any, for so many ms at most: how many partitions topics have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +43,16 @@ class Discovery:
     def __init__(self, client: SyncClient, options: SourceOptions) -> None:
         self._client = client
         self._options = options
-        self._missing: set[str] = set()
-        """Topics that were waited for in vain, and are not waited for again."""
+        self._known: dict[str, int] = {}
+        """How many partitions each topic has, as last settled; what was waited for in vain is not waited for again."""
 
     def partitions(self) -> Found:
         """What there is now."""
         options = self._options
         if options.pattern is not None:
-            return self._matching(re.compile(options.pattern))
+            counts = self._settled(self._matching(re.compile(options.pattern)), None)
+            there = (TopicPartition(name, number) for name, count in sorted(counts.items()) for number in range(count))
+            return Found(partitions=tuple(there), absent=())
         names = list(options.topics or dict.fromkeys(where.topic for where in options.assignment))
         counts = self._counts(names)
         cause = "subscribe" if options.topics else "assign"
@@ -73,33 +79,57 @@ class Discovery:
         return found.partitions
 
     def existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of the partitions that are there."""
+        """Those of the partitions that are there, where all of them were once."""
+        self.expect(partitions)
         counts = self._counts(sorted({where.topic for where in partitions})) if partitions else {}
         return {where for where in partitions if where.partition < counts[where.topic]}
 
-    def _matching(self, pattern: re.Pattern[str]) -> Found:
-        from chaffinch.admin.topics import list_topics, partitions_of
+    def expect(self, partitions: Collection[TopicPartition]) -> None:
+        """A checkpoint says that there were these: a broker that does not know them may be behind."""
+        for topic, number in partitions:
+            self._known[topic] = max(self._known.get(topic, 0), number + 1)
 
-        chosen = [topic for topic in list_topics(self._client) if not topic.is_internal and pattern.fullmatch(topic.name)]
-        return Found(partitions=tuple(where for topic in chosen for where in partitions_of(topic)), absent=())
+    def _matching(self, pattern: re.Pattern[str]) -> _Ask:
+        from chaffinch.admin.topics import list_topics
+
+        def ask(node: Target, timeout_ms: int) -> dict[str, int]:
+            topics = list_topics(self._client, node=node, timeout_ms=timeout_ms)
+            return {topic.name: len(topic.partitions) for topic in topics if not topic.is_internal and pattern.fullmatch(topic.name)}
+
+        return ask
 
     def _counts(self, names: list[str]) -> dict[str, int]:
         """How many partitions each topic has; 0: there is no such topic, although it was asked for a while.
 
         Raises Refusal for a topic of which that is not certain: nothing of it may be taken for lost.
         """
-        for attempt in range(_WAITS + 1):
-            cluster = self._client.refresh_metadata(names, timeout_ms=self._options.timeout_ms)
-            counts = {name: cluster.partition_count(name) or 0 for name in names}
-            absent = {name for name in names if not counts[name]}
-            if absent <= self._missing or attempt == _WAITS:
-                break
-            time.sleep(UNKNOWN_TOPIC_WAIT_S)  # A topic made a moment ago may not have reached every broker.
-        self._missing = absent
-        for name in sorted(absent):
-            state = cluster.topic(name)
+
+        def ask(node: Target, timeout_ms: int) -> dict[str, int]:
+            cluster = self._client.refresh_metadata(names, node=node, timeout_ms=timeout_ms)
+            return {name: cluster.partition_count(name) or 0 for name in names}
+
+        counts = self._settled(ask, names)
+        for name in sorted(name for name in names if not counts[name]):
+            state = self._client.cluster.topic(name)
             if state is not None and state.code not in _NO_SUCH_TOPIC:
                 raise refusal_for(state.code, f"topic {name!r}: {state.code.text}")
+        return counts
+
+    def _settled(self, ask: _Ask, names: Collection[str] | None) -> dict[str, int]:
+        """The partitions of `names` (None: of all that is known), where fewer than there were are not believed at once.
+
+        A topic made or enlarged a moment ago may not have reached every broker, so one after the other is asked, for a while.
+        """
+        counts = ask("any", self._options.timeout_ms)
+        for attempt in range(1, _WAITS + 1):
+            fewer = {name for name in (names or self._known) if counts.get(name, 0) < self._known.get(name, 1)}
+            if not fewer:
+                break
+            time.sleep(UNKNOWN_TOPIC_WAIT_S)
+            nodes = sorted(self._client.cluster.nodes)
+            with suppress(TimeoutException):  # One that is away says nothing; the others may know.
+                counts = ask(nodes[attempt % len(nodes)] if nodes else "any", min(self._options.timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS))
+        self._known.update({name: counts.get(name, 0) for name in (names or self._known)} | counts)
         return counts
 
     # Where they begin and end.
@@ -115,6 +145,11 @@ class Discovery:
     def written(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset that comes next after all records, those of open transactions too."""
         return self._list(dict.fromkeys(partitions, OFFSET_LATEST), "read_uncommitted")
+
+    def unpromised(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those that start wherever they begin: what is removed before they are read was not asked for."""
+        choice = self._options.starting
+        return {where for where, place in choice.of(partitions).items() if place == OFFSET_EARLIEST and not choice.is_time}
 
     def starts(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Where options say that reading starts. ConfigException where there is no record of the starting time or later."""

@@ -1,0 +1,107 @@
+"""Which partitions there are, asked of brokers that know more and less: answers written down beforehand, and no real waiting."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from chaffinch.admin import topics
+from chaffinch.errors import TimeoutException
+from chaffinch.identifiers import TopicPartition
+from chaffinch.spark.source import topic_discovery
+from chaffinch.spark.source.options import SourceOptions
+from chaffinch.spark.source.topic_discovery import Discovery
+
+AWAY = "away"
+
+
+class Cluster:
+    """Two brokers; `knowing` says how many partitions of which topic each knows, `AWAY` does not answer. "any" is broker 0."""
+
+    def __init__(self, *knowing):
+        self.knowing = list(knowing)
+        self.asked = []
+        self.cluster = SimpleNamespace(nodes={0: "a:1", 1: "b:1"}, topic=lambda name: None, partition_count=self._count)
+        self._heard = {}
+
+    def _count(self, name):
+        return self._heard.get(name)
+
+    def ask(self, node):
+        self.asked.append(node)
+        found = self.knowing[0 if node == "any" else node]
+        if found is AWAY:
+            raise TimeoutException("no answer")
+        return found
+
+    def refresh_metadata(self, names, *, node, timeout_ms):
+        self._heard = self.ask(node)
+        return self.cluster
+
+
+@pytest.fixture(autouse=True)
+def pauses(monkeypatch):
+    waited = []
+    monkeypatch.setattr(topic_discovery, "time", SimpleNamespace(sleep=waited.append))
+    return waited
+
+
+@pytest.fixture(params=["subscribe", "subscribePattern"])
+def discovery(request, monkeypatch):
+    """A maker of discoveries for topic a, by name and by pattern."""
+
+    def listed(client, *, node, timeout_ms):
+        found = client.ask(node)
+        return [SimpleNamespace(name=name, is_internal=False, partitions=range(count)) for name, count in found.items() if count]
+
+    monkeypatch.setattr(topics, "list_topics", listed)
+    return lambda cluster: Discovery(cluster, SourceOptions.parse({"kafka.bootstrap.servers": "a:1", request.param: "a"}))
+
+
+def count(discovery):
+    return len(discovery.partitions().partitions)
+
+
+@pytest.mark.parametrize("behind", [{"a": 2}, {"a": 0}])
+def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_knows_more(discovery, behind, pauses):
+    cluster = Cluster({"a": 3}, {"a": 3})
+    asked = discovery(cluster)
+    assert count(asked) == 3
+    cluster.knowing[0] = behind
+    assert count(asked) == 3
+    assert (cluster.asked, len(pauses)) == (["any", "any", 1], 1)
+
+
+def test_what_a_checkpoint_has_is_expected_too(discovery):
+    """After a restart nobody has asked before."""
+    asked = discovery(Cluster({"a": 2}, {"a": 3}))
+    asked.expect([TopicPartition("a", 2), TopicPartition("a", 0)])
+    assert count(asked) == 3
+
+
+def test_a_broker_that_is_away_says_nothing(discovery, pauses):
+    cluster = Cluster({"a": 3}, AWAY)
+    asked = discovery(cluster)
+    assert count(asked) == 3
+    cluster.knowing = [{"a": 2}, AWAY]
+    assert count(asked) == 2
+    assert set(cluster.asked[2:]) == {0, 1}
+    before = len(pauses)
+    assert count(asked) == 2
+    assert len(pauses) == before, "what was waited for in vain is believed from then on"
+
+
+def test_partitions_that_are_gone_may_come_again(discovery):
+    cluster = Cluster({"a": 3}, {"a": 3})
+    asked = discovery(cluster)
+    for known, expected in ((3, 3), (0, 0), (2, 2), (1, 1)):
+        cluster.knowing = [{"a": known}] * 2
+        assert count(asked) == expected
+
+
+def test_those_of_a_checkpoint_that_are_left(pauses):
+    options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "a"})
+    cluster = Cluster({"a": 1}, {"a": 2})
+    wanted = [TopicPartition("a", number) for number in range(2)]
+    assert Discovery(cluster, options).existing(wanted) == set(wanted)
+    cluster.knowing = [{"a": 1}] * 2
+    assert Discovery(cluster, options).existing(wanted) == {wanted[0]}
