@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer soak docs lock clean all
+.PHONY: help setup demo test unit format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer bench-spark soak docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ bench-broker: setup ## chaffinch broker beside Apache Kafka, in one run (15 minu
 
 bench-producer: setup ## our producer and consumer beside confluent-kafka, on both brokers (20 minutes; fetches Apache Kafka)
 	@$(BIN)/python -m benchmarks.producer_beside_confluent
+
+bench-spark: setup ## our sink and source beside Spark's own Kafka connector, on Apache Kafka (15 minutes; fetches both, and PySpark 4.2)
+	@$(BIN)/python -m benchmarks.spark_beside_connector
 
 soak: setup ## a broker killed 200 times under clients of others, ten minutes under our own, 30 kills around a Spark query; all counted
 	@$(BIN)/python -m tests.soak

@@ -1,0 +1,323 @@
+"""`make bench-spark`: our sink and source beside Spark's own Kafka connector, in one run, in the same Spark, on the same broker.
+
+PySpark 4.2, the newest release with a connector, `local[2]`; the broker (Apache Kafka, or `--broker chaffinch`) is a process of its own on
+the same cores. Both sides take turns, who comes first changes with each round, and each write has a topic of its own; a ratio is the median
+over rounds. Rows come from Parquet: a key of 12 bytes, 100 bytes of JSON of which a third is noise, 4 partitions. What we wrote is read
+back by Spark's connector: each row once, or the run fails; what the connector wrote is counted.
+
+- writing, exactly once in one transaction, beside the connector, which is at-least-once: as both come, at equal compression, and beside
+  the connector as well as it can be tuned; our at-least-once beside the same;
+- one row in a hundred bad (no key, compacted topic; dead letters to a topic) beside none;
+- reading, the lengths of values summed;
+- micro-batches, empty and of ten rows, beside a Python sink that does nothing;
+- how it grows: rows, partitions, cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from benchmarks.broker import ready_made_batch
+from benchmarks.broker_beside_apache import apache_kafka
+from benchmarks.brokers import BrokerProcess, chaffinch_broker
+from benchmarks.wire_client import WireClient, produce_request
+from tests.interop.spark_environments import connector_jars, variables
+
+OURS, THEIRS = "ours", "theirs"
+PARTITIONS = 4
+READ_BATCH_RECORDS = 2000
+BAD_EVERY = 100
+MS_MORE_MAX = 100
+LOG_BYTES_TOLD = 4000
+TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "5"}
+LZ4 = {"kafka.compression.type": "lz4"}
+AT_LEAST_ONCE = {"deliveryGuarantee": "at-least-once"}
+LETTERS = "letters"
+TOLERANT = {"errors.tolerance": "all", "errors.dead.letter.queue.topic.name": LETTERS}
+
+
+class Spark:
+    """A session with both formats, in a process and a Python environment of its own. Close it, or use it with `with`."""
+
+    def __init__(self, cores: int, folder: Path) -> None:
+        folder.mkdir()
+        command = [sys.executable, "-m", "benchmarks.spark_loads", f"local[{cores}]", connector_jars(), str(folder)]
+        environment = {**variables("spark-4.2"), "TMPDIR": str(folder)}
+        self._log = folder / "log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
+        self.version = self._answer()["spark"]
+
+    def ask(self, load: str, **parts: object) -> Mapping[str, Any]:
+        """What a load of `spark_loads.py` tells."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"load": load, **parts}) + "\n")
+        self._process.stdin.flush()
+        return self._answer()
+
+    def _answer(self) -> Mapping[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the session has ended with status {self._process.wait()}: {self._log.read_text()[-LOG_BYTES_TOLD:]}")
+        answer: Mapping[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """How one side writes. `keyless`: one row in a hundred has no key, to a compacted topic."""
+
+    name: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    keyless: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contest:
+    """Two ways to write `count` rows. `aim`: what the rate of the first over that of the second is to be at least."""
+
+    name: str
+    first: Side
+    second: Side
+    count: int
+    partitions: int = PARTITIONS
+    is_compacted: bool = False
+    aim: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """M rows a second; CPU-seconds per million rows, of Spark's processes and of the broker."""
+
+    rate: float
+    spark_cpu: float
+    broker_cpu: float
+
+    @classmethod
+    def median(cls, figures: Sequence[Figure]) -> Figure:
+        return cls(**{name: statistics.median(getattr(figure, name) for figure in figures) for name in cls.__slots__})
+
+    def __str__(self) -> str:
+        return f"{self.rate:5.2f} M rows/s, CPU {self.spark_cpu:5.2f} + {self.broker_cpu:4.2f}"
+
+
+def contests(count: int) -> Sequence[Contest]:
+    ours, theirs = Side(name=OURS), Side(name=THEIRS)
+    ours_lz4, theirs_lz4 = Side(name=OURS, options=LZ4), Side(name=THEIRS, options=LZ4)
+    tuned, tuned_lz4 = Side(name=THEIRS, options=TUNED), Side(name=THEIRS, options={**TUNED, **LZ4})
+    tolerant, clean = Side(name=OURS, options=TOLERANT, keyless=True), Side(name=OURS, options=TOLERANT)
+    return (
+        Contest(name="write, beside defaults", first=ours, second=theirs, count=count, aim=2.0),
+        Contest(name="write lz4, beside defaults", first=ours_lz4, second=theirs_lz4, count=count, aim=2.0),
+        Contest(name="write, beside tuned", first=ours, second=tuned, count=count, aim=1.5),
+        Contest(name="write lz4, beside tuned", first=ours_lz4, second=tuned_lz4, count=count, aim=1.5),
+        Contest(name="write at-least-once, beside tuned", first=Side(name=OURS, options=AT_LEAST_ONCE), second=tuned, count=count),
+        Contest(name="write 1 % bad, beside none", first=tolerant, second=clean, count=count, is_compacted=True, aim=0.8),
+    )
+
+
+class Stage:
+    """One broker and one session, and what is done with them."""
+
+    def __init__(self, broker: BrokerProcess, spark: Spark, rows: Path, rounds: int) -> None:
+        self.broker = broker
+        self.spark = spark
+        self.rounds = rounds
+        self.missed: list[str] = []
+        self._rows = rows
+        self._topics = 0
+
+    def rows(self, count: int, *, keyless: bool = False) -> str:
+        """The Parquet folder with so many rows, made once."""
+        path = self._rows / f"{count}{'-keyless' if keyless else ''}"
+        if not path.exists():
+            self.spark.ask("rows", path=str(path), count=count, keyless_every=BAD_EVERY if keyless else 0)
+        return str(path)
+
+    def compare(self, contest: Contest) -> None:
+        """Both sides in turn, a line of their medians."""
+        figures: list[tuple[Figure, Figure]] = []
+        for turn in range(self.rounds):
+            sides = {place: getattr(contest, place) for place in (("first", "second") if turn % 2 == 0 else ("second", "first"))}
+            told = {place: self.written(contest, side) for place, side in sides.items()}
+            figures.append((told["first"], told["second"]))
+        self.tell(contest.name, figures, contest.aim)
+
+    def tell(self, name: str, figures: Sequence[tuple[Figure, Figure]], aim: float | None) -> None:
+        ratio = statistics.median(first.rate / second.rate for first, second in figures)
+        first, second = (Figure.median(side) for side in zip(*figures, strict=True))
+        is_met = aim is None or ratio >= aim
+        aimed = "" if aim is None else f"  (at least {aim:g})"
+        print(f"{name:<35} {first}   {second}   ratio {ratio:5.2f}{aimed}{'' if is_met else '  MISSED'}", flush=True)
+        if not is_met:
+            self.missed.append(f"{name}: {ratio:.2f}, at least {aim:g}")
+
+    def written(self, contest: Contest, side: Side) -> Figure:
+        """One write into a topic of its own, every row of which is looked for afterwards."""
+        wire = WireClient(self.broker)
+        self._topics += 1
+        topic = f"contest-{self._topics}"
+        wire.create_topic(topic, contest.partitions, **({"cleanup_policy": "compact"} if contest.is_compacted else {}))
+        has_letters = LETTERS in side.options.values()
+        if has_letters:
+            wire.create_topic(LETTERS, PARTITIONS)
+        path = self.rows(contest.count, keyless=side.keyless)
+        broker_cpu = self.broker.cpu_seconds
+        told = self.spark.ask("write", side=side.name, path=path, options={**self._servers, **side.options, "topic": topic})
+        broker_cpu = self.broker.cpu_seconds - broker_cpu
+        if side.name == OURS:
+            self._look_for(path, topic, "key is not null")
+            if has_letters:
+                self._look_for(path, LETTERS, "key is null")
+        else:
+            found = sum(wire.read_back(topic, partition, 0) for partition in range(contest.partitions))
+            assert found == contest.count, f"{topic}: {contest.count} rows were written, {found} are there"
+        for name in [topic, LETTERS] if has_letters else [topic]:
+            wire.delete_topic(name)
+        wire.close()
+        millions = contest.count / 1e6
+        return Figure(rate=millions / told["seconds"], spark_cpu=told["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
+
+    def _look_for(self, path: str, topic: str, where: str) -> None:
+        found = self.spark.ask("is_whole", path=path, options={**self._servers, "subscribe": topic}, where=where)
+        assert found["is_whole"], f"{topic}: rows and the sum of their hashes are {found['found']}, expected {found['expected']}"
+
+    @property
+    def _servers(self) -> Mapping[str, str]:
+        return {"kafka.bootstrap.servers": self.broker.bootstrap_servers}
+
+    def reading(self, name: str, count: int, aim: float | None) -> None:
+        """A topic of ready-made batches, read by both in turn."""
+        wire = WireClient(self.broker)
+        self._topics += 1
+        topic = f"contest-{self._topics}"
+        wire.create_topic(topic, PARTITIONS)
+        batch, count_each = ready_made_batch(READ_BATCH_RECORDS), max(1, count // PARTITIONS // READ_BATCH_RECORDS)
+        for partition in range(PARTITIONS):
+            # One goes before, to learn the size of its answer.
+            wire.pipeline(*wire.frame(produce_request(topic, partition, batch)), count_each - 1)
+        count = count_each * PARTITIONS * READ_BATCH_RECORDS
+        figures: list[tuple[Figure, Figure]] = []
+        for turn in range(self.rounds):
+            told = {side: self._read(side, topic, count) for side in ((OURS, THEIRS) if turn % 2 == 0 else (THEIRS, OURS))}
+            figures.append((told[OURS], told[THEIRS]))
+        self.tell(name, figures, aim)
+        wire.delete_topic(topic)
+        wire.close()
+
+    def _read(self, side: str, topic: str, count: int) -> Figure:
+        broker_cpu = self.broker.cpu_seconds
+        told = self.spark.ask("read", side=side, options={**self._servers, "subscribe": topic})
+        broker_cpu = self.broker.cpu_seconds - broker_cpu
+        assert told["count"] == count, f"{topic}: {count} rows were written, {side} read {told['count']}"
+        millions = count / 1e6
+        return Figure(rate=millions / told["seconds"], spark_cpu=told["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
+
+    def micro_batches(self, name: str, where: str) -> None:
+        """Micro-batches of ours and of Spark's sink, beside those of a sink that does nothing."""
+        wire = WireClient(self.broker)
+        medians: dict[str, list[float]] = {}
+        for turn in range(self.rounds):
+            sides = ("nothing", OURS, THEIRS)
+            for side in sides if turn % 2 == 0 else reversed(sides):
+                self._topics += 1
+                topic = f"contest-{self._topics}"
+                wire.create_topic(topic, PARTITIONS)
+                options = {} if side == "nothing" else {**self._servers, "topic": topic}
+                medians.setdefault(side, []).append(self.spark.ask("micro_batches", side=side, options=options, where=where)["ms"])
+                wire.delete_topic(topic)
+        wire.close()
+        more = statistics.median(ours - nothing for ours, nothing in zip(medians[OURS], medians["nothing"], strict=True))
+        ours, theirs, nothing = (statistics.median(medians[side]) for side in (OURS, THEIRS, "nothing"))
+        is_met = more <= MS_MORE_MAX
+        text = f"{name:<35} {ours:5.0f} ms, Spark's sink {theirs:4.0f} ms, a sink that does nothing {nothing:4.0f} ms   {more:4.0f} ms more"
+        print(f"{text}  (at most {MS_MORE_MAX}){'' if is_met else '  MISSED'}", flush=True)
+        if not is_met:
+            self.missed.append(f"{name}: {more:.0f} ms more, at most {MS_MORE_MAX}")
+
+
+def two_cores(stage: Stage, arguments: argparse.Namespace, count: int) -> None:
+    for contest in contests(count):
+        if arguments.only in contest.name:
+            stage.compare(contest)
+    if arguments.only in "read":
+        stage.reading("read", int(10_000_000 * arguments.scale), 1.0)
+    for name, where in (("micro-batches, empty", "value < 0"), ("micro-batches of ten rows", "true")):
+        if arguments.only in name:
+            stage.micro_batches(name, where)
+    if arguments.only in "rows":
+        size = 10_000
+        while size <= arguments.rows:
+            stage.compare(beside_defaults(f"rows: {size:,}", size))
+            size *= 10
+    for partitions in (1, 4, 16, 64) if arguments.only in "partitions" else ():
+        stage.compare(beside_defaults(f"partitions: {partitions}", count, partitions))
+
+
+def one_core(stage: Stage, arguments: argparse.Namespace, count: int) -> None:
+    if arguments.only in "cores":
+        stage.compare(beside_defaults("cores: 1, write", count))
+        stage.reading("cores: 1, read", int(10_000_000 * arguments.scale), None)
+
+
+def beside_defaults(name: str, count: int, partitions: int = PARTITIONS) -> Contest:
+    return Contest(name=name, first=Side(name=OURS), second=Side(name=THEIRS), count=count, partitions=partitions)
+
+
+@contextmanager
+def broker(name: str, folder: Path) -> Iterator[BrokerProcess]:
+    with chaffinch_broker(str(folder / "broker")) if name == "chaffinch" else apache_kafka() as running:
+        yield running
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of rows: 4 M written, 10 M read")
+    parser.add_argument("--rows", type=int, default=10_000_000, help="how far the number of rows grows; 100 M take 30 GB of disk")
+    parser.add_argument("--only", default="", help="contests whose name contains this; rows, partitions, cores: how it grows")
+    parser.add_argument("--broker", choices=("apache", "chaffinch"), default="apache")
+    arguments = parser.parse_args()
+    count = max(20_000, int(4_000_000 * arguments.scale))
+    missed: list[str] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with broker(arguments.broker, folder) as running:
+            for cores, contest in ((2, two_cores), (1, one_core)):
+                if cores == 1 and arguments.only not in "cores":
+                    continue
+                with Spark(cores, folder / f"spark-{cores}") as spark:
+                    told = f"Spark {spark.version}, local[{cores}], {running.name}: ours, Spark's connector, ours over it; median of"
+                    print(f"{told} {arguments.rounds} rounds; CPU-seconds per million rows of Spark + broker", flush=True)
+                    stage = Stage(running, spark, folder / "rows", arguments.rounds)
+                    warm_up = beside_defaults("", count // 4)
+                    for side in (warm_up.first, warm_up.second):
+                        stage.written(warm_up, side)
+                    contest(stage, arguments, count)
+                    missed += stage.missed
+    for text in missed:
+        print(f"aim missed: {text}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

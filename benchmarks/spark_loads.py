@@ -1,0 +1,143 @@
+"""Loads for a Spark session, one after another: `spark_beside_connector.py` starts this with the PySpark and the cores that it compares.
+
+    python -m benchmarks.spark_loads local[2] JARS FOLDER
+
+Each line on standard input is one load as JSON, answered by one line on standard output: seconds, and the processor time of the session,
+which is that of all its processes (Java, and the Python workers below it). "ours" is the format `chaffinch`, "theirs" Spark's `kafka`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from benchmarks.spark_sink import Nothing
+from chaffinch.spark import session
+
+MICRO_BATCHES, WARM_UP_BATCHES = 15, 4
+FORMATS = {"ours": "chaffinch", "theirs": "kafka", "nothing": "nothing"}
+_VALUE = """rpad(concat('{"order":"', lpad(hex(xxhash64(id)), 16, '0'), '","customer":', lpad(pmod(id * 48271, 1000003), 7, '0'),
+    ',"amount":', lpad(pmod(id * 7919, 100000), 5, '0'), ',"currency":"EUR","state":"open"}'), 100, ' ')"""
+_HASHED = ("count(1)", "cast(sum(cast(xxhash64(cast(key as string), cast(value as string)) as decimal(38, 0))) as string)")
+
+
+def family_cpu_seconds() -> float:
+    """User and system time of this process and all below it, those that have ended included."""
+    parents: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It ended meanwhile.
+        pid = int(path.parent.name)
+        parents.setdefault(int(fields[1]), []).append(pid)
+        ticks[pid] = sum(int(field) for field in fields[11:15])
+    total, left = 0, [os.getpid()]
+    while left:
+        pid = left.pop()
+        total += ticks.get(pid, 0)
+        left += parents.get(pid, [])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+class Loads:
+    """What can be asked of one session."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._hashes: dict[str, list[Any]] = {}
+        self._queries = 0
+
+    def run(self, load: Mapping[str, Any]) -> Mapping[str, Any]:
+        names: Mapping[str, Callable[..., Mapping[str, Any]]] = {
+            "rows": self.rows, "write": self.write, "read": self.read, "is_whole": self.is_whole, "micro_batches": self.micro_batches,
+        }  # fmt: skip
+        return names[load["load"]](**{name: value for name, value in load.items() if name != "load"})
+
+    def rows(self, path: str, count: int, keyless_every: int) -> Mapping[str, Any]:
+        """Parquet: a key of 12 bytes, of each `keyless_every`-th row null (0: of none), and 100 bytes of JSON, a third of them noise."""
+        key = "lpad(cast(id as string), 12, '0')"
+        key = f"if(id % {keyless_every} = 0, null, {key})" if keyless_every else key
+        self._spark.range(0, count, 1, 4).selectExpr(f"{key} as key", f"{_VALUE} as value").write.parquet(path)
+        return {}
+
+    def write(self, side: str, path: str, options: Mapping[str, str]) -> Mapping[str, Any]:
+        frame = self._spark.read.parquet(path)
+        return _measured(lambda: frame.write.format(FORMATS[side]).options(**options).mode("append").save())
+
+    def read(self, side: str, options: Mapping[str, str]) -> Mapping[str, Any]:
+        """All rows of a topic, the lengths of their values summed."""
+        frame = self._topic(FORMATS[side], options).selectExpr("count(1)", "sum(length(value))")
+        found: list[Any] = []
+        told = _measured(lambda: found.extend(frame.collect()[0]))
+        return {**told, "count": found[0], "bytes": found[1]}
+
+    def is_whole(self, path: str, options: Mapping[str, str], where: str) -> Mapping[str, Any]:
+        """Whether a topic, as Spark's own connector reads it, holds the rows of the Parquet folder, `where` that holds, each once."""
+        place = f"{path} {where}"
+        if place not in self._hashes:
+            self._hashes[place] = list(self._spark.read.parquet(path).where(where).selectExpr(*_HASHED).collect()[0])
+        found = list(
+            self._topic(FORMATS["theirs"], {**options, "kafka.isolation.level": "read_committed"}).selectExpr(*_HASHED).collect()[0]
+        )
+        return {"is_whole": found == self._hashes[place], "found": found, "expected": self._hashes[place]}
+
+    def micro_batches(self, side: str, options: Mapping[str, str], where: str) -> Mapping[str, Any]:
+        """The median of micro-batches of ten rows `where` they are taken, in ms."""
+        source = self._spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).option("numPartitions", 2).load().where(where)
+        self._queries += 1
+        writer = source.selectExpr("cast(value as string) as key", "cast(value as string) as value").writeStream.format(FORMATS[side])
+        query = writer.options(**options).option("checkpointLocation", str(self._folder / f"query-{self._queries}")).start()
+        try:
+            while query.lastProgress is None or query.lastProgress["batchId"] < MICRO_BATCHES + WARM_UP_BATCHES:
+                if query.awaitTermination(1):
+                    raise RuntimeError(f"the query has ended: {query.exception()}")
+            taken = [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress]
+        finally:
+            query.stop()
+        return {"ms": statistics.median(taken[WARM_UP_BATCHES:])}
+
+    def _topic(self, format_name: str, options: Mapping[str, str]) -> DataFrame:
+        return self._spark.read.format(format_name).options(**options).option("startingOffsets", "earliest").load()
+
+
+def _measured(action: Callable[[], object]) -> Mapping[str, Any]:
+    cpu, began = family_cpu_seconds(), time.perf_counter()
+    action()
+    return {"seconds": time.perf_counter() - began, "cpu_seconds": family_cpu_seconds() - cpu}
+
+
+def _lines() -> Iterator[Mapping[str, Any]]:
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def main() -> int:
+    master, jars, name = sys.argv[1:]
+    folder = Path(name)
+    # Java writes to the standard output of this process, too: answers go out on one of their own.
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    spark = session("benchmark", master=master, config={"spark.jars": jars})
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(Nothing)
+    loads = Loads(spark, folder)
+    print(json.dumps({"spark": spark.version}), file=answers)
+    for load in _lines():
+        print(json.dumps(loads.run(load)), file=answers)
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
