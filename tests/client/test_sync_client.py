@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import socket
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 from chaffinch.client import answers
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Backoff
+from chaffinch.client.connections import Answered
+from chaffinch.client.exchange import Exchange
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import (
     CoordinatorNotAvailableException,
@@ -96,6 +99,20 @@ def test_a_lost_connection_is_tried_again() -> None:
     with ScriptedServer(script) as server, client_of(server) as client:
         assert client.refresh_metadata(["orders"]).topics() == ["orders"]
     assert len(server.requests(MetadataRequest)) == 3
+
+
+def test_what_was_sent_and_answered_is_given_back_at_once() -> None:
+    """Not with the next collection of garbage: until then a process that pushes much would hold many times what is under way."""
+    with ScriptedServer() as server, client_of(server) as client:
+        gc.collect()
+        gc.disable()
+        try:
+            before = gc.get_objects()
+            client.refresh_metadata(["orders"])
+            new = {id(found) for found in gc.get_objects()} - {id(found) for found in before}
+            assert [found for found in gc.get_objects() if id(found) in new and type(found) in (Exchange, Answered)] == []
+        finally:
+            gc.enable()
 
 
 def test_without_retries_a_lost_connection_says_that_the_broker_may_have_acted() -> None:

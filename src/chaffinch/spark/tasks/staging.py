@@ -158,21 +158,19 @@ class StagedReader:
         assert staged.file is not None
         if self._folder is None:
             raise Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", f"staged file {staged.file} has no location in this process")
+        found = bytearray(staged.byte_count)
         try:
             file = self._files.get(staged.file)
             if file is None:
                 file = self._files[staged.file] = self._folder.opened()[0].open_input_file(self._folder.path(staged.file))
-            found = bytearray(memoryview(file.read_buffer(staged.byte_count) if file.tell() == staged.position else self._at(file, staged)))
+            if file.tell() != staged.position:
+                file.seek(staged.position)
+            count = file.readinto(found)
         except OSError as error:
             raise self._lost(staged, str(error)) from None
-        if len(found) != staged.byte_count:
-            raise self._lost(staged, f"{len(found)} bytes at {staged.position} where {staged.byte_count} were staged")
+        if count != staged.byte_count:
+            raise self._lost(staged, f"{count} bytes at {staged.position} where {staged.byte_count} were staged")
         return found
-
-    @staticmethod
-    def _at(file: Any, staged: StagedBytes) -> Any:
-        file.seek(staged.position)
-        return file.read_buffer(staged.byte_count)
 
     def _lost(self, staged: StagedBytes, reason: str) -> Refusal:
         location = self._folder.location if self._folder is not None else ""
