@@ -6,7 +6,7 @@ import json
 import socket
 from typing import Any, NamedTuple
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Answer(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from chaffinch.protocol.client_connection import ClientConnection
 
-TIMEOUT_SECONDS = 30.0
+TIMEOUT_SECONDS = 60.0
 
 
 class SocketClient:

@@ -34,7 +34,7 @@ from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.security_options import SASL_MECHANISMS
 from tests.support.certificates import PASSWORD, Certificates
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 USERS = {"alice": "alice's secret"}
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 WAYS = [("SSL", None), *((protocol, mechanism) for protocol in PROTOCOLS[1:] for mechanism in SASL_MECHANISMS)]

@@ -186,7 +186,7 @@ def test_a_fetch_held_back_until_its_client_read_on_is_answered_in_time() -> Non
 
     with EmbeddedBroker(topics=["orders"]) as broker:
         broker._thread.call(lambda: held_back(broker._running))
-        assert is_answered.wait(10)
+        assert is_answered.wait(60)
 
 
 def test_a_large_request_behind_a_waiting_fetch_stays_in_the_socket(broker: EmbeddedBroker) -> None:

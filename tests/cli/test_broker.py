@@ -34,7 +34,7 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         assert process.stdout is not None
         line = process.stdout.readline()
         found = re.fullmatch(r"ready bootstrap\.servers=(\S+)\n", line)
-        assert found, f"{line!r}, then: {process.communicate(timeout=10)}"
+        assert found, f"{line!r}, then: {process.communicate(timeout=60)}"
         yield process, found[1]
     finally:
         process.kill()
@@ -59,7 +59,7 @@ def test_from_ready_to_sigterm(tmp_path: Path) -> None:
             assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("orders", 3)]
             assert len(answer.topics[0].partitions[0].replica_nodes) == 2
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
     with running(*arguments):
         pass
 
@@ -72,7 +72,7 @@ def test_sigkill_loses_nothing_acknowledged(tmp_path: Path) -> None:
                 answer = client.ask(produce_request("orders", batch_of(b"a")))
                 assert answer.responses[0].partition_responses[0].base_offset == round_number * 5 + number
             process.kill()
-            assert process.wait(timeout=10) == -signal.SIGKILL
+            assert process.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_foreign_data_directory(tmp_path: Path) -> None:
 def test_a_damaged_journal_names_file_and_place(tmp_path: Path) -> None:
     with running("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path), "--topic", "a", "--topic", "b") as (process, _):
         process.send_signal(signal.SIGTERM)
-        process.wait(timeout=10)
+        process.wait(timeout=60)
     journal = tmp_path / "journals" / "cluster.journal"
     data = bytearray(journal.read_bytes())
     data[70] ^= 0xFF

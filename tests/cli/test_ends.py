@@ -78,14 +78,14 @@ def test_a_reader_that_goes_away_ends_it_quietly(shell: Shell) -> None:
     with started(shell, "consume", "--topic", "lines") as process:
         assert pipe(process.stdout).readline().startswith(b"0 x")
         pipe(process.stdout).close()
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=60) == 1
         assert pipe(process.stderr).read() == b""
 
 
 def test_a_list_that_nobody_reads(shell: Shell) -> None:
     with started(shell, "topics", "list") as process:
         pipe(process.stdout).close()
-        assert process.wait(timeout=20) == 1
+        assert process.wait(timeout=60) == 1
         assert pipe(process.stderr).read() == b""
 
 
@@ -96,7 +96,7 @@ def test_ctrl_c_while_following_commits_what_was_printed(shell: Shell) -> None:
         shell.ok("produce", "--topic", "orders", stdin=b"3\n")
         assert pipe(process.stdout).readline() == b"3\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=60) == 130
         assert pipe(process.stderr).read() == b""
     assert shell.ok("consume", "--topic", "orders", "--group", "followers").out in ("", "3\n")
 
@@ -109,7 +109,7 @@ def test_sigterm_ends_a_file_in_order_and_commits_what_is_in_it(shell: Shell) ->
     with started(shell, *arguments, code=SAY_WHERE_IT_IS + COMMAND[2]) as process:
         assert b"2\n" in iter(pipe(process.stdout).readline, b"")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 143
+        assert process.wait(timeout=60) == 143
         assert pipe(process.stderr).read() == b""
     assert pq.read_table(file)["value"].to_pylist() == [b"1", b"2"]
     assert shell.ok("consume", "--topic", "ended", "--group", "enders").out == ""
@@ -176,9 +176,9 @@ def test_lines_that_are_typed_are_sent_at_once(shell: Shell) -> None:
         pipe(process.stdin).write(b"typed\n")
         pipe(process.stdin).flush()
         assert pipe(reader.stdout).readline() == b"typed\n"
-        assert reader.wait(timeout=20) == 0
+        assert reader.wait(timeout=60) == 0
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=60) == 130
         text = "chaffinch: interrupted: 1 row written (input lines 1 to 1), nothing of what follows\n"
         assert pipe(process.stderr).read().decode() == text
 
@@ -199,7 +199,7 @@ def test_an_interrupted_produce_says_how_far_it_came(shell: Shell, number: signa
         pipe(process.stdin).flush()
         assert pipe(process.stdout).readline() == b"sent 2\n"
         process.send_signal(number)
-        assert process.wait(timeout=20) == 128 + number
+        assert process.wait(timeout=60) == 128 + number
         assert pipe(process.stderr).read().decode() == f"chaffinch: {says}\n"
     assert (pairs(shell, "interrupted") == []) == bool(options)
     shell.ok("topics", "delete", "--topic", "interrupted")
@@ -252,7 +252,7 @@ def test_one_that_is_interrupted_early_or_writes_an_old_format_says_so_too(
     arguments = ("produce", "--topic", "early", *options, *([str(path)] if "arrow" in options else []))
     with started(shell, *arguments, code=code + COMMAND[2]) as process:
         pipe(process.stdin).close()
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=60) == 130
         assert pipe(process.stderr).read().decode() == f"chaffinch: {says}\n"
 
 

@@ -180,7 +180,7 @@ def broker_process(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dic
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        assert line.startswith("ready "), (line, process.communicate(timeout=10))
+        assert line.startswith("ready "), (line, process.communicate(timeout=60))
         yield process, dict(re.findall(r"(\S+)=(\S+)", line))
     finally:
         process.kill()
@@ -191,10 +191,10 @@ def test_the_ports_of_a_process(capsys: pytest.CaptureFixture[str]) -> None:
     with broker_process("--control", "127.0.0.1:0", "--metrics", "127.0.0.1:0") as (process, ready):
         assert list(ready) == ["bootstrap.servers", "control", "metrics"]
         assert states(Shell(ready["control"], capsys)) == ["running"]
-        with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=60) as answer:
             assert b"\nchaffinch_nodes{" in answer.read()
         process.terminate()
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
 
 
 def test_a_control_port_in_use() -> None:
@@ -216,11 +216,11 @@ def test_control_everywhere_is_refused() -> None:
 def test_a_topic_that_is_there_with_other_numbers_is_a_line(tmp_path: Path) -> None:
     with broker_process("--data-dir", str(tmp_path), "--topic", "orders:3,retention.ms=5", "--topic", "same:2") as (process, _):
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=60)
     arguments = ("--topic", "orders:5:1,retention.ms=6,cleanup.policy=compact", "--topic", "same:2")
     with broker_process("--data-dir", str(tmp_path), *arguments) as (process, _):
         process.terminate()
-        _, log = process.communicate(timeout=10)
+        _, log = process.communicate(timeout=60)
     (line,) = [line for line in log.splitlines() if "stays as it is" in line]
     assert line.endswith(
         "topic orders is there already and stays as it is: partitions 3, not 5; retention.ms=5, not 6; "

@@ -14,7 +14,7 @@ from tests.cli.shell import Shell
 from tests.cli.test_broker import COMMAND
 from tests.support.certificates import Certificates
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_bytes_that_are_no_protocol(network: Network) -> None:
         thread.start()
         network.send(Address("127.0.0.1", listener.getsockname()[1]), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
         (failed, _) = until(network, 1)
-        thread.join(10)
+        thread.join(60)
     assert "no Kafka protocol" in failed.reason
 
 

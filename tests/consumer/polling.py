@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from chaffinch import Consumer, ConsumerRecord, EmbeddedBroker, Producer
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 def poll_until(is_so: Callable[[], bool], *consumers: Consumer) -> list[ConsumerRecord]:

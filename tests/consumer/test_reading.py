@@ -25,8 +25,8 @@ def consumer_of_topic(consumer, topic):
 
 class TestRecords:
     def test_every_field_arrives(self, broker, topic, consumer_of, producer_of):
-        sent = producer_of(broker).send(topic, b"v", key=b"k", timestamp_ms=123, headers=[("h", b"1"), ("n", None)]).result(10)
-        producer_of(broker).send(topic, None, timestamp_ms=124).result(10)
+        sent = producer_of(broker).send(topic, b"v", key=b"k", timestamp_ms=123, headers=[("h", b"1"), ("n", None)]).result(60)
+        producer_of(broker).send(topic, None, timestamp_ms=124).result(60)
         consumer = consumer_of(broker)
         consumer.subscribe([topic])
         first, second = read(consumer, 2)
@@ -37,7 +37,7 @@ class TestRecords:
         rows = pa.table(
             {"value": [b"a", None, b"c"], "key": [None, b"k", b""], "timestamp": pa.array([1, 2, 3], pa.timestamp("ms", "UTC"))}
         )
-        producer_of(broker).send_table(topic, rows).result(10)
+        producer_of(broker).send_table(topic, rows).result(60)
         consumer = consumer_of(broker)
         consumer.subscribe([topic])
         table = consumer.poll_table(10)
@@ -97,8 +97,8 @@ class TestRecords:
         assert [record.offset for record in read(consumer, 3)] == [3, 4, 5]
 
     def test_deserializers_make_objects(self, broker, topic, consumer_of, producer_of):
-        producer_of(broker).send(topic, b"7", key=b"k").result(10)
-        producer_of(broker).send(topic, None).result(10)
+        producer_of(broker).send(topic, b"7", key=b"k").result(60)
+        producer_of(broker).send(topic, None).result(60)
         consumer = consumer_of(broker, value_deserializer=int, key_deserializer=bytes.decode)
         consumer.subscribe([topic])
         assert [(record.key, record.value) for record in read(consumer, 2)] == [("k", 7), (None, None)]
@@ -139,7 +139,7 @@ class TestPositions:
         broker.create_topic(topic, 1)
         now_ms = int(time.time() * 1000)
         for ago_ms in (7_200_000, 3_700_000, 60_000):
-            producer_of(broker).send(topic, b"", timestamp_ms=now_ms - ago_ms).result(10)
+            producer_of(broker).send(topic, b"", timestamp_ms=now_ms - ago_ms).result(60)
         consumer = consumer_of(broker, auto_offset_reset=reset, group_id=None)
         consumer.assign([TopicPartition(topic, 0)])
         assert consumer.position(TopicPartition(topic, 0)) == expected
@@ -205,7 +205,7 @@ class TestPositions:
     def test_what_leaders_know(self, broker, topic, consumer_of, producer_of):
         place = TopicPartition(topic, 0)
         for timestamp in (1000, 2000, 3000):
-            producer_of(broker).send(topic, b"", timestamp_ms=timestamp).result(10)
+            producer_of(broker).send(topic, b"", timestamp_ms=timestamp).result(60)
         consumer = consumer_of(broker, group_id=None)
         assert consumer.partitions_for(topic) == [place]
         assert (consumer.beginning_offsets([place]), consumer.end_offsets([place])) == ({place: 0}, {place: 3})
@@ -230,11 +230,11 @@ class TestTransactions:
         producer.init_transactions()
         for value, commits in ((b"a1", False), (b"c1", True), (b"a2", False), (b"c2", True)):
             producer.begin_transaction()
-            producer.send(topic, value).result(10)
+            producer.send(topic, value).result(60)
             producer.commit_transaction() if commits else producer.abort_transaction()
         write(broker, topic, [b"plain"])
         producer.begin_transaction()
-        producer.send(topic, b"open").result(10)
+        producer.send(topic, b"open").result(60)
         consumer = consumer_of(broker, isolation_level=isolation)
         consumer.subscribe([topic])
         expected = expected or [b"a1", b"c1", b"a2", b"c2", b"plain", b"open"]

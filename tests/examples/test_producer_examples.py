@@ -21,7 +21,7 @@ from examples import asyncio_producer, drop_large_records, fail_unknown_topics
 from examples.drop_large_records import LARGE, NORMAL
 
 ROOT = Path(__file__).parents[2]
-LATEST_S = 20
+LATEST_S = 60
 TOPICS = {"input-topic": {"partitions": 1}, "output-topic": {"partitions": 1}, "latest": {"cleanup.policy": "compact"}}
 CONFIG = {"auto.create.topics.enable": False, "group.initial.rebalance.delay.ms": 0}
 

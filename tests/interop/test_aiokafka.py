@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from chaffinch import EmbeddedBroker
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
 ROWS = [(b"key-%d" % number, b"value-%d" % number) for number in range(100)]
 

@@ -15,7 +15,7 @@ from kafka.errors import KafkaError
 
 from chaffinch import EmbeddedBroker
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 TRANSACTION_TIMEOUT_MS = 50_000
 LATER_MS = TRANSACTION_TIMEOUT_MS + 1000
 TOPIC = "orders"

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from chaffinch import EmbeddedBroker
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 

@@ -17,7 +17,7 @@ from kafka import KafkaConsumer
 
 from chaffinch import EmbeddedBroker
 
-LIMIT_SECONDS = 40
+LIMIT_SECONDS = 60
 TOPIC = "orders"
 PARTITIONS = 4
 RECORDS = 100

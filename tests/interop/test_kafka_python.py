@@ -11,7 +11,7 @@ from kafka.errors import InvalidRecordError, KafkaError
 
 from chaffinch import EmbeddedBroker
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 # The others need packages that are not installed here; they are offered by the two other clients of this folder.
 CODECS = [None, "gzip", *(name for name in ("snappy", "lz4", "zstd") if getattr(codec, f"has_{name}")())]
 ROWS = [(b"key-%d" % number, b"value-%d" % number) for number in range(100)]

@@ -13,7 +13,7 @@ from chaffinch.broker.core.handlers import produce
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.records.batch_header import MAGIC_POSITION
 
-WAIT_S = 20
+WAIT_S = 60
 RECORDS = [
     (b"key %d" % index if index % 3 else None, b"a value that compresses, a value that compresses %d" % index) for index in range(30)
 ]

@@ -10,7 +10,7 @@ import pytest
 
 from tests.interop.processes import DidNotStart, Server, run
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 SAYS_AND_STAYS = "import os, signal; print('ready', os.getpid(), flush=True); signal.pause()"
 FORKS_AND_STAYS = "import os, signal; print(os.fork() or os.getpid(), flush=True); signal.pause()"
 

@@ -9,7 +9,7 @@ from chaffinch.broker.embedded import EmbeddedBroker
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMPRESSION_TYPES = ("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")
 RECORDS = [(b"key %d" % index, b"a value that compresses, a value that compresses %d" % index) for index in range(50)]
-WAIT_S = 20
+WAIT_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from chaffinch import EmbeddedBroker
 from chaffinch.protocol.security_options import SASL_MECHANISMS
 from tests.support.certificates import Certificates
 
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 PASSWORD = "alice's, =secret"
 WAYS = [("SSL", ""), *((protocol, mechanism) for protocol in ("SASL_PLAINTEXT", "SASL_SSL") for mechanism in SASL_MECHANISMS)]
 VALUES = [b"one", b"two" * 50_000]

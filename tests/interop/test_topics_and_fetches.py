@@ -27,7 +27,7 @@ def admin(broker: EmbeddedBroker) -> AdminClient:
 def only(futures: dict[Any, Any]) -> Any:
     """What the one request of a call came to."""
     (future,) = futures.values()
-    return future.result(10)
+    return future.result(60)
 
 
 def write(broker: EmbeddedBroker, first: int, last: int) -> None:
@@ -74,7 +74,7 @@ def test_confluent_kafka_reads_by_topic_id_what_was_created_anew(broker: Embedde
 
 def test_partitions_are_added(broker: EmbeddedBroker, admin: AdminClient) -> None:
     only(admin.create_partitions([NewPartitions("orders", 5)]))
-    assert len(admin.list_topics("orders", timeout=10).topics["orders"].partitions) == 5
+    assert len(admin.list_topics("orders", timeout=60).topics["orders"].partitions) == 5
     with pytest.raises(Exception, match="5 partitions"):
         only(admin.create_partitions([NewPartitions("orders", 4)]))
 

@@ -33,7 +33,7 @@ from chaffinch.errors import (
     UnknownTopicOrPartitionException,
 )
 
-LATEST_S = 20
+LATEST_S = 60
 LARGE = bytes(3_000)
 Make = Callable[..., Producer]
 

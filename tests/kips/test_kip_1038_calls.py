@@ -11,7 +11,7 @@ import pytest
 from chaffinch import EmbeddedBroker, NonRetriableResponse, Producer, ProducerExceptionHandler, ProducerRecord, RetriableResponse
 from chaffinch.errors import IllegalStateException, InvalidCompactionKeyException, KafkaException, TimeoutException
 
-LATEST_S = 20
+LATEST_S = 60
 CALLS: dict[str, Callable[[Producer], Any]] = {
     "send": lambda producer: producer.send("orders", b"of the handler"),
     "send and wait": lambda producer: producer.send("orders", b"of the handler").result(LATEST_S),

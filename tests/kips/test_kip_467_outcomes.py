@@ -23,7 +23,7 @@ from chaffinch.errors import (
 )
 from tests.kips import test_kip_467_client, test_kip_467_client_in_flight
 
-LATEST_S = 30
+LATEST_S = 60
 COUNT = 100
 FAR_FUTURE_MS = 4_102_444_800_000
 COMPACTED, PLAIN = {"cleanup.policy": "compact"}, {"cleanup.policy": "delete"}

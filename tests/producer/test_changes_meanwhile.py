@@ -21,7 +21,7 @@ from chaffinch.errors import (
 from chaffinch.producer.core import events
 from chaffinch.producer.core.partitioner import partition_of_key
 
-LATEST_S = 20
+LATEST_S = 60
 Make = Callable[..., Producer]
 
 

@@ -214,13 +214,13 @@ def test_a_waiter_misses_nothing_when_its_batch_is_done_at_the_same_moment() -> 
 
         def wait(future: RecordFuture[int] = futures[1], barrier: threading.Barrier = barrier, seen: list[int] = seen) -> None:
             barrier.wait()
-            seen.append(future.result(10))
+            seen.append(future.result(60))
 
         thread = threading.Thread(target=wait)
         thread.start()
         barrier.wait()
         complete_batch(receipts, lambda index: index)
-        thread.join(10)
+        thread.join(60)
         assert seen == [1]
 
 
@@ -232,13 +232,13 @@ def test_a_waiter_that_comes_at_the_same_moment_misses_nothing() -> None:
 
         def wait(future: RecordFuture[int] = future, barrier: threading.Barrier = barrier, seen: list[int] = seen) -> None:
             barrier.wait()
-            seen.append(future.result(10))
+            seen.append(future.result(60))
 
         thread = threading.Thread(target=wait)
         thread.start()
         barrier.wait()
         future.complete(1)
-        thread.join(10)
+        thread.join(60)
         assert seen == [1]
 
 
@@ -287,13 +287,13 @@ def test_threads_that_wait_hear_and_make_nothing_else(waiting: threading.Semapho
     threads = [threading.Thread(target=ask, args=(how,)) for how in asked]
     for thread in threads:
         thread.start()
-        assert waiting.acquire(timeout=10)
+        assert waiting.acquire(timeout=60)
     assert not future._is_watched
     if is_watched_meanwhile:
         future.add_done_callback(lambda done: heard.append(done.exception() or done.result()))
     TOLD[tell](future)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     right = [repr(ZeroDivisionError())] * 4 if tell == "an error" else ["7", "7", "None", "None"]
     assert sorted(map(repr, heard)) == sorted([*right, *[right[0]] * is_watched_meanwhile])
     assert future._is_watched is (is_watched_meanwhile or tell == "an error")
@@ -335,9 +335,9 @@ def test_who_was_seen_to_be_done_stays_done(waiting: threading.Semaphore, tell: 
     future.batch, future.index = receipts, 1
     thread = threading.Thread(target=future.exception)
     thread.start()
-    assert waiting.acquire(timeout=10)
+    assert waiting.acquire(timeout=60)
     TOLD[tell](future)
-    thread.join(10)
+    thread.join(60)
     assert future.seen == seen
 
 

@@ -50,14 +50,14 @@ class TestSend:
 
     def test_a_producer_record_is_the_same(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
-            metadata = producer.send(ProducerRecord("orders", value="v", key="k", partition=2)).result(10)
+            metadata = producer.send(ProducerRecord("orders", value="v", key="k", partition=2)).result(60)
         assert (metadata.partition, metadata.offset) == (2, 0)
 
     def test_keys_choose_partitions_as_in_java(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         """The hashes are those of Kafka's own UtilsTest."""
         hashes = {b"21": -973932308, b"foobar": -790332482, b"a-little-bit-long-string": -985981536}
         with producer_of(broker) as producer:
-            found = {key: producer.send("orders", b"v", key=key).result(10).partition for key in hashes}
+            found = {key: producer.send("orders", b"v", key=key).result(60).partition for key in hashes}
         assert found == {key: (number & 0x7FFFFFFF) % 3 for key, number in hashes.items()}
 
     def test_order_within_a_partition(self, producer_of: Make, broker: EmbeddedBroker) -> None:
@@ -116,7 +116,7 @@ class TestSend:
 
     def test_log_append_time_is_what_the_metadata_says(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
-            metadata = producer.send("stamped", b"v", timestamp_ms=1).result(10)
+            metadata = producer.send("stamped", b"v", timestamp_ms=1).result(60)
         assert metadata.timestamp_ms > 1_600_000_000_000
 
     @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
@@ -141,13 +141,13 @@ class TestSend:
 
             producer._core.accumulator.encode_ahead = encode_while_others_send
             futures = [producer.send("latest", bytes(100), key=b"k") for _ in range(7)]
-            futures[0].result(10)
+            futures[0].result(60)
             producer.flush()
         assert sorted(future.result().offset for future in (*futures, *met)) == [*range(1, 9)]
 
     def test_acks_0(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, acks="0") as producer:
-            assert producer.send("orders", b"v", partition=0).result(10).offset == -1
+            assert producer.send("orders", b"v", partition=0).result(60).offset == -1
             assert len(producer.partitions_for("orders")) == 3
 
     def test_callbacks_come_in_order_and_with_one_of_two(self, producer_of: Make, broker: EmbeddedBroker) -> None:
@@ -173,9 +173,9 @@ class TestSend:
                 raise ZeroDivisionError("callback")
 
             with caplog.at_level(logging.CRITICAL):
-                producer.send("orders", b"first", on_delivery=again).result(10)
-                assert done.wait(10)
-                assert chained[0].result(10).offset >= 0
+                producer.send("orders", b"first", on_delivery=again).result(60)
+                assert done.wait(60)
+                assert chained[0].result(60).offset >= 0
 
     def test_futures_can_be_awaited(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         async def send(producer: Producer) -> RecordMetadata:
@@ -188,9 +188,9 @@ class TestSend:
 class TestFaults:
     def test_an_answer_lost_after_the_append_is_not_stored_twice(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
-            producer.send("latest", b"0", key=b"k").result(10)
+            producer.send("latest", b"0", key=b"k").result(60)
             broker.faults.add(api="Produce", topic="latest", action="drop_after")
-            assert producer.send("latest", b"1", key=b"k").result(10).offset == 1
+            assert producer.send("latest", b"1", key=b"k").result(60).offset == 1
             assert producer.metrics()["batch-retry-total"] >= 1
         assert values(broker, "latest") == [b"0", b"1"]
 
@@ -208,14 +208,14 @@ class TestFaults:
     def test_retriable_codes_are_retried(self, producer_of: Make, broker: EmbeddedBroker, code: str) -> None:
         with producer_of(broker) as producer:
             broker.faults.add(api="Produce", error=code, count=2)
-            assert producer.send("orders", b"v", partition=0).result(10).offset >= 0
+            assert producer.send("orders", b"v", partition=0).result(60).offset >= 0
         assert values(broker, "orders") == [b"v"]
 
     def test_a_restarted_broker(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker) as producer:
-            producer.send("latest", b"0", key=b"k").result(10)
+            producer.send("latest", b"0", key=b"k").result(60)
             broker.restart(kill=True)
-            assert producer.send("latest", b"1", key=b"k").result(10).offset == 1
+            assert producer.send("latest", b"1", key=b"k").result(60).offset == 1
         assert values(broker, "latest") == [b"0", b"1"]
 
     def test_a_time_out_has_the_last_broker_error_as_its_cause(self, producer_of: Make, broker: EmbeddedBroker) -> None:
@@ -279,7 +279,7 @@ class TestClearErrors:
         with producer_of(strict_broker) as producer, concurrent.futures.ThreadPoolExecutor(1) as pool:
             sent = pool.submit(producer.send, "new", b"v")
             strict_broker.create_topic("new", 1)
-            assert sent.result(10).result(10).offset == 0
+            assert sent.result(60).result(60).offset == 0
 
     def test_partition_beyond_the_topics(self, impatient_of: Make, strict_broker: EmbeddedBroker) -> None:
         with impatient_of(strict_broker, "orders") as producer:

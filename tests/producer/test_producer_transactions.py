@@ -61,7 +61,7 @@ class TestTransactions:
             producer.commit_transaction()
             assert first.result(0).offset == 0
             producer.begin_transaction()
-            producer.send("latest", b"aborted", key=b"k").result(10)
+            producer.send("latest", b"aborted", key=b"k").result(60)
             producer.abort_transaction()
             with producer.transaction():
                 producer.send("orders", b"again")
@@ -123,7 +123,7 @@ class TestTransactions:
         with producer_of(broker, transactional_id="t") as earlier, producer_of(broker, transactional_id="t") as later:
             earlier.init_transactions()
             earlier.begin_transaction()
-            earlier.send("orders", b"old").result(10)
+            earlier.send("orders", b"old").result(60)
             later.init_transactions()
             with later.transaction():
                 later.send("orders", b"new")
@@ -173,11 +173,11 @@ class TestTransactions:
         producer = producer_of(broker, transactional_id="t")
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("orders", b"v", partition=0).result(10)
+        producer.send("orders", b"v", partition=0).result(60)
         producer.close()
         assert values(broker, "orders") == []
         with producer_of(broker) as other:
-            other.send("orders", b"w", partition=0).result(10)
+            other.send("orders", b"w", partition=0).result(60)
         assert b"w" in values(broker, "orders")
 
     def test_wrong_order_of_calls(self, producer_of: Make, broker: EmbeddedBroker) -> None:
@@ -238,7 +238,7 @@ def test_what_a_callback_may_not_call_does_not_happen(producer_of: Callable[...,
 
     producer.send("orders", b"1", on_delivery=end)
     producer.flush()
-    assert "would wait for itself" in heard.result(10)
+    assert "would wait for itself" in heard.result(60)
     producer.send("orders", b"2")
     producer.commit_transaction()
     producer.close()

@@ -23,7 +23,7 @@ from chaffinch.errors import ConfigException, IllegalStateException, InvalidTopi
 from chaffinch.producer.metrics import METRICS
 
 Make = Callable[..., Producer]
-LATEST_S = 20
+LATEST_S = 60
 
 
 def as_json(value: Any) -> bytes:
@@ -325,7 +325,7 @@ futures = [producer.send("orders", b"v") for _ in range(int(sys.argv[2]))]
         code = """
 import sys
 from chaffinch import Producer
-Producer(bootstrap_servers=sys.argv[1]).send("orders", b"v").result(20)
+Producer(bootstrap_servers=sys.argv[1]).send("orders", b"v").result(60)
 """
         assert run_python(code, broker.bootstrap_servers) == (0, "")
 

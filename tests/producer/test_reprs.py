@@ -10,7 +10,7 @@ import pyarrow as pa
 from chaffinch import EmbeddedBroker, Producer, RecordMetadata, errors
 
 Make = Callable[..., Producer]
-LATEST_S = 20
+LATEST_S = 60
 
 
 def test_producer(producer_of: Make, broker: EmbeddedBroker) -> None:

@@ -15,7 +15,7 @@ from chaffinch.errors import InvalidCompactionKeyException
 from chaffinch.producer.table_columns import pieces_of
 from chaffinch.records.faults import InvalidColumn
 
-LATEST_S = 30
+LATEST_S = 60
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.binary())])
 ROWS = {"key": [f"k{i}" for i in range(100)], "value": [b"v%d" % i for i in range(100)]}
 

@@ -19,9 +19,11 @@ from chaffinch.errors import (
     InvalidCompactionKeyException,
     NetworkException,
     RecordTooLargeException,
+    Stored,
     TransactionAbortableException,
 )
 from chaffinch.producer.core.partitioner import partition_of_key
+from chaffinch.producer.core.screening import Screening
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
 
@@ -118,6 +120,21 @@ def test_rows_like_those_just_refused_are_not_sent(broker: EmbeddedBroker) -> No
     assert len(stored) == result.written == 20_000 - len(bad)
     for row in result.offsets.to_pylist():
         assert stored[row["partition"], row["offset"]] == b"%d" % row["row"]
+
+
+def test_they_are_not_even_encoded(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that could be sent only later, because memory is short; here no batch that waits loses any."""
+    monkeypatch.setattr(Screening, "take", lambda screening, place, *_: screening._accumulator.take(place))
+    keys = [None if row % 100 == 0 else b"k%d" % row for row in range(20_000)]
+    with Producer(bootstrap_servers=broker.bootstrap_servers, batch_size=4096, buffer_memory=16_384) as producer:
+        result = producer.send_table("latest", pa.table({"key": keys, "value": [b"%d" % row for row in range(20_000)]})).result(30)
+        metrics = producer.metrics()
+    unsent = {row: error for row, error in result.errors().items() if "was not sent, because it has no key" in error.message}
+    assert len(unsent) == metrics["record-screened-total"] > 0
+    assert all(error.message.startswith(f"row {row} for latest-") and error.stored is Stored.NO for row, error in unsent.items())
+    assert sorted(result.errors()) == list(range(0, 20_000, 100))
+    assert metrics["record-error-total"] == 200
+    assert sorted(int(row["value"]) for row in broker.read("latest").to_pylist()) == [row for row in range(20_000) if row % 100]
 
 
 def test_what_was_changed_before_the_call_counts(broker: EmbeddedBroker, producer: Producer) -> None:
@@ -221,7 +238,7 @@ def test_a_table_waits_behind_records_sent_before(broker: EmbeddedBroker, produc
     before = producer.send("one", b"before")
     producer.send_table("one", table(10)).result(30)
     after = producer.send("one", b"after")
-    assert (before.result(10).offset, after.result(10).offset) == (0, 11)
+    assert (before.result(60).offset, after.result(60).offset) == (0, 11)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +392,7 @@ def test_in_a_transaction(broker: EmbeddedBroker) -> None:
         failed = producer.send_table("latest", pa.table({"key": [b"k", None], "value": [b"v", b"v"], "partition": [0, 0]}))
         with pytest.raises(InvalidCompactionKeyException):
             producer.commit_transaction()
-        assert isinstance(failed.result(10).errors()[0], TransactionAbortableException)
+        assert isinstance(failed.result(60).errors()[0], TransactionAbortableException)
         producer.abort_transaction()
     assert broker.read("orders").num_rows == 100
     assert broker.read("latest").num_rows == 0

@@ -10,7 +10,7 @@ import pytest
 from chaffinch import Producer
 from chaffinch.broker.embedded import EmbeddedBroker
 
-LATEST_S = 30
+LATEST_S = 60
 RECORDS = 600
 STOP_EVERY = 100
 

@@ -13,7 +13,7 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.protocol import produce_path
 from chaffinch.protocol.headers import read_request_prefix
 
-LATEST_S = 30
+LATEST_S = 60
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from chaffinch import EmbeddedBroker, Producer, ProducerExceptionHandler
 from chaffinch.errors import IllegalStateException
 
 Make = Callable[..., Producer]
-LATEST_S = 20
+LATEST_S = 60
 
 
 def thread_of(producer: Producer) -> threading.Thread:

@@ -100,7 +100,7 @@ def test_a_broker_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_what_is_there_is_not_waited_for(producer_of: Make, strict_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
     with producer_of(strict_broker) as producer:
-        assert producer.send("orders", b"v", partition=2).result(20).offset == 0
+        assert producer.send("orders", b"v", partition=2).result(60).offset == 0
     assert not caplog.records
 
 
@@ -109,7 +109,7 @@ def test_each_row_is_told_its_own_partition_and_the_code_is_the_cause_s(
     producer_of: Make, strict_broker: EmbeddedBroker, option: str
 ) -> None:
     with producer_of(strict_broker, **{option: BLOCK_MS}) as producer:
-        result = producer.send_table("orders", pa.table({"value": ["a", "b", "c"], "partition": [71, 75, 0]})).result(20)
+        result = producer.send_table("orders", pa.table({"value": ["a", "b", "c"], "partition": [71, 75, 0]})).result(60)
     assert result.written == 1
     rejected = result.rejected.to_pylist()
     assert [row["partition"] for row in rejected] == [71, 75]
@@ -137,7 +137,7 @@ def test_topics_of_a_table_are_waited_for_together(
     with producer_of(strict_broker, max_block_ms=BLOCK_MS, batch_size=1) as producer:
         producer.partitions_for("orders")
         since.clear()
-        result = producer.send_table(None, pa.RecordBatchReader.from_batches(batch.schema, [batch, batch])).result(20)
+        result = producer.send_table(None, pa.RecordBatchReader.from_batches(batch.schema, [batch, batch])).result(60)
     assert (result.written, result.rejected_count) == (2, 18)
     assert set(result.rejected.column("error").to_pylist()) == {"UNKNOWN_TOPIC_OR_PARTITION"}
     assert [topic for topic, _ in since] == [*names, "orders", "orders"] * 2
@@ -162,10 +162,10 @@ def test_a_close_meanwhile_names_the_call_that_waits(
         ThreadPoolExecutor(1) as other,
     ):
         waiting = other.submit(getattr(producer, call), *arguments)
-        assert is_waiting.wait(10), "no line says that it waits"
+        assert is_waiting.wait(60), "no line says that it waits"
         producer.close()
         with pytest.raises(IllegalStateException, match=rf"^{call}\(\) after close\(\)"):
-            waiting.result(10)
+            waiting.result(60)
 
 
 @CALLS

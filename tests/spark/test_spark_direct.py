@@ -9,7 +9,6 @@ from tests.spark.test_spark_write import Stream, text_of, values, write
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(180),
     # PySpark's own; none of ours is silenced.
     pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),

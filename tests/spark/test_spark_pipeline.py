@@ -13,7 +13,6 @@ from chaffinch.spark.supervision.metrics import Metrics
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

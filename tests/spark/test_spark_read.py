@@ -10,7 +10,6 @@ from chaffinch.spark.source.rows import HEADERS_SCHEMA, READ_SCHEMA
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -76,7 +75,7 @@ def test_what_a_transaction_aborted_is_left_out(spark, broker, plain):
     producer.init_transactions()
     for number, commits in ((100, False), (101, True), (102, False)):
         producer.begin_transaction()
-        producer.send(plain, key=b"%d" % number, value=b"", partition=0).get(timeout=10)
+        producer.send(plain, key=b"%d" % number, value=b"", partition=0).get(timeout=60)
         (producer.commit_transaction if commits else producer.abort_transaction)()
     producer.close()
     committed = read(spark, broker, subscribe=plain).collect()

@@ -17,7 +17,6 @@ from tests.spark.test_spark_write import values, write
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(180),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -37,6 +36,11 @@ def rows(spark, first):
 
 def plan(broker, **changes):
     return ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, **changes)
+
+
+def ends_of(broker, *topics):
+    with SyncClient(broker.bootstrap_servers) as client:
+        return offsets.latest(client, [TopicPartition(topic, 0) for topic in topics])
 
 
 def outcome(report):
@@ -100,6 +104,41 @@ def test_a_topic_of_something_else(spark, broker, topic):
     with pytest.raises(Refusal, match=rf"NOT_DEAD_LETTERS: none of the 3 records in {topic} has the header __connect.errors.topic"):
         replay(spark, plan(broker, topic=topic))
     assert broker.read(topic).num_rows == 3
+
+
+def test_what_others_have_written_among_letters_is_left_where_it_is(spark, broker, topic, dead):
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    strangers = spark.range(2).selectExpr("cast(id as string) as key", "'stranger' as value")
+    write(strangers, broker, dead)
+    keyed = plan(broker, topic=dead, repairs={"key": "'k'", "value": "substring(value, 1, 3)"})
+    for expected in ((4, 2, {"NOT_A_DEAD_LETTER": 2}), (0, 0, {})):
+        tried, done = replay(spark, replace(keyed, is_dry_run=True)), replay(spark, keyed)
+        assert outcome(tried) == outcome(done) == expected
+        assert tried.examples == done.examples
+        if done.examples:
+            assert done.examples[0].startswith(f"the first is {dead}-0 at offset 3: without the header __connect.errors.topic")
+    assert values(broker, dead)["stranger"] == 2
+    write(strangers, broker, dead)
+    assert outcome(replay(spark, keyed)) == (2, 0, {"NOT_A_DEAD_LETTER": 2}), "a topic that was replayed is one of dead letters"
+    assert outcome(replay(spark, keyed)) == (0, 0, {})
+
+
+def test_letters_that_are_removed_while_they_are_read(spark, broker, topic, dead, monkeypatch):
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    written = ends_of(broker, dead, topic)
+    find = letters.spans_in
+
+    def late(*asked, is_all):
+        found = find(*asked, is_all=is_all)
+        with SyncClient(broker.bootstrap_servers) as client:
+            drop_first(client, TopicPartition(dead, 0), 1)
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(letters, "spans_in", late)
+        with pytest.raises(Refusal, match=r"LETTERS_REMOVED: .*-0 begins at offset 1, offset 0 was asked for: letters were removed"):
+            replay(spark, plan(broker, topic=dead))
+    assert ends_of(broker, dead, topic) == written
 
 
 def test_folders_of_something_else(spark, broker, tmp_path):

@@ -12,7 +12,6 @@ from tests.spark.source_topics import fill
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

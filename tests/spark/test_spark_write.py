@@ -10,7 +10,6 @@ from chaffinch.spark.sink.places import token_of_this_machine
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.timeout(180),
     # PySpark's own; none of ours is silenced.
     pytest.mark.filterwarnings("ignore::DeprecationWarning:pyspark"),
     pytest.mark.filterwarnings("ignore::FutureWarning:pyspark"),

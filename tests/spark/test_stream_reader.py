@@ -177,7 +177,7 @@ class TestStreams:
             start = reader.initialOffset()
             for commits in (True, False):
                 producer.begin_transaction()
-                producer.send("a", b"1", partition=0).result(timeout=10)
+                producer.send("a", b"1", partition=0).result(60)
                 assert reader.latestOffset(start, ReadAllAvailable()) == start
                 ahead = everything.latestOffset(start, ReadAllAvailable())
                 # A query that has read uncommitted records before goes on where it was, and loses nothing.
@@ -206,7 +206,7 @@ class TestStreams:
             for ended_at in (2, 7):
                 pauses.clear()
                 producer.begin_transaction()
-                producer.send("a", b"1", partition=1).result(timeout=10)
+                producer.send("a", b"1", partition=1).result(60)
                 if ended_at == 2:
                     replaying._wait_for_ends(given, "a")
                     assert len(pauses) == 2

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 PAUSE_S = 0.02
 COUNT = 100
 FIRST_TIMESTAMP_MS = 1_700_000_000_000
