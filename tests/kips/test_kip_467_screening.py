@@ -16,7 +16,7 @@ from chaffinch.errors import InvalidCompactionKeyException, Stored, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import NonRetriableResponse
-from chaffinch.producer.core.screening import PROBE_AFTER_MS, SCREEN_MS_MAX
+from chaffinch.producer.core.screening import LEFT_EVERY_MS, PROBE_AFTER_MS, SCREEN_MS_MAX
 from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, RETURNS_0, Answer, Batch, Rig, _batch, _places
 
 NO_KEY = codes.INVALID_COMPACTION_KEY
@@ -290,13 +290,68 @@ def test_the_error_says_what_the_broker_refused_and_when() -> None:
     rig = Rig()
     play(rig, [table("aBc", "dEf", "GH"), refused(1), 120, OK])
     first, last = rig.error("E"), rig.error("G")
-    reason = "not sent, because it has no key and the broker refused such records of topic 'orders' 120 ms before, saying: bad 1"
-    assert first.message == f"record 1 of 3 for orders-0 was {reason}; the other 2 records are sent"
+    reason = "was not sent, because it has no key and the broker refused such records of topic 'orders' 120 ms before, saying: bad 1"
+    assert first.message == f"row 1 for orders-0 {reason}"
     assert (first.code, first.topic_partition, first.stored, first.api) == (NO_KEY, ORDERS_0, Stored.NO, "Produce")
-    assert [(c.batch_index, c.code, c.message) for c in first.culprits] == [(1, NO_KEY, reason)]
     assert first is rig.error("E")
-    assert last.message == f"record 0 of 2 for orders-0 was {reason}"
+    assert last.message == f"row 0 for orders-0 {reason}"
     assert type(first) is type(rig.error("B"))
+
+
+REASON = "the broker refused such records of topic 'orders' {} ms before, saying: bad 1"
+
+
+class Waiting(NamedTuple):
+    """Rows that are not encoded yet, `passes_ms` after the refusal of a request that left one millisecond after they were handed over."""
+
+    name: str
+    passes_ms: int
+    partitions: list[int]
+    """For which such a row fails now."""
+    handed_over_ms: int = -1
+    """Compared with when that request left."""
+    topic: str = "orders"
+    topic_id: UUID = UUID(int=1)
+    nodes: int = 1
+
+
+WAITING = [
+    Waiting("at once", 0, [0, 1]),
+    Waiting("some are left, to ask later", LEFT_EVERY_MS, [0]),
+    Waiting("and at other times others", 2 * LEFT_EVERY_MS, [1]),
+    Waiting("in the end", SCREEN_MS_MAX - 1, [1]),
+    Waiting("too late", SCREEN_MS_MAX, []),
+    Waiting("handed over in the same moment", 0, [], handed_over_ms=0),
+    Waiting("for another leader", 0, [0], nodes=2),
+    Waiting("another topic", 0, [], topic="returns"),
+    Waiting("a topic made anew", 0, [], topic_id=UUID(int=2)),
+    Waiting("a topic that is unknown", 0, [], topic="unknown"),
+]
+
+
+@pytest.mark.parametrize("waiting", WAITING, ids=lambda waiting: waiting.name)
+def test_rows_fail_before_they_are_encoded(waiting: Waiting) -> None:
+    rig = Rig(nodes=waiting.nodes, topic_id=UUID(int=1))
+    handed_over_ms = rig.now_ms + waiting.handed_over_ms
+    play(rig, [table("xyz", place=RETURNS_0, passes_ms=0), OK, table("aBc", passes_ms=0), refused(1), OK])
+    if waiting.topic_id != rig.topic_id:
+        rig.sleep(150)
+        rig.topic_id = waiting.topic_id
+        rig.step(events.TopicWanted(topic="orders", is_stale=True))
+    screening, now_ms = rig.core.screening, rig.now_ms + waiting.passes_ms
+    told = screening.of_rows(waiting.topic, handed_over_ms, now_ms)
+    assert told == dict.fromkeys(waiting.partitions, REASON.format(waiting.passes_ms))
+
+
+def test_now_and_then_the_rows_of_a_partition_are_left() -> None:
+    """And each of the leader's partitions in its turn."""
+    rig = Rig(partitions=3)
+    handed_over_ms, left = rig.now_ms - 1, []
+    play(rig, [table("aBc", passes_ms=0), refused(1), OK])
+    for now_ms in range(rig.now_ms, rig.now_ms + SCREEN_MS_MAX, LEFT_EVERY_MS // 2):
+        screened = rig.core.screening.of_rows("orders", handed_over_ms, now_ms)
+        left.append([partition for partition in range(3) if partition not in screened])
+    assert left == [[], [], [0], [], [1], [], [2], [], [0], []]
 
 
 def test_they_are_counted_and_nobody_waits_for_them() -> None:

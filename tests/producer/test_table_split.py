@@ -20,12 +20,18 @@ def columns_of(value_bytes: list[int]) -> RecordColumns:
     return RecordColumns.from_lists(None, values, list(range(len(values))))
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, PARTITIONS - 1)), min_size=1, max_size=80), st.integers(1, 300))
+ROWS = st.tuples(st.integers(0, 60), st.integers(-1, PARTITIONS - 1))
+"""What a row takes, and its partition; -1: it does not stay, and asks for one that there is not."""
+
+
+@given(st.lists(ROWS, min_size=1, max_size=80), st.integers(1, 300))
 def test_each_row_once_in_order_and_within_the_size(rows: list[tuple[int, int]], batch_bytes: int) -> None:
     columns, partitions = columns_of([size for size, _ in rows]), np.array([partition for _, partition in rows], np.int32)
     numbers, sizes = np.arange(len(rows)) + 1000, columns.sizes()
     seen: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
-    for run in runs(columns, numbers, partitions, PARTITIONS, batch_bytes):
+    stays = partitions >= 0
+    partitions[~stays] = 99_999
+    for run in runs(columns, numbers, partitions, PARTITIONS, batch_bytes, stays=None if stays.all() else stays):
         indices = run.rows - 1000
         assert [run.columns.value(i) for i in range(run.columns.count)] == [columns.value(int(i)) for i in indices]
         assert sizes[indices].sum() <= batch_bytes or len(indices) == 1

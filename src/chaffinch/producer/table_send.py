@@ -10,7 +10,7 @@ one that is, and those for several topics. A stream is read piece by piece, each
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from chaffinch.errors import InvalidTimestampException, KafkaException, Stored, 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.culprit_errors import ScreenedErrors
 from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop
@@ -28,6 +29,7 @@ from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.table_columns import TableParts, check_columns, pieces_of, read_table
 from chaffinch.producer.table_result import SendTableResult, TableOutcome
 from chaffinch.producer.table_split import Run, piece_bounds, record_bytes, rows_by_topic, runs
+from chaffinch.records.byte_columns import Bytes
 from chaffinch.records.columns import RecordColumns
 
 Rows = npt.NDArray[np.int64]
@@ -171,6 +173,7 @@ class _Sending:
             # It may grow while a table is sent; should it be deleted, its rows hear of that like records that wait already.
             partition_count = door.core.wiring.cluster.partition_count(topic) or partition_count
             with_leader = door.core.availability.partitions(topic)
+            reasons = door.core.screening.of_rows(topic, self._handed_over_ms, door.clock.now_ms())
         sizes = columns.sizes()
         partitions: npt.NDArray[Any]
         if asked is not None and (asked >= 0).all():
@@ -180,14 +183,40 @@ class _Sending:
             partitions = choose(topic, columns, partition_count, with_leader, self.batch_bytes, sizes)
             if asked is not None:
                 partitions = np.where(asked >= 0, asked, partitions)
-        limits = self._record_bytes_max, 0, partition_count
+        limits, stays = (self._record_bytes_max, 0, partition_count), None
         if sizes.max() > limits[0] or columns.timestamps.min() < limits[1] or partitions.max() >= limits[2]:
             bad = (sizes > limits[0]) | (columns.timestamps < limits[1]) | (partitions >= limits[2])
             self._set_aside(topic, columns, numbers, partitions, sizes, partition_count, np.flatnonzero(bad), waited)
-            good = np.flatnonzero(~bad)
-            columns, numbers, partitions, sizes = columns.take(good), numbers[good], partitions[good], sizes[good]
-        for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes, sizes):
+            stays = ~bad
+        if reasons and columns.key_valid is not None:
+            stays = self._screen(topic, reasons, columns.key_valid, numbers, partitions, stays)
+        for run in runs(columns, numbers, partitions, partition_count, self.batch_bytes, sizes, stays):
             self._send_run(topic, run)
+
+    def _screen(
+        self,
+        topic: str,
+        reasons: Mapping[int, str],
+        key_valid: Bytes,
+        numbers: Rows,
+        partitions: npt.NDArray[Any],
+        stays: npt.NDArray[np.bool_] | None,
+    ) -> npt.NDArray[np.bool_]:
+        """Fail the rows without a key for the partitions that have a reason for it; which of all rows stay, of those that do so far."""
+        stays = np.ones(len(numbers), bool) if stays is None else stays
+        keyless = np.flatnonzero((key_valid == 0) & stays)
+        theirs = partitions[keyless]
+        failed = 0
+        for partition in np.unique(theirs).tolist():
+            if partition in reasons:
+                chosen = keyless[theirs == partition]
+                stays[chosen] = False
+                rows, place = numbers[chosen], TopicPartition(topic, partition)
+                self.outcome.failed(rows, place, None, ScreenedErrors(range(len(rows)), rows, place, reasons[partition]), frozenset())
+                failed += len(rows)
+        with self._door.lock:
+            self._door.core.screening.failed(failed)
+        return stays
 
     def _set_aside(
         self,

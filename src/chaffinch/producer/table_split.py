@@ -73,21 +73,30 @@ def piece_bounds(count: int, mean_bytes: float, partition_count: int, batch_byte
 
 
 def runs(
-    columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], partition_count: int, batch_bytes: int, sizes: Rows | None = None
+    columns: RecordColumns,
+    rows: Rows,
+    partitions: npt.NDArray[Any],
+    partition_count: int,
+    batch_bytes: int,
+    sizes: Rows | None = None,
+    stays: npt.NDArray[np.bool_] | None = None,
 ) -> Iterator[Run]:
     """The records as batches of about `batch_bytes`, in each partition in the order of the table; a larger record has its own.
 
-    `rows` are the records' rows in the table, `partitions` theirs, each from 0 to partition_count-1; `sizes`, if they are known.
+    `rows` are the records' rows in the table, `partitions` theirs, each from 0 to partition_count-1; `sizes`, if they are known. With
+    `stays` only the records for which it is true, and any number may stand for the others' partitions.
     """
     sizes = columns.sizes() if sizes is None else sizes
     size, changes = int(sizes.sum()), np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
-    if len(changes) < size // batch_bytes + partition_count:
+    if stays is None and len(changes) < size // batch_bytes + partition_count:
         # Batch after batch stands together as it is, as rows without keys do.
         yield from _ordered_runs(columns, rows, partitions, sizes, [0, *changes.tolist(), columns.count], batch_bytes)
         return
     # A stable sort keeps the order within a partition; on 16 bits numpy sorts by counting.
     order = np.argsort(partitions.astype(np.int16 if partition_count < 2**15 else np.int32), kind="stable")
-    counts = np.bincount(partitions, minlength=partition_count)
+    if stays is not None:
+        order = order[stays[order]]
+    counts = np.bincount(partitions[order], minlength=partition_count)
     bounds = [0, *np.cumsum(counts[counts > 0]).tolist()]
     yield from _ordered_runs(columns.take(order), rows[order], partitions[order], sizes[order], bounds, batch_bytes)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from chaffinch.errors import ApiException, Culprit, ErrorCode, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches import KEY_BYTES_SHOWN
+from chaffinch.producer.core.batches import KEY_BYTES_SHOWN, Rows
 
 if TYPE_CHECKING:
     from chaffinch.producer.core.batch_answers import BatchAnswer
@@ -94,25 +94,21 @@ class CulpritErrors(LazyErrors):
 
 
 class ScreenedErrors(LazyErrors):
-    """The errors of records without a key that were not sent, because the broker had just refused their like."""
+    """The errors of rows without a key that were not sent, because the broker had just refused their like."""
 
-    def __init__(self, indices: Sequence[int], count: int, topic_partition: TopicPartition, refused: str) -> None:
-        """`count`: of all records of the batch. `refused`: when the broker refused others, and what it said."""
+    def __init__(self, indices: Sequence[int], rows: Rows, topic_partition: TopicPartition, refused: str) -> None:
+        """`rows`: of the table, those at `indices` failed. `refused`: when the broker refused others, and what it said."""
         super().__init__(indices)
-        self._indices = indices
-        self._count = count
+        self._rows = rows[indices] if len(indices) < len(rows) else rows
         self._topic_partition = topic_partition
         self._refused = refused
 
     def _error(self, at: int) -> ApiException:
-        index, others = self._indices[at], self._count - len(self._indices)
         topic, partition = self._topic_partition
-        reason = f"not sent, because it has no key and {self._refused}"
         return exception_for(
             codes.INVALID_COMPACTION_KEY,
-            message=f"record {index} of {self._count} for {topic}-{partition} was {reason}{_others_go(others) if others else ''}",
+            message=f"row {self._rows[at]} for {topic}-{partition} was not sent, because it has no key and {self._refused}",
             topic_partition=self._topic_partition,
-            culprits=(Culprit(index, codes.INVALID_COMPACTION_KEY, reason),),
             stored=Stored.NO,
             api=API,
         )

@@ -100,7 +100,7 @@ class ProducerCore:
         endings = Endings(wiring, accumulator, queues, self.callers, transaction, self.out)
         self.giving_up = GivingUp(wiring, accumulator, queues, endings, transaction, self.reason_for_waiting)
         self.outage = Outage(wiring, self.outstanding, self.giving_up, self.out)
-        screening = Screening(wiring, accumulator, endings)
+        self.screening = screening = Screening(wiring, accumulator, endings)
         self.sending = Sending(wiring, accumulator, queues, identity, transaction, self.giving_up, screening, self.out)
         self.delivery = Delivery(wiring, queues, endings, self.outstanding, transaction, screening)
         self.desk = HandlerDesk(self.delivery, wiring, accumulator, queues, self.outstanding)

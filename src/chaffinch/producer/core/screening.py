@@ -10,9 +10,10 @@ every batch. So a refusal is remembered, and the next batches lose such records 
 - Only when the refusal named exactly the records of its batch that have no key: who is blamed wrongly, or forgotten, teaches nothing.
 - Only for so long, and records that were failed so do not make it longer: meanwhile a batch goes as it is now and then, to ask again.
 
-It is about tables, whose rows are all handed over when the call begins. Records of `send` come one by one, and a broker that refuses some
-is hardly noticed beside what each call costs. An exception handler that wants to hear of what a broker rejected hears of what it did
-reject: then nothing is screened. Nor is it where no batch goes on without its culprits: in a transaction, and with acks=0.
+Such rows leave a table before they are encoded, and batches that wait already when they are taken. It is about tables, whose rows are all
+handed over when the call begins. Records of `send` come one by one, and a broker that refuses some is hardly noticed beside what each call
+costs. An exception handler that wants to hear of what a broker rejected hears of what it did reject: then nothing is screened. Nor is it
+where no batch goes on without its culprits: in a transaction, and with acks=0.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ SCREEN_MS_MAX: Final = 1000
 # From here on one batch goes as it is. Its answer, which usually takes milliseconds, is in before the screen ends, and not one batch
 # but all that are in flight would go twice.
 PROBE_AFTER_MS: Final = 500
+# So often some rows are encoded as they are, for a batch that can ask to be at hand: what is encoded may wait long for its turn.
+LEFT_EVERY_MS: Final = 200
 
 
 @dataclass(slots=True)
@@ -49,6 +52,8 @@ class _Screen:
     topic_id: UUID
     sent_ms: int
     said: str
+    left_ms: int
+    """When rows were last encoded as they are."""
     is_probed: bool = False
     """A batch with such records went as it is since."""
 
@@ -74,22 +79,47 @@ class Screening:
         if not answer.blamed or not isinstance(errors, CulpritErrors):
             return
         if np.array_equal(errors.refused_with(codes.INVALID_COMPACTION_KEY), keyless):
-            self._screens[topic, address] = _Screen(topic_id, batch.sent_ms, errors.said_of(int(keyless[0])))
+            self._screens[topic, address] = _Screen(topic_id, batch.sent_ms, errors.said_of(int(keyless[0])), left_ms=batch.sent_ms)
 
     def written(self, batch: ProducerBatch) -> None:
         """The broker took a batch: if some of its records have no key, it takes such records."""
         if self._screens and batch.sent_to is not None and len(_keyless(batch)):
             self._screens.pop((batch.topic_partition.topic, batch.sent_to[0]), None)
 
+    def of_rows(self, topic: str, handed_over_ms: int, now_ms: int) -> dict[int, str]:
+        """The partitions of whose rows those without a key fail now, before they are encoded, and why each."""
+        state = self._wiring.cluster.topic(topic) if self._screens else None
+        if state is None:
+            return {}
+        led: dict[Address, list[int]] = {}
+        for partition in state.partitions:
+            if (address := self._wiring.cluster.leader_address(TopicPartition(topic, partition))) is not None:
+                led.setdefault(address, []).append(partition)
+        reasons: dict[int, str] = {}
+        for address, partitions in led.items():
+            screen = self._screen_of(topic, handed_over_ms, (address, state.topic_id), now_ms)
+            if screen is None:
+                continue
+            if now_ms - screen.left_ms >= LEFT_EVERY_MS:
+                screen.left_ms = now_ms
+                del partitions[now_ms // LEFT_EVERY_MS % len(partitions)]
+            reasons.update(dict.fromkeys(partitions, _refused(screen, topic, now_ms)))
+        return reasons
+
+    def failed(self, count: int) -> None:
+        """So many rows failed for a reason of `of_rows`."""
+        self._wiring.counts["records_failed"] += count
+        self._wiring.counts["records_screened"] += count
+
     def take(self, topic_partition: TopicPartition, destination: tuple[Address, UUID], now_ms: int) -> ProducerBatch | None:
         """The partition's next batch, without the records that its leader would refuse; None when nothing of it is left to be sent."""
         if not self._screens or (head := self._accumulator.ready_made_head(topic_partition)) is None:
             return self._accumulator.take(topic_partition)
-        screen = self._screen_of(head, destination, now_ms)
+        screen = self._screen_of(topic_partition.topic, head.handed_over_ms, destination, now_ms)
         keyless = _keyless(head)
         if screen is None or not len(keyless) or self._is_probe(screen, now_ms):
             return self._accumulator.take(topic_partition)
-        errors = ScreenedErrors(keyless.tolist(), head.count, topic_partition, _refused(screen, topic_partition.topic, now_ms))
+        errors = ScreenedErrors(keyless.tolist(), head.rows, topic_partition, _refused(screen, topic_partition.topic, now_ms))
         innocents = head.without(keyless)  # May find no memory; the batch is where it was then.
         self._accumulator.take(topic_partition)
         self._wiring.counts["records_screened"] += len(errors)
@@ -97,10 +127,10 @@ class Screening:
         self._endings.tell_culprits(head, errors, NOTHING_DROPPED)
         return innocents
 
-    def _screen_of(self, batch: ProducerBatch, destination: tuple[Address, UUID], now_ms: int) -> _Screen | None:
-        """What the leader's last refusal says about a batch that waits."""
+    def _screen_of(self, topic: str, handed_over_ms: int | None, destination: tuple[Address, UUID], now_ms: int) -> _Screen | None:
+        """What the leader's last refusal says about rows that wait."""
         address, topic_id = destination
-        place = batch.topic_partition.topic, address
+        place = topic, address
         screen = self._screens.get(place)
         if screen is None:
             return None
@@ -108,7 +138,7 @@ class Screening:
             del self._screens[place]
             return None
         # Of one moment it is not known which came first.
-        is_older = batch.handed_over_ms is not None and batch.handed_over_ms < screen.sent_ms
+        is_older = handed_over_ms is not None and handed_over_ms < screen.sent_ms
         return screen if is_older else None
 
     def _is_probe(self, screen: _Screen, now_ms: int) -> bool:
