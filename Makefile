@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer bench-spark soak docs lock clean all
+.PHONY: help setup demo test unit unit-waiting unit-computing format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer bench-spark soak docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -21,8 +21,18 @@ demo: setup ## the main job on real input: Spark to Kafka, with kills, counted b
 
 test: setup lint types layers unit ## everything CI runs
 
-unit: setup ## the tests alone
-	@$(BIN)/pytest
+# Tests that mostly wait, for Spark, other processes and clients' timers. The others mostly compute: side by side they use two processors.
+WAITING := tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/spark tests/test_documents.py
+
+unit: setup ## the tests alone, in two processes
+	@echo "tests: in two processes; each says what it found when it ends (7 minutes)"
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target unit-waiting unit-computing
+
+unit-waiting:
+	@$(BIN)/pytest $(WAITING)
+
+unit-computing:
+	@$(BIN)/pytest $(addprefix --ignore=,$(WAITING))
 
 format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
