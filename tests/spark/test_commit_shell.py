@@ -9,6 +9,7 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
 from chaffinch.spark.tasks.dead_letters import Origin
@@ -52,7 +53,7 @@ def committed(broker, topic, **changes):
     plan = query.plan(0, "run-1", **{**fields, **changes})
     shell = ShellPlan(
         transactional_id=plan.transactional_id, request_timeout_ms=10_000, batch_id=0, origin=Origin(query="q", batch_id=0, task=-1),
-        staging=None, state=None, dead_letter_folder=None, dead_letter_target=None,
+        staging=Folder("/none", "stagingLocation"), state=None, dead_letter_folder=None, dead_letter_target=None,
     )  # fmt: skip
     with SyncClient([broker.bootstrap_servers]) as client:
         return CommitShell(shell, client).run(commit_batch(plan))

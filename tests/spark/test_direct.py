@@ -10,7 +10,9 @@ from chaffinch.admin.topics import delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
+from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.tasks import row_check
 from chaffinch.spark.tasks.direct import PARTS_UNDER_WAY_MAX, TaskSender, _producers
 from tests.spark.played_query import PlayedQuery
@@ -158,6 +160,24 @@ def test_a_connection_cut_costs_no_row_and_doubles_none(kafka, query, action):
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
 
 
+@pytest.mark.parametrize("given", [{}, LETTERS], ids=["no row may be bad", "letters"])
+def test_a_topic_that_goes_while_its_rows_are_sent_is_told_once(tmp_path, monkeypatch, given):
+    topics = {"orders": {"partitions": 2}, "dead": {"partitions": 1}}
+    with EmbeddedBroker(topics=topics, config={"auto.create.topics.enable": False}) as broker:
+        servers = broker.bootstrap_servers
+        query = PlayedQuery(monkeypatch, servers, tmp_path, deliveryGuarantee="at-least-once", kafka__max__block__ms="300", **given)
+        writer = query.writer()
+        monkeypatch.setattr(query, "writer", lambda **_: writer)
+        with SyncClient([servers]) as client:
+            delete_topics(client, ["orders"])
+        with pytest.raises(Refusal) as caught:
+            query.run(ROWS, ROWS)
+        assert caught.value.text.startswith("task 0: topic 'orders' (option topic) was deleted, or made again with fewer partitions, while")
+        assert caught.value.text.count("orders") == 1
+        assert values(broker, "dead") == {}
+        query.close()
+
+
 def test_a_dead_letter_topic_that_refuses_its_letters(kafka, query):
     alter(kafka, "orders", "cleanup.policy", "compact")
     writer = query.writer(**LETTERS)
@@ -205,6 +225,34 @@ class TestAnotherGuarantee:
         assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
         assert state_of(query)["transactional.id"] == "chaffinch-q"
         assert state_of(query)["totals"]["rows_written"] == 3
+
+    def test_a_transaction_that_a_dead_driver_has_left_open_is_ended(self, kafka, query, monkeypatch):
+        """Else readers would wait behind it until it times out."""
+        perform = CommitShell._perform
+
+        def dies(shell, operation):
+            if operation.step is Step.ADD_OFFSETS:
+                raise KeyboardInterrupt
+            return perform(shell, operation)
+
+        query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
+        with monkeypatch.context() as patch:
+            patch.setattr(CommitShell, "_perform", dies)
+            with pytest.raises(KeyboardInterrupt):
+                query.run({"key": ["a"], "value": [b"1"]}, batch_id=1, deliveryGuarantee="exactly-once")
+        query.run({"key": ["a"], "value": [b"1"]}, batch_id=1)
+        assert values(kafka, "orders") == {"0": 1, "1": 1}
+        kafka.faults.add(api="InitProducerId", error="TRANSACTIONAL_ID_AUTHORIZATION_FAILED", count=1)
+        query.run({"key": ["a"], "value": [b"2"]}, batch_id=2)
+        kafka.faults.clear()
+        assert values(kafka, "orders") == {"0": 1, "1": 1, "2": 1}
+
+    def test_where_it_cannot_be_ended_the_batch_is_none_the_worse(self, kafka, query):
+        query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")
+        messages = query.write({"key": ["a"], "value": [b"1"]}, batch_id=1)
+        kafka.faults.add(api="InitProducerId", error="TRANSACTIONAL_ID_AUTHORIZATION_FAILED", count=1)
+        query.commit(messages, batch_id=1)
+        assert values(kafka, "orders") == {"0": 1, "1": 1}
 
     def test_an_older_checkpoint_is_refused_then(self, query):
         query.run({"key": ["a"], "value": [b"0"]}, batch_id=0, deliveryGuarantee="exactly-once")

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import writers
 from chaffinch.spark.sink.commit_shell import CommitShell
 from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.sink.places import Places
 from chaffinch.spark.source.options import SOURCE
 from chaffinch.spark.target import forget_client
 from chaffinch.spark.task_facts import TaskContextFacts
@@ -177,8 +179,13 @@ class TestStaging:
         query.commit(query.write(self.LARGE, batch_id=1), batch_id=1)
         assert self.files(query) == []
 
-    def test_letters_of_what_only_the_broker_refuses_are_staged_too(self, kafka, query, monkeypatch):
-        messages = query.write({"key": [None] * 200 + ["k"], "value": [b"x" * 10_000] * 201})
+    @pytest.mark.parametrize("is_known", [True, False], ids=["in the checkpoint", "no folder is known"])
+    def test_letters_of_what_only_the_broker_refuses_are_staged_too(self, kafka, query, monkeypatch, tmp_path, is_known):
+        if not is_known:
+            monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "machine"))
+            monkeypatch.setattr(Places, "staging", lambda *_: None)
+        tasks = [{"key": [None] * 50, "value": [b"x" * 10_000] * 50}] * 4
+        messages = query.write(*tasks, {"key": ["k"], "value": [b"v"]})
         alter(kafka, "orders", "cleanup.policy", "compact")
         inline = []
         send = CommitShell._send
@@ -194,6 +201,8 @@ class TestStaging:
         assert set(inline) == {True, False}
         assert pq.read_table(query.folder / "dead").num_rows == 200
         assert not (query.folder / "checkpoint" / "chaffinch" / "staging" / "q").exists()
+        assert (tmp_path / "machine").exists() is not is_known
+        assert not list((tmp_path / "machine").rglob("broker-*"))
 
     def test_an_abort_removes_the_files_and_never_raises(self, query):
         messages = query.write(self.LARGE)

@@ -115,12 +115,6 @@ class TestLetters:
         letters.discard()
         assert list(tmp_path.iterdir()) == []
 
-    def test_where_no_folder_is_known_they_stay_in_memory(self):
-        letters = LetterStore(None, inline_bytes_max=10)
-        assert [letters.keep(b"x" * 9).data for _ in range(3)] == [b"x" * 9] * 3
-        letters.flush()
-        letters.discard()
-
     def test_a_folder_that_cannot_be_written_is_said(self, tmp_path):
         (tmp_path / "file").write_text("in the way")
         letters = LetterStore(Folder(str(tmp_path / "file"), "stagingLocation"), inline_bytes_max=10)

@@ -20,6 +20,7 @@ from chaffinch.protocol.messages.describe_configs import (
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
+from chaffinch.spark.kept import Kept
 from chaffinch.spark.options import ClientOptions, named_as_typed
 from chaffinch.spark.refusals import Refusal, refusal_for, refusal_of
 from chaffinch.spark.snapshot import (
@@ -45,29 +46,27 @@ CAPPED = "capped"
 
 # Topics of which this process has said something.
 _told: set[str] = set()
-_clients: dict[ClientOptions, SyncClient] = {}
+_clients: Kept[ClientOptions, SyncClient] = Kept(SyncClient.close)
 
 
 def client_for(options: ClientOptions) -> SyncClient:
     """This process's client for a cluster. Belongs to the one thread that a Spark worker runs tasks and commits on."""
-    client = _clients.get(options)
-    if client is None:
+
+    def connected() -> SyncClient:
         with named_as_typed():  # A file of certificates is read only now.
-            client = SyncClient(
+            return SyncClient(
                 options.bootstrap_servers,
                 connections=options.connections,
                 retry_backoff=options.retry_backoff,
                 reconnect_backoff=options.reconnect_backoff,
             )
-        _clients[options] = client
-    return client
+
+    return _clients.get(options, connected)
 
 
 def forget_client(options: ClientOptions) -> None:
     """Closes the process's client: after an error the next batch begins with new connections."""
-    client = _clients.pop(options, None)
-    if client is not None:
-        client.close()
+    _clients.forget(options)
 
 
 def wall_ms() -> int:

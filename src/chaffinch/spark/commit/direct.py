@@ -1,15 +1,20 @@
 """The end of one micro-batch whose rows tasks have sent (`at-least-once`, `none`): judged, its bad rows written, and noted.
 
-A generator with the operations of `protocol.py`, but nothing here is sent to Kafka, no marker is read and none is written: a
-batch that Spark repeats was written again before this begins. What is noted in the checkpoint lets a query go back to `exactly-once`.
+A generator with the operations of `protocol.py`, but no record is sent here, no marker is read and none is written: a batch that Spark
+repeats was written again before this begins. What is noted in the checkpoint lets a query go back to `exactly-once`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
+from chaffinch.identifiers import NO_PRODUCER
+from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.marker import CheckpointState, Remembered
 from chaffinch.spark.commit.messages import BatchCounts
-from chaffinch.spark.commit.operations import ReadState, Step, WriteDeadLetters, WriteState
+from chaffinch.spark.commit.operations import Operation, ReadState, Reply, Step, WriteDeadLetters, WriteState
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
+from chaffinch.spark.commit.timeout import TRANSACTION_TIMEOUT_MIN_MS
 from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.refusals import Refusal
 
@@ -21,6 +26,7 @@ def note_batch(plan: CommitPlan) -> Commit:
     state = CheckpointState()
     if plan.has_checkpoint:
         state = (yield ReadState(step=Step.READ_STATE)).value
+        yield from _end_transaction_left(plan, state)
     for outcome in plan.outcomes:
         if (failure := outcome.failure) is not None:
             raise Refusal(failure.group, failure.name, f"task {outcome.context.task}: {failure.text}; {ROWS_STAY}", failure.remedy)
@@ -45,3 +51,12 @@ def note_batch(plan: CommitPlan) -> Commit:
         noted = CheckpointState(transactional_id=state.transactional_id, remembered=remembered, totals=totals)
         yield WriteState(step=Step.NOTE_DONE, state=noted)
     return CommitResult(outcome="written" if plan.row_count else "empty", counts=counts)
+
+
+def _end_transaction_left(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, None]:
+    """Ends what a driver has left open that died in `exactly-once`, where the guarantee has changed since: readers of committed records
+    would wait behind it for as long as a transaction may last. Never fails: then that is what they do."""
+    newest = state.remembered
+    if state.transactional_id is not None and not (newest is not None and newest.is_without_marker):
+        timeout_ms = min(TRANSACTION_TIMEOUT_MIN_MS, plan.target.transaction_timeout_max_ms)
+        yield from requests.abort(Step.ABORT, state.transactional_id, timeout_ms, NO_PRODUCER)

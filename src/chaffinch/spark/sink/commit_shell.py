@@ -68,7 +68,7 @@ class ShellPlan:
     request_timeout_ms: int
     batch_id: int
     origin: Origin
-    staging: Folder | None
+    staging: Folder
     state: Folder | None
     """`<checkpoint>/chaffinch`."""
     dead_letter_folder: Folder | None

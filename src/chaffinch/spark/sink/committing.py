@@ -148,7 +148,6 @@ class Committer:
             return
         with suppress(Refusal, OSError, ValueError):
             folder = self._staging(found[0])
-            assert folder is not None, "files were staged somewhere"
             folder.remove_all()
             query_folder = folder.parent()
             for name in query_folder.names():
@@ -157,8 +156,10 @@ class Committer:
             if not query_folder.names():
                 query_folder.remove_all()
 
-    def _staging(self, facts: TaskContextFacts) -> Folder | None:
-        return self._places.staging(facts, self._query(facts))
+    def _staging(self, facts: TaskContextFacts) -> Folder:
+        """Where tasks have staged; where none can, what only the committing process reads lies in a folder of its machine's."""
+        query = self._query(facts)
+        return self._places.staging(facts, query) or self._places.temporary(facts, query)
 
     def _query(self, facts: TaskContextFacts) -> str:
         return self._options.named(facts.query(self._write_id))

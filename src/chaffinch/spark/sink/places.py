@@ -59,9 +59,15 @@ class Places:
         elif (checkpoint := self.checkpoint(facts)) is not None:
             base = checkpoint.below("chaffinch", "staging")
         elif is_one_machine(facts.master):
-            base = Folder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
+            return self.temporary(facts, query)
         else:
             return None
+        return base.below(name_of(query), str(facts.batch_id or 0))
+
+    @staticmethod
+    def temporary(facts: TaskContextFacts, query: str) -> Folder:
+        """A folder of this machine's, for what the same process, or one beside it, reads again."""
+        base = Folder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
         return base.below(name_of(query), str(facts.batch_id or 0))
 
     def spill(self, facts: TaskContextFacts, query: str) -> Folder:

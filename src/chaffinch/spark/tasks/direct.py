@@ -23,6 +23,7 @@ from chaffinch.producer.table_result import SendTableResult
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection, TaskOutcome
 from chaffinch.spark.commit.push import RECORD_CODES
+from chaffinch.spark.kept import Kept
 from chaffinch.spark.options import named_as_typed
 from chaffinch.spark.refusals import Refusal, refusal_of
 from chaffinch.spark.snapshot import TopicSnapshot
@@ -40,22 +41,18 @@ PARTS_UNDER_WAY_MAX = 4
 ROW_CODES = RECORD_CODES | {codes.UNKNOWN_TOPIC_OR_PARTITION}
 
 ProducerOptions = tuple[tuple[str, Any], ...]
-_producers: dict[ProducerOptions, Producer] = {}
+_producers: Kept[ProducerOptions, Producer] = Kept(lambda producer: producer.close(0))
 
 
 def producer_for(options: ProducerOptions) -> Producer:
     """This process's producer with these options; tasks of a Spark worker use it one after another. ConfigException."""
-    if options not in _producers:
-        with named_as_typed():
-            _producers[options] = Producer(dict(options))
-    return _producers[options]
+    with named_as_typed():
+        return _producers.get(options, lambda: Producer(dict(options)))
 
 
 def forget_producer(options: ProducerOptions) -> None:
     """Closes the process's producer, and gives up what it has under way: after an error the next task begins with a new one."""
-    producer = _producers.pop(options, None)
-    if producer is not None:
-        producer.close(0)
+    _producers.forget(options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +139,8 @@ class TaskSender:
             return
         errors = {row: _told(error) for row, error in sorted(result.errors().items())}
         for error in errors.values():
+            if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION and sent.topic == self._plan.topic:
+                raise _vanished(sent.topic)
             if error.code not in ROW_CODES:
                 raise refusal_of(error)
         rejections = [
@@ -160,6 +159,12 @@ class TaskSender:
         columns = sent.columns.take(np.array(list(errors), np.int64))
         handler = self._plan.handler
         self._bad_rows.add(columns, rejections, handler.rejected(columns, rejections) if handler else frozenset())
+
+
+def _vanished(topic: str) -> Refusal:
+    """Each row would say the same: the one topic of all of them was there when the batch was planned."""
+    text = f"topic {topic!r} (option topic) was deleted, or made again with fewer partitions, while its rows were sent"
+    return Refusal(Group.INVALID_CONFIGURATION, codes.UNKNOWN_TOPIC_OR_PARTITION.name, f"{text}; create it, or correct the name")
 
 
 def _told(error: KafkaException) -> KafkaException:

@@ -1,7 +1,7 @@
 """What a user's exception handler (KIP-1038) says about bad rows: those that it swallows are left out, the others stay bad rows.
 
 Asked in tasks about what they find, in the committing process about what only the broker finds. One handler per process and options;
-a process of Spark's ends without a word, so `close` is never called.
+a process of Spark's ends without a word, so `close` is called only where a process has met several others since.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from chaffinch.producer.core.exception_handler import (
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.settings import Settings
 from chaffinch.spark.commit.messages import Rejection
+from chaffinch.spark.kept import Kept
 from chaffinch.spark.options import named_as_typed
 
 if TYPE_CHECKING:
@@ -43,20 +44,19 @@ class HandlerOptions:
     """All `kafka.*` options given, without that prefix, for the handler's `configure`."""
 
 
-_handlers: dict[HandlerOptions, RowHandler] = {}
-
-
 def handler_for(options: HandlerOptions | None) -> RowHandler | None:
     """This process's handler for these options. ConfigException for one that cannot be imported, made or configured."""
     if options is None:
         return None
-    if options not in _handlers:
-        from chaffinch.producer import pluggable
+    with named_as_typed():
+        return _handlers.get(options, lambda: _made(options))
 
-        settings = dict(options.settings) | {pluggable.HANDLER: options.class_name, pluggable.DROP_LARGE: options.drops_large}
-        with named_as_typed():
-            _handlers[options] = RowHandler(pluggable.exception_handler(Settings(settings)))
-    return _handlers[options]
+
+def _made(options: HandlerOptions) -> RowHandler:
+    from chaffinch.producer import pluggable
+
+    settings = dict(options.settings) | {pluggable.HANDLER: options.class_name, pluggable.DROP_LARGE: options.drops_large}
+    return RowHandler(pluggable.exception_handler(Settings(settings)))
 
 
 class RowHandler:
@@ -72,6 +72,13 @@ class RowHandler:
         self._asks_about_topics: Final = has_own or overrides(handler, "handle_unknown_topic_or_partition")
         self._about_rejected: Final[Callable[[ProducerRecord, Any], object] | None] = getattr(handler, REJECTED_METHOD, None)
         self._has_failed = False
+
+    def close(self) -> None:
+        """It is not asked any more. What its own `close` raises is logged."""
+        try:
+            self._handler.close()
+        except Exception:
+            _log.warning("close() of the exception handler %s failed", type(self._handler).__qualname__, exc_info=True)
 
     def too_large(self, columns: RecordColumns, rejections: Sequence[Rejection]) -> frozenset[int]:
         """Of records above `kafka.max.request.size`."""
@@ -115,6 +122,9 @@ class RowHandler:
             text = "the exception handler %s failed, its rows stay bad ones: %r, asked about %s"
             _log.warning(text, type(self._handler).__qualname__, said.failure, rejection, exc_info=said.failure)
         return said.response
+
+
+_handlers: Kept[HandlerOptions, RowHandler] = Kept(RowHandler.close)
 
 
 def _error(rejection: Rejection) -> Any:

@@ -98,8 +98,8 @@ class LetterStore:
     of about that size. They live as long as one commit: `discard` them at its end.
     """
 
-    def __init__(self, folder: Folder | None, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
-        """`folder`: the batch's; None where none is known, then everything stays in memory."""
+    def __init__(self, folder: Folder, *, inline_bytes_max: int = INLINE_BYTES_MAX) -> None:
+        """`folder`: the batch's."""
         self.files: list[str] = []
         self._folder = folder
         self._inline_bytes_max = inline_bytes_max
@@ -109,7 +109,7 @@ class LetterStore:
 
     def keep(self, data: bytes | bytearray) -> StagedBytes:
         """Takes the bytes. Raises Refusal where they need a file and none can be written."""
-        if self._folder is None or self._inline_bytes + len(data) <= self._inline_bytes_max:
+        if self._inline_bytes + len(data) <= self._inline_bytes_max:
             self._inline_bytes += len(data)
             return StagedBytes(data=bytes(data), byte_count=len(data))
         if self._open is None:
@@ -125,7 +125,6 @@ class LetterStore:
         """From here on everything kept can be read."""
         if self._open is None:
             return
-        assert self._folder is not None
         data, self._open = self._open, None
         filesystem, path = self._folder.opened()
         try:
@@ -139,7 +138,6 @@ class LetterStore:
         """Removes the files. Never raises: it is only space."""
         self._open = None
         for name in self.files:
-            assert self._folder is not None
             with suppress(Refusal):
                 self._folder.remove(name)
 
@@ -147,7 +145,7 @@ class LetterStore:
 class StagedReader:
     """Reads what tasks staged; keeps the files open until `close`."""
 
-    def __init__(self, folder: Folder | None) -> None:
+    def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._files: dict[str, Any] = {}
 
@@ -156,8 +154,6 @@ class StagedReader:
         if staged.data is not None:
             return bytearray(staged.data)
         assert staged.file is not None
-        if self._folder is None:
-            raise Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", f"staged file {staged.file} has no location in this process")
         found = bytearray(staged.byte_count)
         try:
             file = self._files.get(staged.file)
@@ -173,8 +169,7 @@ class StagedReader:
         return found
 
     def _lost(self, staged: StagedBytes, reason: str) -> Refusal:
-        location = self._folder.location if self._folder is not None else ""
-        text = f"staged file {location}/{staged.file} cannot be read back: {' '.join(reason.split())}"
+        text = f"staged file {self._folder.location}/{staged.file} cannot be read back: {' '.join(reason.split())}"
         return Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", text, Remedy.AGAIN)
 
     def close(self) -> None:

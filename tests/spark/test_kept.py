@@ -1,0 +1,68 @@
+"""What a process keeps from one task to the next: the few things used last, and those that fall out are closed."""
+
+from typing import ClassVar
+
+import pytest
+
+from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
+from chaffinch.spark.kept import KEPT_MAX, Kept
+from chaffinch.spark.options import ClientOptions, parse
+from chaffinch.spark.source.options import SOURCE
+from chaffinch.spark.target import client_for
+from chaffinch.spark.tasks.direct import forget_producer, producer_for
+from chaffinch.spark.tasks.row_handler import HandlerOptions, handler_for
+
+
+class Counting(ProducerExceptionHandler):
+    """Tells of its end; one whose end fails."""
+
+    closed: ClassVar[list[bool]] = []
+
+    def close(self):
+        self.closed.append(True)
+        raise RuntimeError("its own fault")
+
+
+def test_the_one_not_asked_for_the_longest_is_closed():
+    closed = []
+    kept = Kept(closed.append, count_max=2)
+    for key in "abab":
+        assert kept.get(key, lambda key=key: key.upper()) == key.upper()
+    kept.get("a", lambda: "never made")
+    assert kept.get("c", lambda: "C") == "C"
+    assert (list(kept.values()), closed, len(kept)) == (["A", "C"], ["B"], 2)
+    kept.forget("a")
+    kept.forget("a")
+    assert (list(kept.values()), closed) == (["C"], ["B", "A"])
+
+
+def test_what_could_not_be_made_is_not_kept():
+    kept = Kept(lambda thing: None, count_max=1)
+    kept.get("a", lambda: "A")
+    with pytest.raises(ZeroDivisionError):
+        kept.get("b", lambda: 1 // 0)
+    assert list(kept.values()) == ["A"]
+
+
+def test_producers_are_closed():
+    made = [(("bootstrap.servers", "a:1"), ("linger.ms", number)) for number in range(KEPT_MAX + 1)]
+    producers = [producer_for(options) for options in made]
+    assert ["closed" in repr(producer) for producer in producers] == [True] + [False] * KEPT_MAX
+    for options in made:
+        forget_producer(options)
+
+
+def test_handlers_are_closed_and_their_faults_are_theirs(caplog):
+    name = f"{Counting.__module__}.{Counting.__qualname__}"
+    for number in range(KEPT_MAX + 2):
+        handler_for(HandlerOptions(class_name=name, drops_large=False, settings=(("linger.ms", number),)))
+    assert len(Counting.closed) >= 2
+    assert "close() of the exception handler Counting failed" in caplog.text
+
+
+def test_clients_are_closed():
+    made = [ClientOptions.of(parse(SOURCE, {"kafka.bootstrap.servers": f"a:{port}", "subscribe": "t"})) for port in range(1, KEPT_MAX + 2)]
+    first = client_for(made[0])
+    others = [client_for(options) for options in made[1:]]
+    assert client_for(made[0]) is not first
+    assert client_for(made[-1]) is others[-1]
