@@ -135,10 +135,15 @@ class TestCallbacks:
     def test_close_in_one_fails_what_has_no_outcome(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker, max_in_flight_requests_per_connection=1)
         producer.send("orders", b"v", partition=0).result(LATEST_S)
-        broker.faults.add(api="Produce", action="delay", delay_ms=300)
-        first = producer.send("orders", b"first", partition=0)
-        first.add_done_callback(lambda _: producer.close())
+        others_are_there = threading.Event()
+
+        def close(_metadata: object, _error: object) -> None:
+            assert others_are_there.wait(LATEST_S)
+            producer.close()
+
+        first = producer.send("orders", b"first", partition=0, on_delivery=close)
         others = [producer.send("orders", b"v" * 20_000, partition=0) for _ in range(5)]
+        others_are_there.set()
         assert first.result(LATEST_S).offset == 1
         for other in others:
             assert isinstance(other.exception(LATEST_S), KafkaException)
@@ -181,9 +186,10 @@ class TestTablesFuture:
 
     def test_giving_up_to_wait_for_it_is_no_harm(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         async def impatient(producer: Producer) -> None:
-            broker.faults.add(api="Produce", action="delay", delay_ms=300)
+            broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=1_000_000)
             with pytest.raises(asyncio.TimeoutError):
                 await asyncio.wait_for(asyncio.wrap_future(producer.send_table("orders", pa.table({"value": [b"1"]}))), 0.01)
+            broker.faults.clear()
 
         with producer_of(broker) as producer:
             producer.send("orders", b"v").result(LATEST_S)
@@ -342,7 +348,7 @@ def test_close_that_times_out_says_so_to_the_commit(producer_of: Make, broker: E
     producer.init_transactions()
     producer.begin_transaction()
     producer.send("orders", b"v").result(LATEST_S)
-    broker.faults.add(api="EndTxn", action="delay", delay_ms=2000)
+    broker.faults.add(api="EndTxn", action="delay", delay_ms=100_000)
     committed = in_thread(producer.commit_transaction)
     until_somebody_waits(producer, committed)
     in_thread(lambda: producer.close(0.05)).result(LATEST_S)
@@ -409,7 +415,7 @@ class TestLeftOpen:
     def test_what_could_not_be_ended_is_said(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
         """EndTxn has to wait for the answers to records that are under way: they could come after it."""
         producer = self.begun(producer_of(broker, transactional_id="t", transaction_timeout_ms=70_000))
-        broker.faults.add(api="Produce", action="delay", delay_ms=10_000)
+        broker.faults.add(api="Produce", action="delay", delay_ms=100_000)
         producer.send("orders", b"w", partition=0)
         ends = time.monotonic() + LATEST_S
         while not producer.metrics()["requests-in-flight"]:
