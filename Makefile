@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-waiting unit-computing format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer bench-spark soak docs lock clean all
+.PHONY: help setup demo test unit unit-waiting unit-computing format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -81,6 +81,9 @@ bench-spark: setup ## our sink and source beside Spark's own Kafka connector, on
 
 soak: setup ## a broker killed 200 times under clients of others, ten minutes under our own, 30 kills around a Spark query; all counted
 	@$(BIN)/python -m tests.soak
+
+spark-memory: setup ## a micro-batch of 5 GB through a driver of 2 GB: what each process takes at most (needs 11 GB of disk)
+	@$(BIN)/python -m tests.soak spark-memory
 
 docs: setup ## print the documents that come from tables
 	@$(BIN)/python -m tools.print_documents

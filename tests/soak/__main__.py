@@ -1,5 +1,8 @@
 """`make soak`: the broker killed under clients of others (`broker.py`), then under our own (`clients.py`), then around a Spark query
-(`spark.py`); everything is counted."""
+(`spark.py`), at last around one that writes to Apache Kafka; everything is counted.
+
+`make spark-memory`: a micro-batch larger than the driver (`spark_memory.py`).
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,33 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.soak import broker, clients, spark
+from tests.interop.processes import NotRun
+from tests.soak import broker, clients, spark, spark_memory
 
 BROKER_ROUNDS = 200
+APACHE_ROUNDS = 10
+
+
+def with_apache_kafka(folder: Path, seed: int) -> list[str]:
+    """Fewer rounds around a Spark query that writes to Apache Kafka, where that can be had."""
+    folder.mkdir()
+    try:
+        return spark.soaked(folder, APACHE_ROUNDS, seed, on_apache=True)
+    except NotRun as reason:
+        print(f"spark with Apache Kafka: not run: {reason}", flush=True)
+        return []
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", nargs="?", choices=("broker", "clients", "spark"), help="one of the parts; all unless given")
+    parser.add_argument(
+        "part", nargs="?", choices=("broker", "clients", "spark", "spark-memory"), help="one part; unless given, all but the last"
+    )
     parser.add_argument("--rounds", type=int, help="kills of the broker's part, half for each flush.policy, or of Spark's")
     parser.add_argument("--log-bytes", type=int, default=1 << 30, help="size of the log whose restart is timed; 0 leaves it out")
     parser.add_argument("--minutes", type=float, default=10.0, help="how long the clients' part loads the broker")
+    parser.add_argument("--gb", type=float, default=spark_memory.BATCH_GB, help="size of the micro-batch whose memory is looked at")
+    parser.add_argument("--apache", action="store_true", help="Apache Kafka as the broker of Spark's parts")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="chaffinch-soak-"))
@@ -30,7 +49,11 @@ def main() -> int:
     if arguments.part in (None, "clients"):
         faults += clients.soaked(folder, arguments.minutes, arguments.seed)
     if arguments.part in (None, "spark"):
-        faults += spark.soaked(folder, arguments.rounds or spark.SPARK_ROUNDS, arguments.seed)
+        faults += spark.soaked(folder, arguments.rounds or spark.SPARK_ROUNDS, arguments.seed, on_apache=arguments.apache)
+    if arguments.part is None:
+        faults += with_apache_kafka(folder / "apache", arguments.seed)
+    if arguments.part == "spark-memory":
+        faults += spark_memory.measured(folder, arguments.gb, on_apache=arguments.apache)
     for fault in faults:
         print(fault)
     print(f"{len(faults)} faults" if faults else "nothing is wrong")

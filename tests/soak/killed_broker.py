@@ -1,4 +1,4 @@
-"""`chaffinch broker` on one port and one data directory, killed and started again as often as wanted."""
+"""A broker on one port and one data directory, killed and started again as often as wanted: `chaffinch broker`, or Apache Kafka."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.interop.apache_kafka import ApacheKafka
 
 READY_SECONDS_MAX = 30.0
 
@@ -63,3 +67,31 @@ class KilledBroker:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+class KilledApacheKafka(ApacheKafka):
+    """Apache Kafka in its place."""
+
+    def __init__(self, data_dir: Path, *, topics: list[str], config: tuple[str, ...] = ()) -> None:
+        super().__init__(dict(option.split("=", 1) for option in config), data_dir=data_dir)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        for made in admin.create_topics([_new_topic(topic) for topic in topics]).values():
+            made.result()
+
+    @property
+    def log_text(self) -> str:
+        return self.log
+
+
+def killed_broker(data_dir: Path, topics: list[str], config: tuple[str, ...] = (), *, on_apache: bool) -> KilledBroker | KilledApacheKafka:
+    """One of the two; ours leaves it to the system when to write to the disk, as Apache Kafka does."""
+    if on_apache:
+        return KilledApacheKafka(data_dir, topics=topics, config=config)
+    return KilledBroker(data_dir, flush_policy="os", topics=topics, config=config)
+
+
+def _new_topic(text: str) -> NewTopic:
+    """Of NAME:PARTITIONS[,OPTION=VALUE...], as `chaffinch broker --topic` has it."""
+    name, *options = text.split(",")
+    name, _, partitions = name.partition(":")
+    return NewTopic(name, int(partitions), 1, config=dict(option.split("=", 1) for option in options))

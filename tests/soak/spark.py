@@ -1,4 +1,5 @@
-"""`python -m tests.soak spark`: a streaming query whose driver, workers and broker are killed at named steps of its commits.
+"""`python -m tests.soak spark`: a streaming query whose driver, workers and broker are killed at named steps of its commits, and which has
+a second driver at times.
 
 Each round is one event at one step of one micro-batch: the commit waits there (`pause.py`), so nothing is left to luck. A query lives
 through several events until its driver is killed; the next life goes on from its checkpoint. In the end every row is counted
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -20,7 +22,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 from chaffinch.spark.commit.operations import Step
-from tests.soak.killed_broker import KilledBroker
+from tests.soak.killed_broker import KilledApacheKafka, KilledBroker, killed_broker
 from tests.soak.spark_judge import verdict
 from tests.soak.spark_process import QueryProcess
 from tests.soak.spark_query import GATE
@@ -50,12 +52,21 @@ class Kind(Enum):
     SLEEP = "the commit sleeps beyond the transaction's time-out"
     TASK_WORKER = "all Python workers are killed in the middle of a task"
     SLOW_TASK = "a task takes longer than a transaction may"
+    TWIN = "a second driver runs from the same checkpoint"
+    COPY = "a second driver runs from a copy of the checkpoint"
 
 
+FENCED_NAMES = {Kind.TWIN: ("ANOTHER_WRITER", "STAGING_LOST"), Kind.COPY: ("ANOTHER_WRITER",)}
+"""What the first driver is told then; who writes a batch removes what was staged for it in the same place."""
 AT_GATE = (Kind.TASK_WORKER, Kind.SLOW_TASK)
 AT_ANY_STEP = (Kind.COMMITTER, Kind.BROKER, Kind.STOP)
+TWINS = (Kind.TWIN, Kind.COPY)
+LAST = (Kind.DRIVER, *TWINS)
+"""After these a life has no further micro-batch."""
 OPEN_STEPS = (Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.COMMIT_MARKER, Step.NOTE_ENDING)
 """While the transaction is open."""
+FENCED_STEPS = (Step.READ_MARKER_AGAIN, Step.ADD_PARTITIONS, *OPEN_STEPS)
+"""Whoever stands here is told by Kafka that another has taken over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +85,7 @@ def events_of(rounds: int, dice: random.Random) -> list[Event]:
     others = {
         **{kind: [Event(kind=kind, step=step) for step in dice.sample(steps, len(steps))] for kind in AT_ANY_STEP},
         Kind.SLEEP: [Event(kind=Kind.SLEEP, step=step) for step in dice.sample(OPEN_STEPS, len(OPEN_STEPS))],
+        **{kind: [Event(kind=kind, step=step) for step in dice.sample(FENCED_STEPS, len(FENCED_STEPS))] for kind in TWINS},
         **{kind: [Event(kind=kind)] for kind in AT_GATE},
     }
     turns = cycle(zip(*(cycle(found) for found in others.values()), strict=True))
@@ -86,14 +98,14 @@ def events_of(rounds: int, dice: random.Random) -> list[Event]:
 
 
 def lives_of(events: Sequence[Event]) -> Iterator[list[Event]]:
-    """A life ends with its driver's death, after some events, or before a second gate."""
+    """A life ends with its driver's death, with a second driver, after some events, or before a second gate."""
     life: list[Event] = []
     for event in events:
         if len(life) == EVENTS_PER_LIFE or (event.kind in AT_GATE and any(other.kind in AT_GATE for other in life)):
             yield life
             life = []
         life.append(event)
-        if event.kind is Kind.DRIVER:
+        if event.kind in LAST:
             yield life
             life = []
     if life:
@@ -103,7 +115,7 @@ def lives_of(events: Sequence[Event]) -> Iterator[list[Event]]:
 class Run:
     """A query and a broker, over all lives."""
 
-    def __init__(self, folder: Path, broker: KilledBroker, dice: random.Random) -> None:
+    def __init__(self, folder: Path, broker: KilledBroker | KilledApacheKafka, dice: random.Random) -> None:
         self.good: set[str] = set()
         self.bad: set[str] = set()
         self.done: Counter[str] = Counter()
@@ -137,7 +149,7 @@ class Run:
             self._process.wait_for("ended")
             for line in self._process.lines:
                 if line.startswith("failed"):
-                    print(f"           {line[:240]}", flush=True)
+                    print(f"           {line}", flush=True)
         self._process.kill()
 
     def verdict(self) -> list[str]:
@@ -183,14 +195,35 @@ class Run:
                 process.wait_for("stopping")
             case Kind.SLEEP:
                 threading.Event().wait(SLEEP_SECONDS)
+            case Kind.TWIN | Kind.COPY:
+                self._twin_runs(is_copy=event.kind is Kind.COPY)
         process.go(event.step, batch_id)
+        if event.kind in TWINS:
+            told = process.wait_for("failed")
+            if not any(name in told for name in FENCED_NAMES[event.kind]):
+                raise RuntimeError(f"after a second driver had written batch {batch_id}, the first was told: {told}")
+
+    def _twin_runs(self, *, is_copy: bool) -> None:
+        """A second driver writes all there is, and ends."""
+        checkpoint = self.query_folder / "checkpoint"
+        if is_copy:
+            checkpoint = checkpoint.with_name("copied-checkpoint")
+            shutil.copytree(self.query_folder / "checkpoint", checkpoint)
+        twin = QueryProcess(self.query_folder, self.options, name="twin", checkpoint=checkpoint)
+        try:
+            twin.start()
+            twin.wait_for("ended")
+        finally:
+            twin.close()
+            if is_copy:
+                shutil.rmtree(checkpoint)
 
 
-def soaked(folder: Path, rounds: int, seed: int) -> list[str]:
+def soaked(folder: Path, rounds: int, seed: int, *, on_apache: bool) -> list[str]:
     """Faults found after so many events."""
     dice = random.Random(f"{seed} spark")
     began_s = time.monotonic()
-    with KilledBroker(folder / "spark-broker", flush_policy="os", topics=TOPICS, config=BROKER_CONFIG) as broker:
+    with killed_broker(folder / "spark-broker", TOPICS, BROKER_CONFIG, on_apache=on_apache) as broker:
         run = Run(folder / "spark", broker, dice)
         try:
             for life in lives_of(events_of(rounds, dice)):
@@ -209,8 +242,9 @@ def soaked(folder: Path, rounds: int, seed: int) -> list[str]:
             print(broker.log_text[broker.log_text.index("Traceback") - 500 :][:3000])
     for kind, count in sorted(run.done.items()):
         print(f"  {count} times {kind}")
+    where = " with Apache Kafka" if on_apache else ""
     print(
-        f"spark, seed {seed}, {rounds} rounds: {len(run.good)} good rows, {len(run.bad)} bad ones, "
+        f"spark{where}, seed {seed}, {rounds} rounds: {len(run.good)} good rows, {len(run.bad)} bad ones, "
         f"{time.monotonic() - began_s:.0f} s: {len(faults)} faults", flush=True,
     )  # fmt: skip
     return faults

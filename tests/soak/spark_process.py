@@ -21,37 +21,43 @@ DAEMON = "pyspark.daemon"
 
 
 class QueryProcess:
-    """See the module. `folder` is the query's for all its lives."""
+    """See the module. `folder` is the query's, for all its processes and lives: its input and its checkpoint lie there.
 
-    def __init__(self, folder: Path, options: Mapping[str, str]) -> None:
-        self.folder = folder
+    `name`: of this process among those of the query; `checkpoint`: another one than the query's own.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, str], *, name: str = "driver", checkpoint: Path | None = None) -> None:
+        self._input, self._checkpoint = folder / "input", checkpoint or folder / "checkpoint"
+        self._own = folder / name
         self._options = dict(options)
         self._process: subprocess.Popen[bytes] | None = None
-        self._told = folder / "told"
+        self._told = self._own / "told"
         self._text = b""
         self.lines: list[str] = []
         """All that the process has told in this life."""
-        (folder / "input").mkdir(parents=True, exist_ok=True)
+        for place in (self._input, self._own):
+            place.mkdir(parents=True, exist_ok=True)
         os.mkfifo(self._told)
         # For reading and writing, so that it has no end while nobody writes.
         self._reading = os.open(self._told, os.O_RDWR | os.O_NONBLOCK)
 
     def add_input(self, number: int, rows: Sequence[Mapping[str, object]]) -> None:
         """The rows of one micro-batch. Spark takes files in the order of their modification times."""
-        path = self.folder / "input" / f"{number:04d}.json"
+        path = self._input / f"{number:04d}.json"
         path.write_text("\n".join(map(json.dumps, rows)))
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
     def start(self, pauses: Sequence[tuple[Step, int]] = (), *, has_gate: bool = False) -> None:
         """A new life, whose commits wait after these steps of these batches; see `pause.py`."""
         self.lines.clear()
-        (self.folder / "gate.go").unlink(missing_ok=True)
-        (self.folder / "query.json").write_text(json.dumps({"options": self._options, "has_gate": has_gate}))
+        (self._own / "gate.go").unlink(missing_ok=True)
+        plan = {"input": str(self._input), "checkpoint": str(self._checkpoint), "options": self._options, "has_gate": has_gate}
+        (self._own / "query.json").write_text(json.dumps(plan))
         named = ",".join(f"{step.value}@{batch_id}" for step, batch_id in pauses)
         environment = {**os.environ, STEP_VARIABLE: named, FILE_VARIABLE: str(self._told)}
-        with (self.folder / "output").open("ab") as output:
+        with (self._own / "output").open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.spark_query", str(self.folder)],
+                [sys.executable, "-m", "tests.soak.spark_query", str(self._own)],
                 cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True,
             )  # fmt: skip
 
@@ -81,10 +87,10 @@ class QueryProcess:
         Path(go_path(str(self._told), step, batch_id)).touch()
 
     def open_gate(self) -> None:
-        (self.folder / "gate.go").touch()
+        (self._own / "gate.go").touch()
 
     def ask_to_stop(self) -> None:
-        (self.folder / "stop").touch()
+        (self._own / "stop").touch()
 
     def kill(self) -> None:
         """SIGKILL to the driver and its JVM; Python workers end with it."""
@@ -96,18 +102,22 @@ class QueryProcess:
     def close(self) -> None:
         self.kill()
         os.close(self._reading)
+        self._told.unlink()
 
     @property
     def output(self) -> str:
-        return (self.folder / "output").read_text(errors="replace")
+        return (self._own / "output").read_text(errors="replace")
 
     def python_workers(self) -> list[int]:
         """All of Spark's Python workers beneath this process: children of its daemons."""
         assert self._process is not None
-        parents = {int(path.name): _parent(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
-        return [
-            pid for pid, parent in parents.items() if _is_below(pid, self._process.pid, parents) and _is_daemon(pid) and _is_daemon(parent)
-        ]
+        return [pid for pid, parent in processes_below(self._process.pid).items() if _is_daemon(pid) and _is_daemon(parent)]
+
+
+def processes_below(ancestor: int) -> dict[int, int]:
+    """pid -> its parent's, of all processes beneath one."""
+    parents = {int(path.name): _parent(path) for path in Path("/proc").iterdir() if path.name.isdigit()}
+    return {pid: parent for pid, parent in parents.items() if pid != ancestor and _is_below(pid, ancestor, parents)}
 
 
 def _parent(process: Path) -> int:

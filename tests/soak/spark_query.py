@@ -1,7 +1,8 @@
 """A streaming query in a process of its own, to be killed: `python -m tests.soak.spark_query FOLDER`.
 
-JSON files below FOLDER/input, one per micro-batch, go to a topic; FOLDER/query.json says to which broker and how. A query that fails, or is
-stopped because FOLDER/stop is there, is started again. What happens is told line by line in FOLDER/told, which may be a FIFO.
+FOLDER/query.json says where its input and its checkpoint are, to which broker it writes and how: JSON files, one per micro-batch, go to a
+topic. A query that fails, or is stopped because FOLDER/stop is there, is started again. What happens is told line by line in FOLDER/told,
+which may be a FIFO.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ MASTER = "local[2,4]"
 """Two tasks at a time, each tried up to four times."""
 STARTS_MAX = 12
 POLL_S = 0.1
+SHOWN = 240
 
 
 def tell(folder: Path, line: str) -> None:
@@ -45,11 +47,12 @@ def through_gate(folder: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[
     return run
 
 
-def started(spark: Any, folder: Path, options: Mapping[str, str], *, has_gate: bool) -> Any:
-    frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder / "input"))
-    if has_gate:
-        frame = frame.mapInArrow(through_gate(folder), SCHEMA)
-    writer = frame.writeStream.format("chaffinch").options(**options).option("checkpointLocation", str(folder / "checkpoint"))
+def started(spark: Any, source: Path, checkpoint: Path, options: Mapping[str, str], gate: Path | None = None) -> Any:
+    """The query; `gate`: the folder that tells of a gate in it."""
+    frame = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(source))
+    if gate is not None:
+        frame = frame.mapInArrow(through_gate(gate), SCHEMA)
+    writer = frame.writeStream.format("chaffinch").options(**options).option("checkpointLocation", str(checkpoint))
     return writer.trigger(availableNow=True).start()
 
 
@@ -66,17 +69,25 @@ def run_to_end(query: Any, folder: Path) -> bool:
     return True
 
 
+def essence(error: Exception) -> str:
+    """One line: what Chaffinch says, or the end of what a worker says; Spark puts frames of Python before it and Java's after it."""
+    text = " ".join(str(error).partition(" SQLSTATE")[0].split())
+    start = text.find("KAFKA[")
+    return text[start:][:SHOWN] if start >= 0 else text[-SHOWN:]
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     plan = json.loads((folder / "query.json").read_text())
+    gate = folder if plan["has_gate"] else None
     spark = session("killed", master=MASTER)
     for _ in range(STARTS_MAX):
         try:
-            if run_to_end(started(spark, folder, plan["options"], has_gate=plan["has_gate"]), folder):
+            if run_to_end(started(spark, Path(plan["input"]), Path(plan["checkpoint"]), plan["options"], gate), folder):
                 tell(folder, "ended")
                 return
         except Exception as error:  # Whatever it is: a supervisor would start the query again.
-            tell(folder, "failed " + " ".join(str(error).split())[:400])
+            tell(folder, f"failed {essence(error)}")
     sys.exit(f"the query was started {STARTS_MAX} times")
 
 

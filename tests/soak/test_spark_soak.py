@@ -8,8 +8,10 @@ from collections import Counter
 import pytest
 
 from chaffinch.spark.commit.operations import Step
-from tests.soak.spark import AFTER_A_FAILURE, AT_GATE, SPARK_ROUNDS, Kind, events_of, lives_of
+from tests.soak.spark import AFTER_A_FAILURE, AT_GATE, LAST, SPARK_ROUNDS, Kind, events_of, lives_of
 from tests.soak.spark_judge import miscounted
+from tests.soak.spark_memory import APPLICATION, COMMITTER, JVM, PLANNER, TASK, Peaks
+from tests.soak.spark_query import essence
 
 
 @pytest.mark.parametrize(
@@ -34,10 +36,26 @@ def test_the_rounds_have_every_kind_and_the_drivers_death_at_every_step(seed: in
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, SPARK_ROUNDS, 200])
-def test_lives_have_all_events_and_end_with_the_driver(rounds: int) -> None:
+def test_lives_have_all_events_and_end_with_their_driver(rounds: int) -> None:
     events = events_of(rounds, random.Random(1))
     lives = list(lives_of(events))
     assert [event for life in lives for event in life] == events
     for life in lives:
-        assert all(event.kind is not Kind.DRIVER for event in life[:-1])
+        assert all(event.kind not in LAST for event in life[:-1])
         assert sum(event.kind in AT_GATE for event in life) <= 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("frames\n  KAFKA[x] ANOTHER_WRITER: stop\n one SQLSTATE: 38000\n\tat java", "KAFKA[x] ANOTHER_WRITER: stop one"),
+        ("f" * 300 + "\nNameError: name 'x' is not defined SQLSTATE: 1", ("f" * 300 + " NameError: name 'x' is not defined")[-240:]),
+    ],
+)
+def test_a_failure_is_told_by_what_matters_in_it(text: str, says: str) -> None:
+    assert essence(Exception(text)) == says
+
+
+def test_the_driver_is_all_its_processes_and_no_tasks() -> None:
+    sizes = {JVM: 1, APPLICATION: 10, COMMITTER: 100, PLANNER: 1_000, TASK: 10_000}
+    assert Peaks(of={pid: (role, size) for pid, (role, size) in enumerate(sizes.items())}).driver == 1_111

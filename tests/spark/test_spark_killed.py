@@ -26,8 +26,9 @@ def test_each_row_is_in_one_place_once(spark, tmp_path):
             run.live(EVENTS)
         finally:
             run.close()
-        assert not (run.query_folder / "checkpoint" / "commits" / "2").exists()
-        query = started(spark, run.query_folder, run.options, has_gate=False)
+        checkpoint = run.query_folder / "checkpoint"
+        assert not (checkpoint / "commits" / "2").exists()
+        query = started(spark, run.query_folder / "input", checkpoint, run.options)
         assert query.awaitTermination(240)
         assert run.verdict() == []
         assert len(run.good) == len(EVENTS) * 285
