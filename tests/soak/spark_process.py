@@ -16,7 +16,8 @@ from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.sink.pause import FILE_VARIABLE, STEP_VARIABLE, go_path
 
 ROOT = Path(__file__).parents[2]
-WAIT_S = 240.0
+WAIT_S = 600.0
+"""For anything the process tells: on a loaded machine Spark alone takes minutes to start."""
 DAEMON = "pyspark.daemon"
 
 
