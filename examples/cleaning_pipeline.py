@@ -76,6 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (SupervisionEnded, KafkaException, Refusal) as error:
         print(f"stop: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted: what was not committed is written next time", file=sys.stderr)
+        return 130
     finally:
         spark.stop()
     print(f"{as_they_are.read} lines were set aside: {dict(as_they_are.still_rejected)}")

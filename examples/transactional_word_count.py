@@ -141,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         print("interrupted: what was not committed is read again next time", file=sys.stderr)
-        return 1
+        return 130
     return 0
 
 

@@ -288,7 +288,7 @@ def _with_types(names: list[str], kinds: str) -> Iterator[tuple[str, str]]:
 def test_error_names_of_the_spark_pages() -> None:
     text = "".join(path.read_text(encoding="utf-8").partition("## Errors")[2] for path in sorted((ROOT / "docs").glob("spark*.md")))
     named = set(re.findall(r"\b[A-Z]{2,}(?:_[A-Z]+)+\b", text)) - {"CHAFFINCH_PAUSE_AT_STEP", "CHAFFINCH_PAUSE_FILE"}
-    source = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "spark").glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in (SOURCE / "spark").rglob("*.py"))
     known = {code.name for code in codes.ALL} | set(re.findall(r'"([A-Z_]+)"', source))
     assert named
     assert named - known == set()

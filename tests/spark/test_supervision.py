@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import urllib.error
 import urllib.request
 from types import SimpleNamespace
@@ -31,10 +32,16 @@ class Query:
     def __init__(self, ending):
         self.ending = ending
         self.is_stopped = False
+        self.interruptions = 0
 
-    def awaitTermination(self):
+    def awaitTermination(self, timeout):
+        if self.interruptions:
+            self.interruptions -= 1
+            signal.raise_signal(signal.SIGINT)
+            return False
         if self.ending is not None:
             raise self.ending
+        return True
 
     def stop(self):
         self.is_stopped = True
@@ -145,6 +152,37 @@ def test_an_interruption_stops_the_query(clock):
     with pytest.raises(KeyboardInterrupt):
         supervise(queries)
     assert queries.started[0].is_stopped
+
+
+def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock):
+    """PySpark's handler would ask Java too, in the middle of that call."""
+    queries = Queries(None)
+
+    def start():
+        query = queries()
+        query.interruptions = 1
+        return query
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        supervise(start)
+    assert queries.started[0].is_stopped
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_what_is_not_to_be_interrupted_is_not(clock):
+    queries = Queries(None)
+
+    def start():
+        query = queries()
+        query.interruptions = 2
+        return query
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        assert supervise(start) is queries.started[0]
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_an_interruption_comes_through_whatever_becomes_of_the_query(clock, caplog, monkeypatch):

@@ -42,6 +42,8 @@ class TlsSettings:
     """One end's side of TLS. Files are read by `client_context` and `server_context`."""
 
     trust_location: str | None = None
+    trust_option: str = "ssl.truststore.location"
+    """Which option named it."""
     trust_certificates: str | None = None
     key_location: str | None = None
     key: str | None = field(default=None, repr=False)
@@ -68,6 +70,7 @@ class TlsSettings:
             raise ConfigException("options ssl.keystore.key and ssl.keystore.certificate.chain belong together: give both or none")
         return cls(
             trust_location=settings["ssl.truststore.location"] or settings.get("ssl.ca.location"),
+            trust_option="ssl.truststore.location" if settings["ssl.truststore.location"] else "ssl.ca.location",
             trust_certificates=settings["ssl.truststore.certificates"],
             key_location=settings["ssl.keystore.location"],
             key=settings["ssl.keystore.key"],
@@ -137,8 +140,8 @@ def _load_key(context: ssl.SSLContext, path: str, key_password: str, what: str, 
 def _trust(context: ssl.SSLContext, settings: TlsSettings) -> bool:
     """Whether certificates to trust are given; they are loaded then."""
     if settings.trust_location:
-        text = _check_pem("ssl.truststore.location", settings.trust_location)
-        what = f"ssl.truststore.location {settings.trust_location}"
+        text = _check_pem(settings.trust_option, settings.trust_location)
+        what = f"{settings.trust_option} {settings.trust_location}"
     elif settings.trust_certificates:
         text, what = settings.trust_certificates, "ssl.truststore.certificates"
     else:

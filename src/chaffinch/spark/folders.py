@@ -63,6 +63,9 @@ class Folder:
                     self._opened = fs.LocalFileSystem(), os.path.abspath(location)
             except (OSError, ValueError, ImportError) as error:
                 raise self.refusal("cannot be opened", error) from None
+            if not self._opened[1]:
+                self._opened = None
+                raise self.refusal("cannot be opened", ValueError("it names no folder"))
         return self._opened
 
     def refusal(self, what: str, error: Exception) -> Refusal:

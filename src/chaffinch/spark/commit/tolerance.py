@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -29,15 +30,11 @@ class Tolerance:
             return cls(tolerates=tolerates)
         if not tolerates:
             raise ValueError("errors.tolerance.max needs errors.tolerance=all; without it the first bad row fails the batch")
-        text = cap.strip()
-        try:
-            if text.endswith("%"):
-                if 0 <= float(text[:-1]) <= 100:
-                    return cls(tolerates=True, percent_max=Fraction(text[:-1]))
-            elif (count := int(text)) >= 0:
-                return cls(tolerates=True, count_max=count)
-        except ValueError:
-            pass
+        found = re.fullmatch(r"(?a:(\d+)|(\d+(?:\.\d+)?) ?%)", cap.strip())
+        if found is not None and found[1] is not None:
+            return cls(tolerates=True, count_max=int(found[1]))
+        if found is not None and (percent := Fraction(found[2])) <= 100:
+            return cls(tolerates=True, percent_max=percent)
         raise ValueError(f"errors.tolerance.max={cap!r} is neither a count (100) nor a share between 0% and 100% (5%)")
 
     def is_exceeded(self, rejected_count: int, row_count: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT
+from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX, WITHOUT_EFFECT
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
 from chaffinch.settings import INT_MAX, Option, OptionTable
@@ -15,6 +15,8 @@ from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, OF_SPARK
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
 BATCH_SIZE_DEFAULT: Final = 1_000_000
 UNKNOWN_TOPIC_MS_DEFAULT: Final = 1_000
+TOKEN_BYTES_MAX: Final = STRING_BYTES_MAX - len("chaffinch-")
+"""Of a token are made a group and a transactional id."""
 
 
 def _of_producers(*names: str) -> tuple[Option, ...]:
@@ -47,13 +49,14 @@ _COMMON: Final = (
     *_of_producers("compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
 )  # fmt: skip
 _OF_TRANSACTIONS: Final = (
-    Option("idempotencyToken", "string", None, "batch writes: the same token is written once"),
+    Option("idempotencyToken", "string", None, "batch writes: the same token is written once", bytes_max=TOKEN_BYTES_MAX),
     Option("onMissingMarker", "string", "fail", "what to do when a batch that is not the first finds no marker",
            choices=("fail", "write")),
     Option("markerTopic", "string", None, "existing topic whose partition 0 carries the marker; default: the `topic` option"),
     Option("kafka.max.request.size", "int", None, "bytes of the largest row; default: what the topic takes", minimum=1),
     Option("kafka.max.block.ms", "int", 60_000, "how long each step of a commit is asked again", minimum=1),
-    Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint"),
+    Option("kafka.transactional.id", "string", None, "default: `chaffinch-` and the query's id; fixed in the checkpoint",
+           bytes_max=STRING_BYTES_MAX),
     Option("kafka.transaction.timeout.ms", "int", None, "default: from the staged size, at least one minute", minimum=1, maximum=INT_MAX),
     Option("kafka.acks", "string", "all", "a transaction waits for all in-sync replicas", choices=("all", "-1")),
     Option("kafka.enable.idempotence", "bool", True, "a transaction is idempotent"),

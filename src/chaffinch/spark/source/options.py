@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.settings import Option, OptionTable, Settings
+from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, OF_SPARK, ClientOptions, parse
 from chaffinch.spark.source.topic_offsets import OffsetChoice, parse_assignment, parse_offsets, parse_times
 
@@ -39,8 +39,8 @@ _SHARED: Final = (
     INCLUDE_HEADERS,
     Option("kafka.isolation.level", "string", "read_committed", "leave out what transactions have not committed, or read everything",
            choices=("read_committed", "read_uncommitted")),
-    Option("kafka.fetch.max.bytes", "int", 52_428_800, "bytes of one answer of a broker", minimum=1),
-    Option("kafka.max.partition.fetch.bytes", "int", 16 << 20, "bytes per partition in one answer", minimum=1),
+    Option("kafka.fetch.max.bytes", "int", 52_428_800, "bytes of one answer of a broker", minimum=1, maximum=INT_MAX),
+    Option("kafka.max.partition.fetch.bytes", "int", 16 << 20, "bytes per partition in one answer", minimum=1, maximum=INT_MAX),
     Option("kafka.default.api.timeout.ms", "int", 60_000,
            "how long brokers are asked for offsets and, without progress, for records", minimum=1),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from typing import Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
+from chaffinch.settings import LONG_MAX
 
 WORDS: Final = {OFFSET_EARLIEST: "earliest", OFFSET_LATEST: "latest"}
 
@@ -72,7 +73,7 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
     fields = _json_object(option, text, allowed)
     found: list[TopicPartition] = []
     for topic, partitions in fields.items():
-        if not isinstance(partitions, list) or not all(_is_number(number) and number >= 0 for number in partitions):
+        if not isinstance(partitions, list) or not partitions or not all(_is_number(number) and number >= 0 for number in partitions):
             raise ConfigException(f"{option}={text!r}: {topic} must have a list of partition numbers; allowed: {allowed}")
         found.extend(TopicPartition(topic, number) for number in partitions)
     return tuple(sorted(set(found)))
@@ -104,6 +105,8 @@ def _pairs(option: str, text: str, allowed: str) -> Iterator[tuple[TopicPartitio
                 raise ConfigException(f"{option}={text!r}: {number!r} is no partition number; allowed: {allowed}")
             if not _is_number(place):
                 raise ConfigException(f"{option} says {place!r} for {topic}-{number}, which is no whole number; allowed: {allowed}")
+            if place > LONG_MAX:
+                raise ConfigException(f"{option} says {place!r} for {topic}-{number}; it must be at most {LONG_MAX}")
             yield TopicPartition(topic, int(number)), place
 
 

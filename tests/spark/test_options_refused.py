@@ -1,0 +1,147 @@
+"""Every option of the sink and of the source with a value that it cannot have: refused before any broker is asked, in words.
+
+Of numbers, switches, choices and limited texts the wrong values follow from the tables of options; what else is a text is listed here.
+"""
+
+import itertools
+
+import pytest
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, TABLES
+from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.source.options import SOURCE, STREAM_SOURCE, SourceOptions
+from chaffinch.spark.target import client_for, forget_client
+from chaffinch.spark.tasks.row_handler import handler_for
+
+LEAST = {"kafka.bootstrap.servers": "a:1"}
+PLAIN = "cannot be used with kafka.security.protocol=PLAINTEXT"
+NO_FILE = "/no/such/file"
+TLS = {"kafka.security.protocol": "SSL"}
+LOGIN = {"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"}
+LETTERS = {"errors.tolerance": "all"}
+EMPTY = ": give it a value, or leave it out"
+
+# Name -> what else is given, a wrong value, and what is said behind the name.
+CLIENT_TEXTS = {
+    "kafka.bootstrap.servers": ({}, "a", "cannot contain 'a': each server must be host:port, with a port of 1 to 65535"),
+    "kafka.ssl.ca.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
+    "kafka.ssl.truststore.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
+    "kafka.ssl.truststore.type": (TLS, "JKS", "cannot be 'JKS': only PEM is read"),
+    "kafka.ssl.truststore.certificates": (TLS, "no PEM", "no certificate in PEM can be read there"),
+    "kafka.ssl.keystore.location": (TLS, NO_FILE, f"{NO_FILE}: No such file"),
+    "kafka.ssl.keystore.type": (TLS, "JKS", "cannot be 'JKS': only PEM is read"),
+    "kafka.ssl.keystore.key": (TLS, "key", "belong together: give both or none"),
+    "kafka.ssl.keystore.certificate.chain": (TLS, "chain", "belong together: give both or none"),
+    "kafka.ssl.key.password": ({}, "secret", PLAIN),
+    "kafka.ssl.cipher.suites": (TLS, "nonsense", "OpenSSL knows none of nonsense"),
+    "kafka.sasl.username": ({}, "user", PLAIN),
+    "kafka.sasl.password": ({}, "secret", PLAIN),
+    "kafka.sasl.jaas.config": (LOGIN, "nonsense", "cannot be read: it must be MODULE required"),
+}
+SINK_TEXTS = {
+    **{
+        name: ({}, " ", f"is empty{EMPTY}")
+        for name in ("topic", "stagingLocation", "markerTopic", "idempotencyToken", "kafka.transactional.id")
+    },
+    **{name: (LETTERS, "", f"is empty{EMPTY}") for name in ("errors.dead.letter.queue.topic.name", "errors.dead.letter.path")},
+    "errors.tolerance.max": (
+        {**LETTERS, "errors.dead.letter.path": "/d"},
+        "1_0",
+        "='1_0' is neither a count (100) nor a share between 0% and",
+    ),
+    "kafka.custom.exception.handler.class": ({}, "no.such", "cannot be 'no.such': no such thing can be imported (No module named 'no')"),
+}
+SOURCE_TEXTS = {
+    "subscribe": ({"subscribe": None}, " , ", "subscribePattern and assign, none is given"),
+    "subscribePattern": ({"subscribe": None}, "(", "cannot be '(': it is no regular expression"),
+    "assign": ({"subscribe": None}, '{"t":[]}', "t must have a list of partition numbers; allowed: JSON such as"),
+    "startingOffsets": ({}, "now", "cannot be 'now'; allowed: "),
+    "endingOffsets": ({}, '{"t":{"0":-2}}', "says -2 for t-0; it must be an offset, or -1 for latest"),
+    "startingOffsetsByTimestamp": ({}, f'{{"t":{{"0":{2**63}}}}}', f"says {2**63} for t-0; it must be at most {2**63 - 1}"),
+    "endingOffsetsByTimestamp": ({}, '{"t":{"0":-1}}', "says -1 for t-0; it must be milliseconds since 1970"),
+    "maxTriggerDelay": ({}, "soon", "cannot be 'soon': it must be a number and one of ms, s, m"),
+}
+
+
+def sink(guarantee):
+    def parse(given):
+        fixed = {"deliveryGuarantee": guarantee, "topic": "t"}
+        return SinkOptions.parse({**LEAST, **fixed, **given}, is_stream="idempotencyToken" not in given)
+
+    return parse
+
+
+def source(is_stream):
+    return lambda given: SourceOptions.parse({**LEAST, "subscribe": "t", **given}, is_stream=is_stream)
+
+
+PARTS = {
+    **{guarantee: (table, sink(guarantee), CLIENT_TEXTS | SINK_TEXTS) for guarantee, table in TABLES.items()},
+    "batch source": (SOURCE, source(False), CLIENT_TEXTS | SOURCE_TEXTS),
+    "stream source": (STREAM_SOURCE, source(True), CLIENT_TEXTS | SOURCE_TEXTS),
+}
+
+
+def wrong_values(option):
+    """What an option cannot be by what its table says, with the words for it."""
+    if option.choices:
+        yield "nonsense", option.allowed
+    elif option.kind == "bool":
+        yield "yes", "true or false"
+    elif option.kind == "int":
+        yield "1.5", "a whole number"
+        if option.minimum is not None:
+            yield str(int(option.minimum) - 1), option.allowed
+        if option.maximum is not None:
+            yield str(int(option.maximum) + 1), option.allowed
+    if option.bytes_max is not None:
+        yield "x" * (option.bytes_max + 1), f"{option.bytes_max + 1} bytes of it: it must be at most {option.bytes_max} bytes"
+
+
+def refused(parse, given):
+    """What is said of options that cannot be: by the tables, by what belongs together, and by what is read in the planner."""
+    with pytest.raises(ConfigException) as caught:
+        begin(parse(given))
+    return str(caught.value)
+
+
+def begin(options):
+    handler_for(getattr(options, "handler", None))
+    client_for(options.client)
+    forget_client(options.client)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_by_the_tables(part):
+    table, parse, _ = PARTS[part]
+    for option in table.options:
+        for value, allowed in wrong_values(option):
+            text = refused(parse, {option.name: value})
+            shown = f"{value[:40]!r}..." if len(value) > 1000 else repr(value)
+            assert text.startswith(f"option {option.name} cannot be {shown}")
+            assert text.endswith(allowed.strip())
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_texts(part):
+    table, parse, texts = PARTS[part]
+    free = [option.name for option in table.options if not list(wrong_values(option)) or option.name in texts]
+    for name in free:
+        beside, value, says = texts[name]
+        text = refused(parse, {**beside, name: value})
+        assert name in text
+        assert says in text
+
+
+@pytest.mark.parametrize(("part", "name"), list(itertools.product(PARTS, ["kafka.bach.size", "Topics", "failOnDataLos"])))
+def test_an_unknown_name_is_refused_with_the_nearest(part, name):
+    _, parse, _ = PARTS[part]
+    assert refused(parse, {name: "x"}).startswith(f"unknown option {name!r}: ")
+
+
+def test_the_least_is_taken():
+    """Else the tests above would see refusals of something else."""
+    for _, parse, _ in PARTS.values():
+        begin(parse({}))
+    assert EXACTLY_ONCE in PARTS
