@@ -32,14 +32,17 @@ def write(kafka, tmp_path, monkeypatch):
         (tmp_path / "offsets" / str(batch_id)).write_text(f"v1\n{batch_id}")
     clients = set()
 
-    def written(name, batch_id, rows=ROWS):
+    def written(name, batch_id, rows=ROWS, is_told=True):
+        """`is_told`: tasks know the query from Spark, as they do but on Spark Connect."""
         given = {
             "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "checkpointlocation": str(tmp_path),
             "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id),
         }  # fmt: skip
+        facts = TaskContextFacts(task=0, query_id="q", run_id="run", batch_id=batch_id, master="local[2]")
+        if not is_told:
+            given["chaffinch.query.id"], facts = "q", TaskContextFacts(task=0, master="local[2]")
         options = SinkOptions.parse(given, is_stream=False)
         clients.add(options.client)
-        facts = TaskContextFacts(task=0, query_id="q", run_id="run", batch_id=batch_id, master="local[2]")
         monkeypatch.setattr(writers, "task_facts", lambda: facts)
         writer = pickle.loads(pickle.dumps(writers.batch_writer(options)))
         writer.commit([writer.write(iter([pa.record_batch(rows)]))] if rows else [])
@@ -57,6 +60,15 @@ def test_each_named_sink_writes_each_batch_once(kafka, write, tmp_path):
     for name in ("one", "two"):
         state = json.loads((tmp_path / "chaffinch" / name / "state.json").read_text())
         assert (state["transactional.id"], state["totals"]["rows_written"]) == (f"chaffinch-q-{name}", 2)
+
+
+def test_on_spark_connect_it_is_the_same_query(kafka, write):
+    write("one", 0)
+    for batch_id in (0, 1, 1):
+        write("one", batch_id, is_told=False)
+    assert values(kafka, "orders") == {"1": 2, "2": 2}
+    with pytest.raises(Refusal, match="CHECKPOINT_RESTORED: batch 0 is older than batch 1"):
+        write("one", 0, is_told=False)
 
 
 def test_a_batch_older_than_the_marker_is_refused(write):

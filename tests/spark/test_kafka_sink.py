@@ -12,6 +12,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.kafka_sink import KafkaSink
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.options import SinkOptions
+from chaffinch.spark.task_facts import TaskContextFacts
 
 SERVERS = {"kafka.bootstrap.servers": "broker:9092"}
 ABORTABLE = "An error occurred.\n: x KAFKA[TransactionAbortable] SNAPSHOT_CHANGED: topic orders changed SQLSTATE: 1"
@@ -124,6 +125,57 @@ class TestTwoOutputs:
         output = sink()
         output(Frame(run="one"), 0)
         output(Frame(run="two"), 0)
+
+
+class ConnectFrame(Frame):
+    """As on Spark Connect: no SparkContext, hence nobody who tells of the query."""
+
+    def __init__(self):
+        super().__init__()
+        self.sparkSession = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))
+
+
+class TestOnConnect:
+    @pytest.fixture
+    def checkpoint(self, tmp_path):
+        """Of query q, in the middle of batch 1."""
+        (tmp_path / "metadata").write_text('{"id":"q"}')
+        for name in ("offsets/0", "offsets/1", "commits/0"):
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).touch()
+        return tmp_path
+
+    def test_the_checkpoint_says_which_query_it_is(self, checkpoint):
+        frame = ConnectFrame()
+        sink(checkpointLocation=str(checkpoint))(frame, 1)
+        options = SinkOptions.parse(frame.given[0], is_stream=False)
+        facts = options.known_of(TaskContextFacts(task=2))
+        assert (facts.task, facts.query_id, facts.batch_id, options.sink_name) == (2, "q", 1, "orders")
+
+    @pytest.mark.parametrize(
+        ("batch_id", "missing", "text"),
+        [
+            (0, None, "says that batch 0 is over"),
+            (2, None, "knows of no batch 2"),
+            (1, "metadata", "has no file metadata"),
+        ],
+    )
+    def test_one_of_another_query_is_refused(self, checkpoint, batch_id, missing, text):
+        if missing:
+            (checkpoint / missing).unlink()
+        frame = ConnectFrame()
+        with pytest.raises(Refusal, match=f"QUERY_UNKNOWN: checkpointLocation=.* {text}: give the KafkaSink that of the query that calls"):
+            sink(checkpointLocation=str(checkpoint))(frame, batch_id)
+        assert frame.given == []
+
+    def test_without_a_checkpoint(self):
+        with pytest.raises(Refusal, match="QUERY_UNKNOWN: on Spark Connect a KafkaSink knows its query by the option checkpointLocation"):
+            sink()(ConnectFrame(), 0)
+
+    def test_two_outputs_under_one_name(self, checkpoint):
+        sink(name="twice", checkpointLocation=str(checkpoint))(ConnectFrame(), 1)
+        with pytest.raises(Refusal, match="DUPLICATE_OUTPUT"):
+            sink(name="twice", checkpointLocation=str(checkpoint))(ConnectFrame(), 1)
 
 
 def test_outside_of_foreach_batch():

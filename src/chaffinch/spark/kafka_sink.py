@@ -2,20 +2,27 @@
 
 Each call is a batch write that belongs to a micro-batch of the query: one Kafka transaction with a marker, as the format's own sink
 for streams has it. A query's sinks are told apart by their names: each has its own marker, transactional id, state and staging.
+
+On Spark Connect the function runs in a process beside the server, and neither it nor the tasks are told which query calls. There the
+query is known by its checkpoint, in which Spark has written its id and that this batch is under way.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
+from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
+from chaffinch.spark.sink.places import located
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
 _RUN_PROPERTY: Final = "spark.jobGroup.id"
@@ -31,10 +38,11 @@ _taken_lock = Lock()
 class KafkaSink:
     """Writes a micro-batch when it is called with its DataFrame and its id. Picklable.
 
-    `options`: those of the format's sink, `checkpointLocation` of the query among them, so that its state is kept there; keywords are
-    options too, `kafka_acks` for `kafka.acks`. `name` tells several sinks of one query apart, and must stay the same as long as its
-    checkpoint lives; default: the option `topic`. An error that lets the batch be written again is met in place, `attempts_max` times
-    in all; the frame is computed again for that. Errors: ConfigException when it is made; Refusal, or Spark's own, when it is called.
+    `options`: those of the format's sink, `checkpointLocation` of the query among them, so that its state is kept there (on Spark
+    Connect it must be given); keywords are options too, `kafka_acks` for `kafka.acks`. `name` tells several sinks of one query apart,
+    and must stay the same as long as its checkpoint lives; default: the option `topic`. An error that lets the batch be written again
+    is met in place, `attempts_max` times in all; the frame is computed again for that. Errors: ConfigException when it is made;
+    Refusal, or Spark's own, when it is called.
     """
 
     def __init__(
@@ -50,33 +58,45 @@ class KafkaSink:
         if not isinstance(attempts_max, int) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
         self._attempts_max = attempts_max
-        topic = SinkOptions.parse(self._of_batch("?", 0), is_stream=False).topic
-        if not (name or topic):
+        parsed = SinkOptions.parse(self._of_batch("?", 0), is_stream=False)
+        if not (name or parsed.topic):
             raise ConfigException("a sink whose rows name their topic needs a name: KafkaSink(..., name=...), another one for each sink")
-        self.name: str = name or str(topic)
+        self.name: str = name or str(parsed.topic)
+        self._checkpoint = parsed.checkpoint_location
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Writes the rows of one micro-batch exactly once, however often the batch is run. Not twice for one batch in one run."""
-        run_id = self._run_of(frame)
+        options = self._of_batch(self.name, batch_id)
+        context = _context_of(frame)
+        if context is not None:
+            run_id = _run_in(context)
+        else:
+            run_id = None  # A process serves one run there.
+            options["chaffinch.query.id"] = self._query_on_connect(frame, batch_id)
         self._take(run_id, batch_id)
         try:
-            self._write(frame, batch_id)
+            self._write(frame, options)
         except BaseException:
             with _taken_lock:
                 del _taken[run_id, self.name]
             raise
 
-    def _run_of(self, frame: DataFrame) -> str | None:
-        """The run of the query that calls; None where that cannot be seen (Spark Connect)."""
-        try:
-            context = frame.sparkSession.sparkContext
-        except Exception:
-            return None
-        if context.getLocalProperty(_QUERY_PROPERTY) is None:
-            text = "a KafkaSink was called outside of foreachBatch, or in another thread than the one that foreachBatch calls"
-            raise Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", f"{text}: the query that the rows belong to is not known there")
-        found: str | None = context.getLocalProperty(_RUN_PROPERTY)
-        return found
+    def _query_on_connect(self, frame: DataFrame, batch_id: int) -> str:
+        """The id of the query that calls, by its checkpoint. It has to be a query that is in the middle of this batch."""
+        if self._checkpoint is None:
+            raise _unknown("on Spark Connect a KafkaSink knows its query by the option checkpointLocation: give it that of the query")
+        located_at = located(self._checkpoint, frame.sparkSession.conf.get("spark.hadoop.fs.defaultFS", None))
+        checkpoint = Folder(located_at, "checkpointLocation")
+        metadata = checkpoint.read("metadata")
+        if metadata is None:
+            reason = "has no file metadata"
+        elif checkpoint.below("offsets").read(str(batch_id)) is None:  # Written before a batch,
+            reason = f"knows of no batch {batch_id}"
+        elif checkpoint.below("commits").read(str(batch_id)) is not None:  # and this one after it.
+            reason = f"says that batch {batch_id} is over"
+        else:
+            return str(json.loads(metadata)["id"])
+        raise _unknown(f"checkpointLocation={self._checkpoint} {reason}: give the KafkaSink that of the query that calls it")
 
     def _take(self, run_id: str | None, batch_id: int) -> None:
         """Two outputs under one name would find each other's marker, and the second one's rows would be lost."""
@@ -88,9 +108,9 @@ class KafkaSink:
                 )
             _taken[run_id, self.name] = batch_id
 
-    def _write(self, frame: DataFrame, batch_id: int) -> None:
+    def _write(self, frame: DataFrame, options: Mapping[str, str]) -> None:
         for attempt in range(1, self._attempts_max + 1):
-            writer = frame.write.format("chaffinch").mode("append").options(**self._of_batch(self.name, batch_id))
+            writer = frame.write.format("chaffinch").mode("append").options(**options)
             try:
                 return writer.save()
             except Exception as error:
@@ -103,6 +123,27 @@ class KafkaSink:
 
     def _of_batch(self, name: str, batch_id: int) -> dict[str, str]:
         return {**self._options, "chaffinch.sink": name, "chaffinch.batch.id": str(batch_id)}
+
+
+def _context_of(frame: DataFrame) -> SparkContext | None:
+    """None on Spark Connect, which has none."""
+    try:
+        return frame.sparkSession.sparkContext
+    except Exception:
+        return None
+
+
+def _run_in(context: SparkContext) -> str | None:
+    """The run of the query that calls."""
+    if context.getLocalProperty(_QUERY_PROPERTY) is None:
+        text = "a KafkaSink was called outside of foreachBatch, or in another thread than the one that foreachBatch calls"
+        raise _unknown(f"{text}: the query that the rows belong to is not known there")
+    found: str | None = context.getLocalProperty(_RUN_PROPERTY)
+    return found
+
+
+def _unknown(text: str) -> Refusal:
+    return Refusal(Group.INVALID_CONFIGURATION, "QUERY_UNKNOWN", text)
 
 
 def _refusal(tag: ErrorTag) -> Refusal:

@@ -1,6 +1,6 @@
 """Sends staged batches to their partitions inside one transaction, and finds out which records the broker refuses.
 
-A generator beneath `commit_protocol`, with the same operations. Strategy:
+A generator beneath `protocol.py`, with the same operations. Strategy:
 
 - A partition's batches go out in order, with consecutive sequences from 0. The first goes alone: a broker that knows
   nothing of the producer accepts any sequence, so nothing may overtake it (decision 14). After its acknowledgement up to

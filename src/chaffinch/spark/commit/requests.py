@@ -1,6 +1,6 @@
 """The requests of a commit beside Produce: each built, asked until it is answered, and its answer judged.
 
-Generators beneath `commit_protocol`, with the same operations. A request is asked again while its answer is lost or
+Generators beneath `protocol.py`, with the same operations. A request is asked again while its answer is lost or
 retriable, `block_max_ms` long from its first answer; EndTxn likewise, but its outcome is never guessed (decision 39).
 All of them may raise Fenced (another epoch exists), StartAgain (only a new transaction helps) and Refusal.
 """

@@ -54,7 +54,7 @@ class Committer:
 
         if not outcomes and self._options.batch_id is not None:
             return CommitResult(outcome="empty")  # Without a task nobody knows the query; without a row there is nothing to know it for.
-        facts = outcomes[0].context if outcomes else TaskContextFacts(task=-1)
+        facts = self._options.known_of(outcomes[0].context) if outcomes else TaskContextFacts(task=-1)
         plan = self.plan(outcomes, facts, batch_id)
         try:
             client = client_for(self._options.client)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from chaffinch.errors import ConfigException
@@ -11,13 +11,15 @@ from chaffinch.settings import Settings
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.options import ClientOptions, named_as_typed, parse
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, table_for
+from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 _KAFKA: Final = "kafka."
 # Options that KafkaSink sets for its writes; nobody else's, so they are in no table (`refuse_own_options`).
 _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
-_HIDDEN: Final = (_SINK_NAME, _BATCH_ID)
+_QUERY_ID: Final = "chaffinch.query.id"
+_HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,8 @@ class SinkOptions:
     """Tells several sinks of one query apart: each has its own marker, transactional id, state, staging and dead letter files."""
     batch_id: int | None = None
     """Of the micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
+    query_id: str | None = None
+    """Of its query, on Spark Connect, where tasks are not told."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -61,6 +65,10 @@ class SinkOptions:
     def named(self, query: str) -> str:
         """The name under which this sink keeps what it writes for a query."""
         return query if self.sink_name is None else f"{query}-{self.sink_name}"
+
+    def known_of(self, facts: TaskContextFacts) -> TaskContextFacts:
+        """What a task knows of its query: what Spark has told it, and what `KafkaSink` has found out."""
+        return facts if self.query_id is None else replace(facts, query_id=self.query_id, batch_id=self.batch_id)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, is_stream: bool) -> Self:
@@ -104,6 +112,7 @@ class SinkOptions:
             producer=() if guarantee == EXACTLY_ONCE else _producer(settings),
             sink_name=hidden.get(_SINK_NAME),
             batch_id=batch_id,
+            query_id=hidden.get(_QUERY_ID),
         )
 
 

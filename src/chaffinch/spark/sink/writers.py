@@ -69,6 +69,7 @@ class _Writer:
             if self._planned_with != VERSION:
                 text = f"{facts.host} has chaffinch {VERSION}, the driver has {self._planned_with}: install the same version everywhere"
                 raise Refusal(Group.INVALID_CONFIGURATION, "VERSIONS_DIFFER", text)
+            facts = self._options.known_of(facts)
             outcome = self._stage(facts, iterator)
         except Refusal as refusal:
             outcome = _failed(facts, failure_of(refusal))
