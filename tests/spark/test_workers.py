@@ -7,7 +7,9 @@ import sys
 import pytest
 from pyspark.cloudpickle import dumps
 
-from chaffinch.spark.workers import NEEDED, Worker, _looker, advice_for, unfit
+from chaffinch.errors import ConfigException
+from chaffinch.spark.session import session
+from chaffinch.spark.workers import NEEDED, Worker, WorkersUnfit, _looker, advice_for, check_server, unfit
 from chaffinch.version import VERSION
 
 ALL = dict.fromkeys(NEEDED, "") | {"chaffinch": "1.0"}
@@ -62,6 +64,49 @@ def test_advice(text, advice):
     assert (found is None) == (advice is None)
     assert advice is None or advice in found
     assert found is None or "\n" not in found
+
+
+class Server:
+    """Stands for a session of Spark Connect whose server answers each question about the format with this error."""
+
+    def __init__(self, error):
+        self.read, self.error = self, error
+
+    def format(self, name):
+        assert name == "chaffinch"
+        return self
+
+    def load(self):
+        return self
+
+    @property
+    def schema(self):
+        raise RuntimeError(self.error)
+
+
+def test_a_server_that_knows_the_format_misses_options():
+    check_server(Server("KAFKA[InvalidConfiguration] CONFIG: option kafka.bootstrap.servers is missing"), "sc://a")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (
+            "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: chaffinch.",
+            WorkersUnfit,
+            "the server sc://a cannot be used: Spark does not",
+        ),
+        ("[INTERNAL_ERROR] a bug", RuntimeError, "a bug"),
+    ],
+)
+def test_a_server_that_does_not(error, kind, text):
+    with pytest.raises(kind, match=text):
+        check_server(Server(error), "sc://a")
+
+
+def test_a_session_is_of_a_master_or_of_a_server():
+    with pytest.raises(ConfigException, match=r"master=local and remote=sc://a exclude each other"):
+        session(master="local", remote="sc://a")
 
 
 def test_what_a_worker_says_of_itself(monkeypatch):

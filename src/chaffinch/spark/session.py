@@ -14,23 +14,48 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_DEFAULTS: Mapping[str, str] = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    # Seen in errors: the Python traceback of a worker without Spark's own frames around it.
-    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
-}
+# Seen in errors: the Python traceback of a worker without Spark's own frames around it.
+_OF_EVERY_SESSION: Mapping[str, str] = {"spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true"}
+_DEFAULTS: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **_OF_EVERY_SESSION}
 
 
 def session(
-    app_name: str = "chaffinch", *, master: str | None = None, config: Mapping[str, object] | None = None, check: bool = True
+    app_name: str = "chaffinch",
+    *,
+    master: str | None = None,
+    remote: str | None = None,
+    config: Mapping[str, object] | None = None,
+    check: bool = True,
 ) -> SparkSession:
     """A SparkSession on ``master`` (default: ``local[*]``, or what ``spark-submit`` set), with ``config`` on top of our few defaults.
 
     Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process, the latter two unless set already.
-    The format ``chaffinch`` is known in it by name. ``check``: on a cluster, ask the workers in a small job whether they have what
-    the format needs. Errors: JavaNotFound, with what to install; WorkersUnfit, with what a worker lacks.
+    The format ``chaffinch`` is known in it by name. With ``remote``, such as ``sc://host:15002``, or ``SPARK_REMOTE`` in the
+    environment, a session of that server of Spark Connect: Java and Python are the server's. ``check``: on a cluster, ask the workers
+    in a small job whether they have what the format needs, and a server whether it knows the format.
+    Errors: JavaNotFound, with what to install; WorkersUnfit, with what a worker or server lacks; ConfigException.
     """
+    if master is not None and remote is not None:
+        from chaffinch.errors import ConfigException
+
+        raise ConfigException(f"master={master} and remote={remote} exclude each other: a server of Spark Connect has its own master")
+    if master is None and (remote := remote or os.environ.get("SPARK_REMOTE")):
+        return _remote_session(app_name, remote, config or {}, check=check)
+    return _session(app_name, master, config or {}, check=check)
+
+
+def _remote_session(app_name: str, remote: str, config: Mapping[str, object], *, check: bool) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = _configured(SparkSession.builder.appName(app_name).remote(remote), {**_OF_EVERY_SESSION, **config})
+    if check:
+        from chaffinch.spark.workers import check_server
+
+        check_server(spark, remote)
+    return spark
+
+
+def _session(app_name: str, master: str | None, config: Mapping[str, object], *, check: bool) -> SparkSession:
     from chaffinch.spark.java import use_java
     from chaffinch.spark.sink.places import is_one_machine
 
@@ -47,14 +72,18 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**_DEFAULTS, **(config or {})}.items():
-        builder = builder.config(key, _spelled(value))
-    spark = builder.getOrCreate()
+    spark = _configured(builder, {**_DEFAULTS, **config})
     if check and not is_one_machine(spark.sparkContext.master):
         from chaffinch.spark.workers import check_workers
 
         check_workers(spark)
     return spark
+
+
+def _configured(builder: SparkSession.Builder, config: Mapping[str, object]) -> SparkSession:
+    for key, value in config.items():
+        builder = builder.config(key, _spelled(value))
+    return builder.getOrCreate()
 
 
 def _spelled(value: object) -> str:

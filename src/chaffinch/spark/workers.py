@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chaffinch.spark.refusals import tag_in
 from chaffinch.version import VERSION
 
 if TYPE_CHECKING:
@@ -76,6 +77,23 @@ def check_workers(spark: SparkSession) -> None:
     workers = [Worker(host=host, executable=executable, versions=versions) for host, executable, versions in found]
     if reason := unfit(workers):
         raise WorkersUnfit(reason)
+
+
+def check_server(spark: SparkSession, remote: str) -> None:
+    """Asks a server of Spark Connect whether it knows the format; raises WorkersUnfit. Its workers are not asked.
+
+    A function sent there would do that, but needs the client's version of Python on the server, which the format does not.
+    """
+    try:
+        _ = spark.read.format("chaffinch").load().schema
+    except Exception as error:
+        text = str(error)
+        if tag_in(text) is not None:  # The format itself, about options that it misses.
+            return
+        advice = advice_for(text)
+        if advice is None:
+            raise
+        raise WorkersUnfit(f"the server {remote} cannot be used: {advice}") from None
 
 
 def unfit(workers: Iterable[Worker], version: str = VERSION) -> str | None:
