@@ -6,12 +6,15 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from pyspark import cloudpickle
+from pyspark.sql.types import StructType
 
+from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.messages import BatchCounts, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit.plan import CommitResult
+from chaffinch.spark.commit.protocol import _checked
 from chaffinch.spark.commit.timeout import transaction_timeout_ms
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, refusal_for
 from chaffinch.spark.sink import committing, writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
@@ -141,3 +144,36 @@ class TestWhatIsLeftBehind:
         assert len(file.relative_to(tmp_path).parts) == 5
         writer.committer.clean_up([outcome], 0)
         assert list((tmp_path / "a" / "b").iterdir()) == []
+
+
+OF_KAFKA_SINK = {"chaffinch.sink": "s", "chaffinch.batch.id": "3"}
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({}, "run it again"),
+        ({"idempotencyToken": "t"}, "run it again"),
+        (OF_KAFKA_SINK, "start the query again"),
+    ],
+    ids=["batch", "token", "foreachBatch"],
+)
+def test_what_a_batch_write_advises(monkeypatch, given, advice):
+    """In the planner and in the commit; of a task's failure too."""
+
+    def fails(*_):
+        raise refusal_for(codes.COORDINATOR_LOAD_IN_PROGRESS, "no answer")
+
+    options = {"kafka.bootstrap.servers": "a:1", "topic": TOPIC, **given}
+    schema = StructType().add("value", "string")
+    monkeypatch.setattr(writers, "_planned", fails)
+    with pytest.raises(Refusal) as planned:
+        writers.planned_batch_writer(options, schema, overwrite=False)
+    monkeypatch.setattr(writers, "_planned", lambda _: SNAPSHOT)
+    writer = writers.planned_batch_writer(options, schema, overwrite=False)
+    failed = TaskOutcome(context=FACTS, failure=writers.failure_of(refusal_for(codes.COORDINATOR_LOAD_IN_PROGRESS, "no answer")))
+    monkeypatch.setattr(committing.Committer, "run", lambda self, outcomes, batch_id: _checked(self.plan(outcomes, FACTS, batch_id)))
+    with pytest.raises(Refusal) as committed:
+        writer.commit([writers.CommitMessage(failed)])
+    assert planned.value.text == f"no answer; {advice}"
+    assert committed.value.text == f"task 0: no answer; {advice}"

@@ -1,8 +1,8 @@
 """What the options of the sink and of the source share: how they are found, and what it takes to reach a cluster.
 
 Spark lower-cases option names before a data source sees them, so names are found without regard to case. `kafka.*` is what
-the Kafka client takes, under Kafka's names. The tables are in `sink/options.py` and `source/options.py`; their documentation is
-printed from them.
+the Kafka client takes, under Kafka's names. The tables are in `sink/option_tables.py` and `source/options.py`; their
+documentation is printed from them.
 """
 
 from __future__ import annotations

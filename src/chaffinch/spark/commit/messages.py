@@ -90,7 +90,7 @@ class TaskOutcome:
     dead_batches: tuple[StagedBatch, ...] = ()
     """For the dead letter topic."""
     dead_rows: tuple[StagedBytes, ...] = ()
-    """Arrow IPC streams with the schema of `dead_letters.ROWS_SCHEMA`, for the Parquet file."""
+    """Arrow IPC streams that `dead_letters.rows_stream` has made, for the Parquet file."""
     rejected_by_code: Mapping[str, int] = field(default_factory=dict)
     dropped_by_code: Mapping[str, int] = field(default_factory=dict)
     """Rejected rows that the user's handler said to leave out; not among the rejected."""

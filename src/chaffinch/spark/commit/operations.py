@@ -1,6 +1,6 @@
 """What the commit protocol asks its shell to do, and what it gets back. Plain data.
 
-`protocol.py` yields one operation at a time; whoever drives it (`sink/writers.py` in a Spark worker, a test, the simulation)
+`protocol.py` yields one operation at a time; whoever drives it (`sink/commit_shell.py` in a Spark worker, a test, the simulation)
 performs it and sends a `Reply` in. Every operation carries its `Step`, so a driver can stop, cut or kill at a step by name.
 """
 

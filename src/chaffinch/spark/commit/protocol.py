@@ -1,6 +1,6 @@
 """One micro-batch, one Kafka transaction: the whole protocol, read from top to bottom in `commit_batch` (decisions 36 to 40).
 
-No I/O, no clock, no PySpark: a generator that yields operations (`operations.py`) and is sent their results. `sink/writers.py`
+No I/O, no clock, no PySpark: a generator that yields operations (`operations.py`) and is sent their results. `sink/commit_shell.py`
 drives it inside a Spark worker; tests and the simulation drive it by hand and may cut it at any step.
 
 Why it writes each row exactly once, whatever is cut where:
