@@ -318,7 +318,7 @@ def test_python_examples(block: str, capsys: pytest.CaptureFixture[str]) -> None
     if "EmbeddedBroker" not in block:
         return
     if "chaffinch.spark" in block:  # It ends its session, which may be that of other tests here.
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=110)
+        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr
         printed = done.stdout.splitlines()
     else:

@@ -75,8 +75,9 @@ def test_bad_requests(port: int, data: bytes, status: int) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"GET /echo HT", b"POST /echo HTTP/1.1\r\ncontent-length: 10\r\n\r\nhalf"], ids=len)
 def test_who_says_no_more_is_cut_off(port: int, monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
-    monkeypatch.setattr(http_listener, "SECONDS_MAX", 0.05)
-    assert exchange(port, data) == b""
+    with monkeypatch.context() as patch:
+        patch.setattr(http_listener, "SECONDS_MAX", 0.05)
+        assert exchange(port, data) == b""
     assert ask(port, "GET", "/echo").status == 200
 
 

@@ -43,7 +43,7 @@ def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def refused(*arguments: str) -> tuple[int, str]:
     """Exit status and the one line."""
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=120)
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     return done.returncode, line
@@ -91,7 +91,7 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 def test_a_stdout_that_takes_no_more_is_named(unbuffered: str) -> None:
     command, environment = [*COMMAND, "--listen", "127.0.0.1:0"], {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, env=environment)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, env=environment)
     assert (done.returncode, done.stderr) == (1, "chaffinch: stdout: No space left on device\n")
 
 

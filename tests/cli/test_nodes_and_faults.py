@@ -200,14 +200,14 @@ def test_the_ports_of_a_process(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_control_port_in_use() -> None:
     with broker_process("--control", "127.0.0.1:0") as (_, ready):
         done = subprocess.run(
-            [*COMMAND, "--listen", "127.0.0.1:0", "--control", ready["control"]], capture_output=True, text=True, timeout=30
+            [*COMMAND, "--listen", "127.0.0.1:0", "--control", ready["control"]], capture_output=True, text=True, timeout=120
         )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines()[-1].startswith(f"chaffinch: cannot listen on {ready['control']}: ")
 
 
 def test_control_everywhere_is_refused() -> None:
-    done = subprocess.run([*COMMAND, "--listen", "127.0.0.1:0", "--control", "0.0.0.0:0"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*COMMAND, "--listen", "127.0.0.1:0", "--control", "0.0.0.0:0"], capture_output=True, text=True, timeout=120)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 2
     assert "no password" in line

@@ -9,7 +9,12 @@ import pytest
 
 from chaffinch import Consumer, EmbeddedBroker, Producer
 
-CONFIG = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 100, "auto.create.topics.enable": False}
+CONFIG = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "auto.create.topics.enable": False,
+    "log.retention.ms": -1,  # Some records of tests are old.
+}
 
 
 @pytest.fixture(scope="module")

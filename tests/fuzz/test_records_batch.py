@@ -30,7 +30,7 @@ def test_no_index_leaves_its_buffer():
         env=os.environ | {"NUMBA_BOUNDSCHECK": "1"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr

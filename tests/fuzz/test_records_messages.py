@@ -38,7 +38,7 @@ def test_with_every_index_checked():
         env=os.environ | {"NUMBA_BOUNDSCHECK": "1"},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     assert finished.returncode == 0, finished.stderr

@@ -39,7 +39,7 @@ def test_with_every_index_checked():
     """numba checks no index unless told to at compile time, so this compiles the walk anew, in a process of its own."""
     program = [sys.executable, "-m", "tests.fuzz.walk_fuzzer", "3", str(ROUNDS)]
     finished = subprocess.run(
-        program, env=os.environ | {"NUMBA_BOUNDSCHECK": "1"}, capture_output=True, text=True, timeout=110, check=False
+        program, env=os.environ | {"NUMBA_BOUNDSCHECK": "1"}, capture_output=True, text=True, timeout=280, check=False
     )
     assert finished.returncode == 0, finished.stderr
     assert set(map(int, finished.stdout.split())) == REACHED

@@ -43,7 +43,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def embedded() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as broker:
+    # Records of tests are old; every 300 s a broker looks whether logs are older than a week.
+    with EmbeddedBroker(config={"log.retention.ms": -1}) as broker:
         yield broker
 
 

@@ -61,7 +61,7 @@ class Stream:
 
     def run(self):
         query = self.start()
-        query.awaitTermination(120)
+        query.awaitTermination(280)
         assert query.exception() is None
         return query
 
@@ -144,7 +144,7 @@ def test_a_broker_killed_in_the_middle_of_a_stream_and_started_again(spark, brok
     while broker.counters(topic).get("MessagesInPerSec", 0) == 0 and query.isActive:
         query.awaitTermination(0.02)
     broker.restart(kill=True)
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(280)
     assert query.exception() is None
     assert values(broker, topic) == {f"{number}-{row}": 1 for number in range(3) for row in range(20)}
 
@@ -163,7 +163,7 @@ def test_the_checkpoint_restored_from_an_older_copy(spark, broker, topic, tmp_pa
     with pytest.raises(
         Exception, match=r"KAFKA\[InvalidConfiguration\] CHECKPOINT_RESTORED: batch 1 was written before with other contents"
     ):
-        query.awaitTermination(120)
+        query.awaitTermination(280)
     assert values(broker, topic) == {"zero": 1, "one": 1}
 
 
@@ -184,7 +184,7 @@ def test_output_mode_complete_appends_the_whole_result_each_time(spark, broker, 
     writer = counts.writeStream.format("chaffinch").outputMode("complete").option("checkpointLocation", str(stream.checkpoint))
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": topic}
     query = writer.options(**options).trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(280)
     assert values(broker, topic) == {"1": 3, "2": 1}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 def run(program, **environment):
     finished = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", program], env=os.environ | environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert finished.returncode == 0, finished.stderr
     return finished.stdout.split()
