@@ -64,6 +64,23 @@ def test_encode_measured_writes_what_encode_does(drawn, spare, codec):
     assert encode_measured(columns, int(columns.sizes().sum()) + spare, compression=codec) == encode(columns, compression=codec)
 
 
+@given(columns_and_rows(min_size=1), st.data(), st.sampled_from([Compression.NONE, Compression.ZSTD]), st.booleans())
+def test_encode_measured_writes_picked_rows_as_if_they_were_all(drawn, data, codec, is_transactional):
+    columns, _ = drawn
+    rows = np.array(data.draw(st.lists(st.integers(0, columns.count - 1), min_size=1, max_size=12)), np.int64)
+    kind = {"compression": codec, "is_transactional": is_transactional}
+    size = int(columns.sizes()[rows].sum()) + 5 * len(rows)  # As often as a row is there, further from the first one.
+    assert encode_measured(columns, size, rows=rows, **kind) == encode(columns.take(rows), **kind)
+
+
+def test_encode_measured_refuses_what_no_length_can_tell(monkeypatch):
+    columns = columns_of([(b"key", b"value", 7, [])] * 3)
+    size = len(encode(columns))
+    monkeypatch.setattr(batch_codec, "BATCH_BYTES_MAX", size - 1)
+    with pytest.raises(BatchTooLarge):
+        encode_measured(columns, size)
+
+
 def test_encode_measured_leaves_no_room():
     columns = columns_of([(b"k", b"v", 0, [])])
     size = len(encode(columns)) - HEADER_BYTES

@@ -7,10 +7,11 @@ import pytest
 
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
+from chaffinch.records.batch import encode, encode_measured
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.tasks.dead_letters import Origin, batches_by_partition, dead_letter_records
+from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_records, groups_by_partition
 from chaffinch.spark.tasks.letter_headers import with_reasons
 
 ORIGIN = Origin(query="q", batch_id=5, task=2)
@@ -110,8 +111,17 @@ def test_picked_records_are_grouped_as_if_the_others_were_not_there(highest):
     picked = np.flatnonzero(dice.random(200) < 0.8)
     partitions = dice.integers(0, 4, len(picked)).astype(np.int32)
     partitions[partitions == 3] = highest
-    found = batches_by_partition(columns, partitions, 500, picked)
-    expected = batches_by_partition(columns.take(picked), partitions, 500)
-    assert [(where, each(part)) for where, part in found] == [(where, each(part)) for where, part in expected]
-    assert [where for where, _ in found] == sorted(where for where, _ in found)
-    assert {where for where, _ in found} == set(partitions.tolist())
+    found = groups_by_partition(columns, partitions, 500, picked)
+    taken = columns.take(picked)
+    expected = groups_by_partition(taken, partitions, 500)
+    assert [(where, each(columns.take(part))) for where, part, _ in found] == [
+        (where, each(taken.take(part))) for where, part, _ in expected
+    ]
+    assert [where for where, *_ in found] == sorted(where for where, *_ in found)
+    assert {where for where, *_ in found} == set(partitions.tolist())
+    in_turn = np.concatenate([rows for _, rows, _ in found])
+    assert sorted(in_turn.tolist()) == picked.tolist()
+    for _, rows_of_group, size_max in found:
+        batch = encode_measured(columns, size_max, rows=rows_of_group)
+        assert batch == encode(columns.take(rows_of_group))
+        assert len(batch) <= 500 or len(rows_of_group) == 1

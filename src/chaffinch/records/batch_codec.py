@@ -36,6 +36,7 @@ DECOMPRESSED_BYTES_MAX = 128 << 20
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 _NO_SIZES: Int64s = np.empty(0, np.int64)
+ALL_ROWS: Int64s = np.empty(0, np.int64)
 _NO_LEADER_EPOCH = -1
 _RECORD_BYTES_MIN = 7
 _SUMMARY_LENGTH = 4
@@ -86,20 +87,34 @@ def encode_with_attributes(
 
 
 def encode_measured(
-    columns: RecordColumns, size_max: int, *, compression: Compression = Compression.NONE, level: int | None = None
+    columns: RecordColumns,
+    size_max: int,
+    *,
+    rows: Int64s = ALL_ROWS,
+    compression: Compression = Compression.NONE,
+    level: int | None = None,
+    is_transactional: bool = False,
 ) -> bytearray:
     """`encode` for records that were measured already (`RecordColumns.sizes`): together they take at most `size_max` bytes.
 
-    Not compressed, it takes no second look at them.
+    It takes no second look at them. `rows`: those that are meant, in this order, where it is not empty; they are written from where
+    they are.
     """
-    if compression is not Compression.NONE or not columns.count:
-        return encode(columns, compression=compression, level=level)
-    out = bytearray(HEADER_BYTES + size_max)
-    base_timestamp = int(columns.timestamps[0])
-    end = _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), HEADER_BYTES)
+    timestamps = columns.timestamps[rows] if len(rows) else columns.timestamps
+    if not len(timestamps):
+        raise ValueError("a record batch holds at least one record")
+    base_timestamp = int(timestamps[0])
+    start = HEADER_BYTES if compression is Compression.NONE else 0
+    out = bytearray(start + size_max)
+    end = _write_records(columns, base_timestamp, np.frombuffer(out, np.uint8), start, rows)
     assert end >= 0, f"more than {size_max} bytes: the columns were changed meanwhile"
+    if HEADER_BYTES + end - start > BATCH_BYTES_MAX:
+        raise BatchTooLarge(HEADER_BYTES + end - start, BATCH_BYTES_MAX)
     del out[end:]
-    write_header(out, 0, columns.count, (base_timestamp, int(columns.timestamps.max())))
+    if compression is not Compression.NONE:
+        out = bytearray(HEADER_BYTES) + compress(compression, memoryview(out), level)
+    attributes = int(compression) | (ATTRIBUTE_TRANSACTIONAL if is_transactional else 0)
+    write_header(out, attributes, len(timestamps), (base_timestamp, int(timestamps.max())))
     return out
 
 
@@ -133,7 +148,7 @@ def write_header(
     write_crc(out)
 
 
-def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, position: int) -> int:
+def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, position: int, rows: Int64s = ALL_ROWS) -> int:
     """Where they end; -1 when there is not enough room."""
     return kernels.choose(columns.count).encode(
         columns.key_offsets,
@@ -152,6 +167,7 @@ def _write_records(columns: RecordColumns, base_timestamp: int, out: Bytes, posi
         base_timestamp,
         out,
         position,
+        rows,
     )
 
 

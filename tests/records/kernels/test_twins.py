@@ -32,14 +32,14 @@ def measured(loops, columns, base_timestamp, delta_bytes=0):
     return total, sizes.tolist()
 
 
-def encoded(loops, columns, base_timestamp, size, position):
+def encoded(loops, columns, base_timestamp, size, position, rows=()):
     out = np.full(size, 0xEE, np.uint8)
     end = loops.encode(
         *(columns.key_offsets, columns.key_data, columns.keys.validity),
         *(columns.value_offsets, columns.value_data, columns.values.validity),
         *(columns.timestamps, columns.header_offsets, columns.header_key_offsets, columns.header_key_data),
         *(columns.header_value_offsets, columns.header_value_data, columns.header_values.validity),
-        *(base_timestamp, out, position),
+        *(base_timestamp, out, position, np.array(rows, np.int64)),
     )
     return end, out.tobytes()
 
@@ -111,6 +111,22 @@ def test_encode(compiled, drawn, base_timestamp, position, spare):
         assert out == twin_out
         assert out[end:] == b"\xee" * (size - end)
     assert out[:position] == b"\xee" * min(position, size)
+
+
+@given(columns_and_rows(min_size=1), bases, st.data())
+def test_encode_of_picked_rows(compiled, drawn, base_timestamp, data):
+    """In any order, repeats allowed, as if they were all there is; no row outside the columns."""
+    columns, _ = drawn
+    rows = data.draw(st.lists(st.integers(0, columns.count - 1), min_size=1, max_size=12))
+    taken = columns.take(rows)
+    total, _ = measured(TWIN, taken, base_timestamp)
+    expected = encoded(TWIN, taken, base_timestamp, total, 0)
+    assert expected[0] == total
+    assert encoded(TWIN, columns, base_timestamp, total, 0, rows) == expected
+    assert encoded(compiled, columns, base_timestamp, total, 0, rows) == expected
+    rows[data.draw(st.integers(0, len(rows) - 1))] = data.draw(st.sampled_from([-1, columns.count, INT64_MAX, INT64_MIN]))
+    for loops in (compiled, TWIN):
+        assert encoded(loops, columns, base_timestamp, total, 0, rows)[0] == -1
 
 
 @given(columns_and_rows(), bases)

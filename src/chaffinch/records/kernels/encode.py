@@ -47,7 +47,16 @@ def _write_field(out: Bytes, position: int, data: Bytes, start: int, length: int
     return position
 
 
-@compiled(*(INT64S, BYTES, BYTES), *(INT64S, BYTES, BYTES), INT64S, *(INT64S, INT64S, BYTES, INT64S, BYTES, BYTES), INT64, BYTES_OUT, INT64)
+@compiled(
+    *(INT64S, BYTES, BYTES),
+    *(INT64S, BYTES, BYTES),
+    INT64S,
+    *(INT64S, INT64S, BYTES, INT64S, BYTES, BYTES),
+    INT64,
+    BYTES_OUT,
+    INT64,
+    INT64S,
+)
 def encode(
     key_offsets: Int64s,
     key_data: Bytes,
@@ -65,18 +74,22 @@ def encode(
     base_timestamp: int,
     out: Bytes,
     position: int,
+    rows: Int64s,
 ) -> int:
     if position < 0 or position > out.size:
         return -1
     header_count = header_key_offsets.size - 1
-    for index in range(timestamps.size):
+    for number in range(rows.size if rows.size else timestamps.size):
+        index = rows[number] if rows.size else number
+        if index < 0 or index >= timestamps.size:
+            return -1
         key = _length(key_offsets, key_data, key_valid, index)
         value = _length(value_offsets, value_data, value_valid, index)
         first, last = header_offsets[index], header_offsets[index + 1]
         if first < 0 or last < first or last > header_count:
             first, last = 0, 0
         delta = timestamps[index] - base_timestamp
-        size = 1 + _varint_size(delta) + _varint_size(index) + _varint_size(key) + _varint_size(value) + _varint_size(last - first)
+        size = 1 + _varint_size(delta) + _varint_size(number) + _varint_size(key) + _varint_size(value) + _varint_size(last - first)
         size += max(key, 0) + max(value, 0)
         for entry in range(first, last):
             header_key = _length(header_key_offsets, header_key_data, header_value_valid[:0], entry)
@@ -88,7 +101,7 @@ def encode(
         position = _write_varint(out, position, size)
         out[position] = 0
         position = _write_varint(out, position + 1, delta)
-        position = _write_varint(out, position, index)
+        position = _write_varint(out, position, number)
         position = _write_field(out, position, key_data, key_offsets[index], key)
         position = _write_field(out, position, value_data, value_offsets[index], value)
         position = _write_varint(out, position, last - first)

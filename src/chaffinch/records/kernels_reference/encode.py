@@ -23,24 +23,28 @@ def encode(
     base_timestamp: int,
     out: Bytes,
     position: int,
+    rows: Int64s,
 ) -> int:
     """Write the records into `out` from `position` on; returns the position after the last, or -1 when `out` is too small.
 
-    Offset deltas are 0, 1, 2, ... Columns and sizes must have gone through `measure`: what it counts is what this writes.
+    `rows`: the records to write, in this order, or all where it is empty; -1 also for one that is not there. Offset deltas are
+    0, 1, 2, ... Columns and sizes must have gone through `measure`: what it counts is what this writes.
     """
     keys = _values(key_offsets, key_data, key_valid)
     values = _values(value_offsets, value_data, value_valid)
     header_keys = _values(header_key_offsets, header_key_data, header_value_valid[:0])
     header_values = _values(header_value_offsets, header_value_data, header_value_valid)
-    header_starts = header_offsets.tolist()
+    header_starts, times = header_offsets.tolist(), timestamps.tolist()
     written, record = bytearray(), bytearray()
-    for index, (timestamp, key, value) in enumerate(zip(timestamps.tolist(), keys, values, strict=True)):
+    for number, index in enumerate(rows.tolist() if len(rows) else range(len(times))):
+        if not 0 <= index < len(times):
+            return -1
         record.clear()
         record.append(0)
-        write_varint(record, wrap_int64(timestamp - base_timestamp))
-        write_varint(record, index)
-        _write_field(record, key)
-        _write_field(record, value)
+        write_varint(record, wrap_int64(times[index] - base_timestamp))
+        write_varint(record, number)
+        _write_field(record, keys[index])
+        _write_field(record, values[index])
         first, last = header_starts[index], header_starts[index + 1]
         write_varint(record, last - first)
         for entry in range(first, last):

@@ -15,7 +15,7 @@ from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import from_name as compression_from_name
 from chaffinch.spark.commit.messages import Rejection, StagedBatch, TaskOutcome
 from chaffinch.spark.snapshot import TopicSnapshot
-from chaffinch.spark.tasks.dead_letters import Origin, batches_by_partition, dead_letter_batches, dead_letter_records
+from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_batches, dead_letter_records, groups_by_partition
 from chaffinch.spark.tasks.row_check import BadRows, GoodRows, RowCheck, TaskPlan, reason_of
 from chaffinch.spark.tasks.staging import StagedWriter, staged_batches
 
@@ -56,9 +56,16 @@ class TaskStager:
 
     def _stage(self, good: GoodRows) -> None:
         limit = min(self._plan.batch_bytes, good.snapshot.batch_bytes_max)
-        for partition, part in batches_by_partition(good.columns, good.partitions, limit, good.picked):
-            encoded = batches.encode(part, compression=self._compression, level=self._plan.compression_level, is_transactional=True)
-            self._spans.append((TopicPartition(good.snapshot.topic, partition), len(part), self._writer.append(encoded)))
+        for partition, rows, size_max in groups_by_partition(good.columns, good.partitions, limit, good.picked):
+            encoded = batches.encode_measured(
+                good.columns,
+                size_max,
+                rows=rows,
+                compression=self._compression,
+                level=self._plan.compression_level,
+                is_transactional=True,
+            )
+            self._spans.append((TopicPartition(good.snapshot.topic, partition), len(rows), self._writer.append(encoded)))
 
     def _stage_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
         for topic_partition, count, encoded in dead_letter_batches(records, target, self._plan.context.task):
