@@ -58,7 +58,7 @@ class Confluent:
     def __init__(self, broker: EmbeddedBroker, group: str, protocol: str = "classic", **config: Any) -> None:
         named = {name.replace("_", "."): value for name, value in config.items()}
         if protocol == "classic":
-            named = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 100, **named}
+            named = {"session.timeout.ms": 30_000, "heartbeat.interval.ms": 100, **named}
         self.consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": broker.bootstrap_servers,
@@ -253,7 +253,7 @@ def test_kafka_python(broker: EmbeddedBroker, group: str) -> None:
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            session_timeout_ms=6000,
+            session_timeout_ms=30_000,
             heartbeat_interval_ms=100,
         )
 
@@ -288,7 +288,7 @@ def test_aiokafka(broker: EmbeddedBroker, group: str) -> None:
                 group_id=group,
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
-                session_timeout_ms=6000,
+                session_timeout_ms=30_000,
                 heartbeat_interval_ms=100,
             )
 
