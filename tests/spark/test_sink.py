@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import re
 import tempfile
 from collections import Counter
 from dataclasses import replace
@@ -147,6 +148,17 @@ def test_a_broker_killed_between_tasks_and_commit(kafka, query):
     kafka.restart(kill=True)
     query.commit(messages)
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
+
+
+def test_a_broker_that_is_away_is_told_with_one_time(query, kafka):
+    """In the planner, and in a commit that has begun."""
+    changes = {"kafka.max.block.ms": "200", "kafka.socket.connection.setup.timeout.ms": "100"}
+    writer, messages = query.writer(**changes), query.write(ROWS, **changes)
+    kafka.close()
+    for asked in (lambda: writer.commit(messages, 0), lambda: query.writer(**changes)):
+        with pytest.raises(Refusal, match=r"no broker reachable at 127\.0\.0\.1:\d+ .*; start the query again") as caught:
+            asked()
+        assert len(re.findall(r"\d+ ms\b", caught.value.text)) == 1
 
 
 def test_many_batches_in_flight_to_several_partitions(kafka, query):

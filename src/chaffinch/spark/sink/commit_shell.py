@@ -6,6 +6,7 @@ is thrown into the generator as a Refusal, so that it can abort first.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ STATE_FILE = "state.json"
 LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
 PUMP_MS = 1_000
+# The generator asks again, and says in the end for how long.
+_ONE_LOOK_UP = re.compile(r" failed after \d+ ms\b")
 # Folders of dead letters and queries: an earlier committer is looked after once per process, when it is fenced.
 _swept: set[tuple[str, str]] = set()
 
@@ -287,7 +290,7 @@ def _lost(error: ApiException, *, was_sent: bool) -> Lost:
     """What the client failed in, as no answer. Raises Refusal where asking again cannot help: rights, versions, names."""
     if not error.code.is_retriable:
         raise refusal_of(error)
-    return Lost(reason=" ".join(error.message.split()), was_sent=was_sent)
+    return Lost(reason=_ONE_LOOK_UP.sub(" failed", " ".join(error.message.split())), was_sent=was_sent)
 
 
 __all__ = ["CommitShell", "ShellPlan"]
