@@ -61,7 +61,8 @@ def test_of_a_partition_that_is_not_there(began_ms):
         (None, "topic 'nowhere' is not there: misspelt, not created yet, .*: create it"),
     ],
 )
-def test_what_is_not_there_is_said_as_everywhere(name, consumer_of, place, says):
+def test_what_is_not_there_is_said_as_everywhere(name, consumer_of, place, says, monkeypatch):
+    monkeypatch.setattr("chaffinch.consumer.core.commits.ABSENT_MS", 100)
     with EmbeddedBroker(topics={name: {"partitions": 1}}, config={"auto.create.topics.enable": False}) as broker:
         consumer = consumer_of(broker)
         absent = TopicPartition("nowhere", 0) if place is None else TopicPartition(name, place)

@@ -59,6 +59,7 @@ def consume(broker: EmbeddedBroker, topic: str, partitions: int = 2, isolation: 
             "group.id": "reader",
             "isolation.level": isolation,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # An empty answer tells that a partition is at its end.
             "enable.auto.commit": False,
             "log_level": 0,
         }
