@@ -46,7 +46,8 @@ HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("v
 
 
 @pytest.fixture
-def kafka():
+def kafka(monkeypatch):
+    monkeypatch.setattr("chaffinch.spark.source.topic_discovery.UNKNOWN_TOPIC_WAIT_S", 0.01)
     with EmbeddedBroker(topics={"a": {"partitions": 2}, "b": {"partitions": 1}}) as broker:
         servers = broker.bootstrap_servers
         shared = SourceOptions.parse({"kafka.bootstrap.servers": servers, "subscribe": "a"})
