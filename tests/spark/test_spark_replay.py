@@ -11,6 +11,7 @@ from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, replaying
+from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.replaying import ReplayPlan, _letters_of, replay
 from tests.spark.source_topics import drop_first
 from tests.spark.test_spark_write import values, write
@@ -117,10 +118,26 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(spark, broke
         assert tried.examples == done.examples
         if done.examples:
             assert done.examples[0].startswith(f"the first is {dead}-0 at offset 3: without the header __connect.errors.topic")
-    assert values(broker, dead)["stranger"] == 2
+    assert broker.read(dead).column("value").to_pylist().count(b"stranger") == 2
     write(strangers, broker, dead)
     assert outcome(replay(spark, keyed)) == (2, 0, {"NOT_A_DEAD_LETTER": 2}), "a topic that was replayed is one of dead letters"
     assert outcome(replay(spark, keyed)) == (0, 0, {})
+
+
+def test_a_dry_run_asks_what_the_sink_asks(spark, broker, topic):
+    """The user's handler, and whether the topic can be written to at all."""
+    frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value", f"'{topic}' as topic")
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "markerTopic": topic}
+    handler = {"kafka.custom.exception.handler.class": "tests.spark.test_spark_direct.LeaveOutNine"}
+    tried = dry_run_of({**options, **handler}, frame)
+    assert (tried.row_count, tried.rows_written, tried.rejected, tried.dropped) == (
+        10, 8, {"INVALID_COMPACTION_KEY": 1}, {"INVALID_COMPACTION_KEY": 1},
+    )  # fmt: skip
+    broker.create_topic(f"{topic}-two", 1, 1, {"min.insync.replicas": 2})
+    with pytest.raises(
+        Exception, match=r"KAFKA\[InvalidConfiguration\] INCONSISTENT_REPLICATION_FACTOR: topic .*-two has replication factor 1"
+    ):
+        dry_run_of(options, frame.selectExpr("value", f"'{topic}-two' as topic"))
 
 
 def test_letters_that_are_removed_while_they_are_read(spark, broker, topic, dead, monkeypatch):

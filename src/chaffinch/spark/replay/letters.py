@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from chaffinch.identifiers import OFFSET_EARLIEST
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -39,12 +41,16 @@ _CUT: Final = ("chaffinch.error.value.sha256", "chaffinch.error.key.sha256", "ch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Letters of one partition, from `start` to `end` - 1. `replayed`: up to where earlier replays have come, 0 for none."""
+    """Letters of one partition, from `start` to `end` - 1, or none. `replayed`: up to where earlier replays have come, 0 for none."""
 
     partition: int
     start: int
     end: int
     replayed: int
+
+    @property
+    def is_empty(self) -> bool:
+        return self.start >= self.end
 
 
 def header(name: str) -> str:
@@ -53,7 +59,8 @@ def header(name: str) -> str:
 
 
 def spans_in(spark: SparkSession, client: Mapping[str, str], topic: str, *, is_all: bool) -> tuple[Span, ...]:
-    """What there is to replay in a dead letter topic now; `is_all`: what was replayed before too. Partitions without any are left out."""
+    """What there is to replay in a dead letter topic now; `is_all`: what was replayed before too. Of each partition that has, or had,
+    something."""
     from pyspark.sql.functions import expr
 
     read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
@@ -64,17 +71,18 @@ def spans_in(spark: SparkSession, client: Mapping[str, str], topic: str, *, is_a
     for row in found:
         for number, end in (row["note"] or {}).items():
             replayed[int(number)] = max(end, replayed.get(int(number), 0))
+    there = {row["partition"]: (row["first"], row["end"]) for row in found}
     spans = []
-    for row in found:
-        done = replayed.get(row["partition"], 0)
-        start = row["first"] if is_all else max(row["first"], done)
-        if start < row["end"]:
-            spans.append(Span(partition=row["partition"], start=start, end=row["end"], replayed=done))
-    return tuple(sorted(spans, key=lambda span: span.partition))
+    for number in sorted({*there, *replayed}):
+        done = replayed.get(number, 0)
+        first, end = there.get(number, (done, done))
+        spans.append(Span(partition=number, start=first if is_all else max(first, done), end=max(end, done), replayed=done))
+    return tuple(spans)
 
 
 def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
-    """The letters of the spans, with two columns more: `is_cut` for one that is not whole, `is_letter` for what the sink has made."""
+    """What is in the spans beside notes, with three columns more: `is_letter` for what the sink has made, `is_cut` for a letter that is not
+    whole, `place` (partition and offset). Fails where any of it has been removed meanwhile."""
     numbers = [span.partition for span in spans]
     read = spark.read.format("chaffinch").options(
         **client,
@@ -82,7 +90,6 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
         startingOffsets=json.dumps({topic: {str(span.partition): span.start for span in spans}}),
         endingOffsets=json.dumps({topic: {str(span.partition): span.end for span in spans}}),
         includeHeaders="true",
-        failOnDataLoss="false",
     )
     own = f"coalesce(filter(headers, h -> NOT {_ADDED}), array())"
     return (
@@ -103,6 +110,7 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
             f"try_cast({header('chaffinch.error.batch')} AS BIGINT) AS batch",
             f"{' OR '.join(f'{header(name)} IS NOT NULL' for name in _CUT)} AS is_cut",
             f"{header('__connect.errors.topic')} IS NOT NULL AS is_letter",
+            "struct(partition, offset) AS place",
         )
     )
 
@@ -134,11 +142,17 @@ class Outcome:
     examples: tuple[str, ...]
 
 
-def outcome_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span], token: str) -> Outcome:
-    """Of the replay with this token, in what came into the dead letter topic after the spans."""
-    read = spark.read.format("chaffinch").options(**client, subscribe=topic, includeHeaders="true").load()
-    ends = " ".join(f"WHEN {span.partition} THEN {span.end}" for span in spans)
-    found = read.where(f"offset >= CASE partition {ends} ELSE 0 END").selectExpr(
+def outcome_in_topic(
+    spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span], partition_count: int, token: str
+) -> Outcome:
+    """Of the replay with this token, in what came into the dead letter topic after the spans, of which there is one for each partition that
+    had something."""
+    starts = {str(number): OFFSET_EARLIEST for number in range(partition_count)} | {str(span.partition): span.end for span in spans}
+    read = spark.read.format("chaffinch").options(
+        **client, assign=json.dumps({topic: list(range(partition_count))}), startingOffsets=json.dumps({topic: starts}),
+        includeHeaders="true", failOnDataLoss="false",
+    )  # fmt: skip
+    found = read.load().selectExpr(
         f"{header('chaffinch.error.name')} AS error_name",
         f"{header('__connect.errors.exception.message')} AS error_message",
         f"{header('__connect.errors.topic')} AS topic",

@@ -11,34 +11,39 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import Group
-from chaffinch.identifiers import counted
+from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.error_texts import first_line
 from chaffinch.spark.folders import Folder
-from chaffinch.spark.refusals import Kind, Refusal, worded_for
+from chaffinch.spark.refusals import Kind, Refusal, tag_in, worded_for
 from chaffinch.spark.replay import letters
 from chaffinch.spark.replay.dry_run import dry_run_of
-from chaffinch.spark.replay.letters import Span
+from chaffinch.spark.replay.letters import Outcome, Span
 from chaffinch.spark.tasks.dead_letters import Origin, parquet_name
 from chaffinch.spark.tasks.row_codec import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from chaffinch.client.sync_client import SyncClient
+
 _WAIT_S: Final = 0.05
+CLIENT_TIMEOUT_MS: Final = 60_000
 DONE: Final = "_replayed"
 """Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
 VALUE_CUT: Final = "VALUE_CUT"
+NO_LETTER: Final = "NOT_A_DEAD_LETTER"
 _CUT_ADVICE: Final = (
     "{count} letters hold only a digest of what was too large for the topic: replay them from the Parquet files, if there are any"
 )
+_STRANGERS: Final = "the first is {where}: without the header __connect.errors.topic it is nobody's dead letter, and is left where it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,42 +108,65 @@ def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
         return _replay_topic(spark, plan, plan.topic) if plan.topic is not None else _replay_files(spark, plan, str(plan.path))
 
 
+@contextmanager
+def _removals_told() -> Iterator[None]:
+    """Retention may take letters away while they are read: then nothing is written, for what goes on behind them would count as done."""
+    try:
+        yield
+    except Exception as error:
+        tag = tag_in(str(error))
+        if tag is None or tag.name != codes.OFFSET_OUT_OF_RANGE.name:
+            raise
+        text = f"{tag.text.partition(';')[0]}: letters were removed while they were read; nothing was written"
+        raise Refusal(Group.APPLICATION_RECOVERABLE, "LETTERS_REMOVED", f"{text}; begin again for those that are left") from None
+
+
 def _replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayReport:
     if plan.token is not None and _is_written(plan.client, plan.token):
         return ReplayReport(is_repetition=True)
-    spans = letters.spans_in(spark, plan.client, topic, is_all=plan.token is not None)
+    with _removals_told():
+        known = letters.spans_in(spark, plan.client, topic, is_all=plan.token is not None)
+    spans = tuple(span for span in known if not span.is_empty)
     if not spans:
         return ReplayReport()
     found = letters.letters_in_topic(spark, plan.client, topic, spans)
-    ((read, cut, real),) = found.selectExpr("count(*)", "count_if(is_cut)", "count_if(is_letter)").collect()
+    counts = "count(*)", "count_if(is_letter)", "count_if(is_letter AND is_cut)", "min(if(is_letter, null, place))"
+    with _removals_told():
+        ((read, real, cut, stranger),) = found.selectExpr(*counts).collect()
     if not read:
         return ReplayReport()
-    if not real:
-        # Else each record would be appended to it once more, as its own dead letter.
+    if not real and not any(span.replayed for span in known):
         text = f"none of the {counted(read, 'record')} in {topic} has the header __connect.errors.topic, as dead letters have"
         raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", f"{text}; nothing was written; name the dead letter topic")
-    left = ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)]) if cut else ReplayReport()
-    rows = _repaired(found.where("NOT is_cut"), plan)
+    left = ReplayReport()
+    if stranger is not None:
+        where = f"{TopicPartition(topic, stranger['partition'])} at offset {stranger['offset']}"
+        left += ReplayReport.of(read - real, {NO_LETTER: read - real}, [_STRANGERS.format(where=where)])
+    if cut:
+        left += ReplayReport.of(cut, {VALUE_CUT: cut}, [_CUT_ADVICE.format(count=cut)])
+    rows = _repaired(found.where("is_letter AND NOT is_cut"), plan)
     if plan.is_dry_run:
         return left + _tried(plan, rows, topic)
-    token = plan.token or _unused_token(spark, plan.client, topic, spans)
+    token = plan.token or _unused_token(spark, plan.client, topic, known)
     if plan.token is None:
         rows = rows.unionByName(letters.notes(spark, topic, spans, token))
-    if plan.token is None or read > cut:
+    if plan.token is None or real > cut:
         _write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic})
-    _wait_for_ends(plan.client, topic)
-    outcome = letters.outcome_in_topic(spark, plan.client, topic, spans, token)
+    outcome = _outcome(spark, plan.client, topic, known, token)
     if plan.token is None and outcome.notes != {letters.note_of(spans)}:
         raise _meanwhile(topic)
-    return left + ReplayReport.of(read - cut, outcome.rejected, outcome.examples)
+    return left + ReplayReport.of(real - cut, outcome.rejected, outcome.examples)
+
+
+def _outcome(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span], token: str) -> Outcome:
+    return letters.outcome_in_topic(spark, client, topic, spans, _wait_for_ends(client, topic), token)
 
 
 def _unused_token(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> str:
     """The token for these spans. It was used before where all notes are gone with their letters, as after an expired retention."""
     number = 0
     while _is_written(client, token := _token(topic, spans, number)):
-        _wait_for_ends(client, topic)
-        if letters.outcome_in_topic(spark, client, topic, spans, token).notes:
+        if _outcome(spark, client, topic, spans, token).notes:
             raise _meanwhile(topic)
         number += 1
     return token
@@ -171,9 +199,10 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     found = _letters_in(spark, folder, name)
     rows = _repaired(found, plan)
     read = found.count()
-    target = plan.to or next((row[0] for row in rows.selectExpr("min(topic)").collect()), None)
+    target = plan.to or _first_topic(rows)
     if target is None:
         return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: its letters name no topic; name it with --to"])
+    target = _marker_topic(plan, _first_topic(found), target)
     token = _file_token(plan, folder, name)
     is_written = _is_written(plan.client, token)
     if plan.token is not None and is_written:
@@ -190,6 +219,23 @@ def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: st
     if plan.token is None and not plan.is_dry_run:
         _done_with(folder, name)
     return report
+
+
+def _first_topic(frame: DataFrame) -> str | None:
+    """By name; None where no row names one."""
+    ((found,),) = frame.selectExpr("min(topic)").collect()
+    return None if found is None else str(found)
+
+
+def _marker_topic(plan: ReplayPlan, original: str | None, repaired: str) -> str:
+    """Where the marker of a file lies: on the topic that its letters were to go to at first, so that of two replays beside each other one
+    writes, whatever their repairs; where that is gone, on the one that they go to now."""
+    from chaffinch.spark.target import find_topic
+
+    if original in (None, repaired):
+        return repaired
+    with _asking(plan.client) as client:
+        return original if find_topic(client, str(original), CLIENT_TIMEOUT_MS) is not None else repaired
 
 
 def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
@@ -214,6 +260,7 @@ def _letters_of(token: str) -> str:
     return parquet_name(Origin(query=token, batch_id=0, task=-1))
 
 
+@_removals_told()
 def _tried(plan: ReplayPlan, rows: DataFrame, marker_topic: str) -> ReplayReport:
     """What would become of the rows."""
     tried = dry_run_of({**plan.client, "markerTopic": marker_topic}, rows)
@@ -241,6 +288,7 @@ def _repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     return rows
 
 
+@_removals_told()
 def _write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
     options = {**plan.client, **letters_to, "markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
     rows.write.format("chaffinch").mode("append").options(**options).save()
@@ -249,19 +297,31 @@ def _write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, let
 def _is_written(client: Mapping[str, str], token: str) -> bool:
     """Whether the marker of a token is in Kafka."""
     from chaffinch.admin.group_offsets import committed_offsets
+
+    with _asking(client) as asked:
+        return bool(committed_offsets(asked, f"chaffinch-{token}"))
+
+
+@contextmanager
+def _asking(client: Mapping[str, str]) -> Iterator[SyncClient]:
+    """A client of this process, as long as it is needed. What goes wrong is raised as a Refusal."""
     from chaffinch.spark.options import ClientOptions, parse
+    from chaffinch.spark.source.errors import refusals
     from chaffinch.spark.source.options import SOURCE
     from chaffinch.spark.target import client_for, forget_client
 
-    options = ClientOptions.of(parse(SOURCE, client))
-    try:
-        return bool(committed_offsets(client_for(options), f"chaffinch-{token}"))
-    finally:
-        forget_client(options)
+    with refusals():
+        options = ClientOptions.of(parse(SOURCE, client))
+        try:
+            yield client_for(options)
+        finally:
+            forget_client(options)
 
 
-def _wait_for_ends(client: Mapping[str, str], topic: str) -> None:
-    """Until all that is in a topic now can be read: brokers end a transaction everywhere only after they have said that it is ended."""
+def _wait_for_ends(client: Mapping[str, str], topic: str) -> int:
+    """Until all that is in a topic now can be read: brokers end a transaction everywhere only after they have said that it is ended.
+
+    How many partitions it has."""
     from chaffinch.spark.source.options import SourceOptions
     from chaffinch.spark.source.topic_discovery import Discovery
     from chaffinch.spark.target import client_for, forget_client
@@ -277,6 +337,7 @@ def _wait_for_ends(client: Mapping[str, str], topic: str) -> None:
                 text = f"{open_in[0]} has had an open transaction for {options.timeout_ms} ms, behind which nothing can be read"
                 raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
             time.sleep(_WAIT_S)  # Nobody tells when a transaction ends.
+        return len(partitions)
     finally:
         forget_client(options.client)
 
