@@ -385,7 +385,7 @@ def is_closed(held: socket.socket) -> bool:
 def test_who_does_not_come_in_has_to_go(protocol: str, certificates: Certificates, caplog: pytest.LogCaptureFixture) -> None:
     """Half a handshake or none, half a login or none: others are served meanwhile."""
     caplog.set_level(logging.WARNING, "chaffinch.broker")
-    with broker_of(certificates, protocol, connections_max_unauthenticated_ms=300) as broker:
+    with broker_of(certificates, protocol, connections_max_unauthenticated_ms=1_000) as broker:
         held = [socket.create_connection(("127.0.0.1", port_of(broker))) for _ in range(20)]
         for half in held[::2]:
             half.sendall(b"\x16\x03\x01\x00\xa0\x01" if protocol.endswith("SSL") else b"\0\0\0\x20\0\x12")
@@ -393,7 +393,9 @@ def test_who_does_not_come_in_has_to_go(protocol: str, certificates: Certificate
         assert all(is_closed(half) for half in held)
         for half in held:
             half.close()
-        assert broker._call(lambda core: core.state.authentication.counts["failed"]) == 20
+        assert broker._call(lambda core: core.state.authentication.counts["failed"]) >= 20, (
+            "more where the machine is too slow for one who does"
+        )
     assert len(caplog.records) <= 5
 
 

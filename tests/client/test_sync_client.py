@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -65,6 +66,16 @@ def produced(offset: int, code: int = 0) -> ProduceResponse:
     return ProduceResponse(responses=[TopicProduceResponse(name="orders", partition_responses=[partition])])
 
 
+def times_out(words: str, call: Callable[[], object]) -> TimeoutException:
+    """How a call ends that has some 50 ms, with these words in it or in its cause: on a busy machine not the first time."""
+    for _ in range(100):
+        with pytest.raises(TimeoutException) as caught:
+            call()
+        if words in f"{caught.value} {caught.value.__cause__!r}":
+            return caught.value
+    pytest.fail(f"no {words!r} in {caught.value!r}, {caught.value.__cause__!r}")
+
+
 def test_metadata_and_leader() -> None:
     with ScriptedServer() as server, client_of(server) as client:
         assert client.refresh_metadata(["orders"]).partition_count("orders") == 3
@@ -74,17 +85,17 @@ def test_metadata_and_leader() -> None:
 
 def test_nobody_listens_names_address_reason_and_time() -> None:
     port = closed_port()
-    with client_of(f"127.0.0.1:{port}", timeout_ms=50) as client, pytest.raises(TimeoutException) as caught:
-        client.refresh_metadata()
-    text = str(caught.value)
-    assert f"127.0.0.1:{port} (refused)" in text or "refused" in str(caught.value.__cause__)
+    with client_of(f"127.0.0.1:{port}", timeout_ms=50) as client:
+        error = times_out("refused", client.refresh_metadata)
+    text = str(error)
+    assert f"127.0.0.1:{port} (refused)" in text or "refused" in str(error.__cause__)
     assert len(re.findall(r"\b\d+ ms\b", text)) == 1, "how long it was tried is said once"
-    assert caught.value.stored is Stored.NO
+    assert error.stored is Stored.NO
 
 
 def test_a_name_that_does_not_resolve_is_said() -> None:
-    with client_of("nobody.invalid:9092", timeout_ms=30) as client, pytest.raises(TimeoutException, match="name not known"):
-        client.refresh_metadata()
+    with client_of("nobody.invalid:9092", timeout_ms=30) as client:
+        times_out("name not known", client.refresh_metadata)
 
 
 def test_a_lost_connection_is_tried_again() -> None:
@@ -147,8 +158,8 @@ def test_a_peer_that_is_no_broker_is_said() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         return HANG_UP
 
-    with ScriptedServer(script) as server, client_of(server, timeout_ms=50) as client, pytest.raises(TimeoutException, match="closed by"):
-        client.refresh_metadata()
+    with ScriptedServer(script) as server, client_of(server, timeout_ms=50) as client:
+        times_out("closed by", client.refresh_metadata)
 
 
 def test_leader_request_refreshes_and_tries_again() -> None:
@@ -169,12 +180,11 @@ def test_leader_request_returns_what_is_not_retriable_and_times_out_on_what_is()
     def script(server: ScriptedServer, message: Any) -> Any:
         return produced(-1, codes["now"]) if isinstance(message, ProduceRequest) else None
 
-    with ScriptedServer(script) as server, client_of(server, timeout_ms=60) as client:
+    with ScriptedServer(script) as server, client_of(server) as client:
         assert [code.name for code, _ in answers.codes_in(client.leader_request(ORDERS_0, produce(b"ab")))] == ["INVALID_RECORD"]
         codes["now"] = 6
-        with pytest.raises(TimeoutException, match="NOT_LEADER_OR_FOLLOWER") as caught:
-            client.leader_request(ORDERS_0, produce(b"ab"))
-        assert isinstance(caught.value.__cause__, NotLeaderOrFollowerException)
+        error = times_out("NOT_LEADER_OR_FOLLOWER", lambda: client.leader_request(ORDERS_0, produce(b"ab"), timeout_ms=60))
+        assert isinstance(error.__cause__, NotLeaderOrFollowerException)
 
 
 @pytest.mark.parametrize(
@@ -209,9 +219,9 @@ def test_no_coordinator_times_out_with_the_last_code() -> None:
     def script(server: ScriptedServer, message: Any) -> Any:
         return FindCoordinatorResponse(coordinators=[Coordinator(error_code=15)]) if isinstance(message, FindCoordinatorRequest) else None
 
-    with ScriptedServer(script) as server, client_of(server, timeout_ms=40) as client, pytest.raises(TimeoutException) as caught:
-        client.coordinator("g", "group")
-    assert isinstance(caught.value.__cause__, CoordinatorNotAvailableException)
+    with ScriptedServer(script) as server, client_of(server, timeout_ms=40) as client:
+        error = times_out("COORDINATOR_NOT_AVAILABLE", lambda: client.coordinator("g", "group"))
+    assert isinstance(error.__cause__, CoordinatorNotAvailableException)
 
 
 def test_raise_for() -> None:
