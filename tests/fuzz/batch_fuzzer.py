@@ -1,13 +1,12 @@
 """Damaged batches for `decode`, by the compiled loops and by their twin: both must find the same records or the same error.
 
-`python -m tests.fuzz.batch_fuzzer SEED ROUNDS` with NUMBA_BOUNDSCHECK=1: numba checks every index, and an access outside a buffer is
-an IndexError. Not collected by pytest; `test_records_batch.py` runs it.
+With NUMBA_BOUNDSCHECK=1 numba checks every index, and an access outside a buffer is an IndexError. Not collected by pytest:
+`test_records_batch.py` and `test_bounds.py` run it.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -103,7 +102,3 @@ def run(seed: int, rounds: int) -> set[str]:
         fault = getattr(expected, "fault", None)
         kinds.add(type(expected).__name__ if fault is None else fault.name)
     return kinds
-
-
-if __name__ == "__main__":
-    print(*sorted(run(int(sys.argv[1]), int(sys.argv[2]))))

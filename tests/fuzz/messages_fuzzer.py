@@ -1,13 +1,12 @@
 """Damaged messages of formats 0 and 1, and damaged snappy streams, for the compiled loops and their twins: the same results, and no index
 outside a buffer.
 
-`python -m tests.fuzz.messages_fuzzer SEED ROUNDS` with NUMBA_BOUNDSCHECK=1. Not collected by pytest; `test_records_messages.py` runs it.
+Not collected by pytest: `test_records_messages.py` and, with bounds checks, `test_bounds.py` run it.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 
 import numpy as np
 
@@ -103,7 +102,3 @@ def _mutated(dice: random.Random, data: bytearray, count: int) -> bytes:
         else:
             del data[at : at + dice.randrange(1, 40)]
     return bytes(data)
-
-
-if __name__ == "__main__":
-    print(*sorted(name.replace(" ", "_") for name in run(int(sys.argv[1]), int(sys.argv[2]))))

@@ -1,13 +1,12 @@
 """Damaged records for the compiled walk and its twin: both must find the same, and the compiled one must stay inside its buffers.
 
-`python -m tests.fuzz.walk_fuzzer SEED ROUNDS` with NUMBA_BOUNDSCHECK=1: numba checks every index, and an access outside a buffer is
-an IndexError. Not collected by pytest; `test_records_walk.py` runs it.
+With NUMBA_BOUNDSCHECK=1 numba checks every index, and an access outside a buffer is an IndexError. Not collected by pytest:
+`test_records_walk.py` and `test_bounds.py` run it.
 """
 
 from __future__ import annotations
 
 import random
-import sys
 
 import numpy as np
 
@@ -90,7 +89,3 @@ def run(seed: int, rounds: int) -> set[int]:
         )
         faults.update(expected[0])
     return faults
-
-
-if __name__ == "__main__":
-    print(*sorted(run(int(sys.argv[1]), int(sys.argv[2]))))
