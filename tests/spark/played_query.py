@@ -23,7 +23,7 @@ class PlayedQuery:
         self.checkpoint, self.query_id, self.run_id = checkpoint, query_id, run_id
         self.options = {
             "kafka.bootstrap.servers": bootstrap_servers, "topic": "orders", "checkpointlocation": str(checkpoint),
-            "kafka.max.block.ms": "5000", **named(options),
+            "kafka.max.block.ms": "60000", **named(options),
         }  # fmt: skip
         self.begin()
 

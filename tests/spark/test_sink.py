@@ -47,7 +47,7 @@ def query(kafka, tmp_path, monkeypatch):
     options = {
         "kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "checkpointlocation": f"file:{tmp_path}/checkpoint",
         "errors.tolerance": "all", "errors.dead.letter.queue.topic.name": "dead", "errors.dead.letter.path": str(tmp_path / "dead"),
-        "kafka.max.block.ms": "5000",
+        "kafka.max.block.ms": "60000",
     }  # fmt: skip
 
     def writer(**changes):

@@ -252,7 +252,7 @@ class TestBadInput:
         frame = spark.range(1).selectExpr(*GOOD)
         with pytest.raises(Exception, match="KAFKA") as caught:
             frame.write.format("chaffinch").mode("append").option("kafka.bootstrap.servers", "127.0.0.1:1").option("topic", topic).option(
-                "kafka.max.block.ms", 300
+                "kafka.max.block.ms", 1000
             ).save()
         assert "127.0.0.1:1" in text_of(caught)
         assert "refused" in text_of(caught)
