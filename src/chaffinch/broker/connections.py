@@ -83,6 +83,7 @@ class Peer(asyncio.BufferedProtocol):
         self.bytes_received = 0
         self.bytes_answered = 0
         self.requests_received = 0
+        self._open_requests = frames.open_requests
         self._owner = owner
         self._unread_bytes_max = unread_bytes_max
         self._transport: asyncio.Transport | None = None
@@ -143,7 +144,7 @@ class Peer(asyncio.BufferedProtocol):
         self._bytes_waiting += nbytes + REQUEST_BYTES * len(requests)
         if requests:
             self._feed(requests)
-        elif self._slow_requests is not None or self.frames.open_count or self._turn_bytes > TURN_BYTES_MAX:
+        elif self._slow_requests is not None or self._open_requests or self._turn_bytes > TURN_BYTES_MAX:
             self._consider_reading()
 
     def eof_received(self) -> bool:
@@ -208,15 +209,16 @@ class Peer(asyncio.BufferedProtocol):
         parts, self._unsent = self._unsent, []
         self.bytes_answered += self._unsent_bytes
         self._unsent_bytes = 0
-        if self._transport is not None and self._sends and parts:
+        transport = self._transport
+        if parts and transport is not None and self._sends:
             if self._slow_answers is not None:
                 self._slow_answers.add(parts)
                 if self._slow_answers.bytes_waiting > self._unread_bytes_max:
                     self._congested.add(_PACE)
                     self._consider_reading()
             else:
-                self._transport.writelines(parts)
-            if self.unsent_bytes:
+                transport.writelines(parts)
+            if self._slow_answers is not None or transport.get_write_buffer_size():
                 self._owner.left_unsent(self)
         if self._is_paused or self._bytes_held:
             self._consider_reading()
@@ -291,16 +293,22 @@ class Peer(asyncio.BufferedProtocol):
             self._feed(())
 
     def _consider_reading(self) -> None:
-        waiting = self.frames.open_count
+        waiting = len(self._open_requests)
         if waiting == 0 and not self._backlog:
             self._bytes_waiting = 0
         if self._bytes_held != self._bytes_waiting:
             self._hold(self._bytes_waiting)
         must_pause = (
-            bool(self._congested)
-            or waiting > REQUESTS_WAITING_MAX
-            or self._turn_bytes > TURN_BYTES_MAX
-            or (waiting > 0 and (self._bytes_waiting > BYTES_WAITING_MAX or self._held.bytes_held > self._held.bytes_max))
+            self._turn_bytes > TURN_BYTES_MAX
+            or bool(self._congested)
+            or (
+                waiting > 0
+                and (
+                    waiting > REQUESTS_WAITING_MAX
+                    or self._bytes_waiting > BYTES_WAITING_MAX
+                    or self._held.bytes_held > self._held.bytes_max
+                )
+            )
             or (self._slow_requests is not None and self._slow_requests.must_pause)
         )
         if must_pause != self._is_paused and self._transport is not None and not self._transport.is_closing():

@@ -47,6 +47,9 @@ SYNC_FAILED: Final = (
 SYNC_SUCCEEDED: Final = "syncs succeed again: requests are answered"
 """After a failure for which no file is to blame. One whose own sync failed refuses every later one, see `storage/files.py`."""
 
+LOOK_INTERVAL_S: Final = 0.001
+"""How long after a busy turn of the loop the core is asked for its next deadline: in this time there may be ten more of them."""
+
 TURNS_TO_END: Final = 5
 """Turns of the loop in which a connection that is being accepted is made, refused and closed."""
 
@@ -255,14 +258,13 @@ class BrokerServer:
         peers, self._busy_peers = self._busy_peers, []
         for peer in peers:
             peer.end_turn()
-        if not self._arms:
-            self._arm()
+        self.turn_ended()
 
     def turn_ended(self) -> None:
-        """The core may wait for something else than before. To ask for it has a price: once for all that this turn of the loop brings."""
+        """The core may wait for something else than before. To ask for it has a price, and so has a turn of the loop for it alone."""
         if not self._arms:
             self._arms = True
-            self._loop.call_soon(self._arm)
+            self._loop.call_later(LOOK_INTERVAL_S, self._arm)
 
     # Effects --------------------------------------------------------------------------------------------------------------------------
 

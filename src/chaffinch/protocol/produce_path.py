@@ -57,6 +57,9 @@ _TAIL: Final = Struct(">BBiB")
 """Tags, tags, throttle time, tags: what is behind the text."""
 _SIZE: Final = Struct(">i")
 
+_AROUND_PLACE_BYTES: Final = _RESPONSE.size - _SIZE.size + _ANSWER.size
+"""What the frame's size counts beside the place."""
+
 _ONE: Final = 2
 _NAME_BYTES_MAX: Final = 126
 """The length of a longer name takes two bytes."""
@@ -85,12 +88,13 @@ class RequestReader:
     Nearly always one says the same as the one before it, up to its partition. What has the same bytes is not taken apart again.
     """
 
-    __slots__ = ("_bytes", "_head", "_layout", "_prefix")
+    __slots__ = ("_bytes", "_bytes_before_records", "_head", "_layout", "_prefix")
 
     def __init__(self) -> None:
         self._prefix = self._bytes = b""  # Of the last request: key and version; what follows its correlation id, up to the partition.
         self._head = _Head(0, "", 0, 0, "", ZERO_UUID)
         self._layout = _layout(0)
+        self._bytes_before_records = self._layout.size
 
     def read(self, frame: memoryview) -> tuple[int, int, str, ProduceRequest] | None:
         """(version, correlation id, client id, request) of a whole frame; None for another API or version, and for anything unusual."""
@@ -103,7 +107,7 @@ class RequestReader:
             if not self._learn(frame):
                 return None
             prefix, correlation_id, head, partition_count, index, first, second, third = self._layout.unpack_from(frame)
-        position = self._layout.size
+        position = self._bytes_before_records
         if first < 128:
             size, position = first, position - 2
         elif second < 128:
@@ -155,6 +159,7 @@ class RequestReader:
         self._prefix, self._bytes = bytes(frame[:_CORRELATION_POSITION]), bytes(frame[_CLIENT_POSITION:end])
         self._head = _Head(version, client_id, acks, timeout_ms, name, topic_id)
         self._layout = layout
+        self._bytes_before_records = layout.size
         return True
 
 
@@ -199,27 +204,14 @@ def write_response(message: ProduceResponse, correlation_id: int, version: int) 
     if answer.current_leader is not None:
         return None
     try:
-        if answer.record_errors or answer.error_message is not None:
+        if answer.error_message is not None or answer.record_errors:
             return _with_reasons(message, topic, answer, correlation_id, version)
         head = _response_head(topic, correlation_id, version)
-        return (
-            None
-            if head is None
-            else head
-            + _ANSWER.pack(
-                _ONE,
-                answer.index,
-                answer.error_code,
-                answer.base_offset,
-                answer.log_append_time_ms,
-                answer.log_start_offset,
-                1,
-                0,
-                0,
-                0,
-                message.throttle_time_ms,
-                0,
-            )
+        if head is None:
+            return None
+        base_offset, append_time_ms, log_start_offset = answer.base_offset, answer.log_append_time_ms, answer.log_start_offset
+        return head + _ANSWER.pack(
+            _ONE, answer.index, answer.error_code, base_offset, append_time_ms, log_start_offset, 1, 0, 0, 0, message.throttle_time_ms, 0
         )
     except (LayoutError, ValueError, TypeError, AttributeError):
         return None  # The compiled encoder says which field does not fit.
@@ -319,7 +311,7 @@ def _topic_id(data: bytes) -> UUID:
 def _response_head(topic: TopicProduceResponse, correlation_id: int, version: int) -> bytes | None:
     """Everything before the partition."""
     place = _place(topic.topic_id if version >= VERSION_WITH_TOPIC_IDS else topic.name)
-    return None if place is None else _RESPONSE.pack(_RESPONSE.size - _SIZE.size + len(place) + _ANSWER.size, correlation_id) + place
+    return None if place is None else _RESPONSE.pack(_AROUND_PLACE_BYTES + len(place), correlation_id) + place
 
 
 @lru_cache(maxsize=512)

@@ -51,8 +51,15 @@ class ServerConnection:
         self.client_software_name = ""
         self.client_software_version = ""
         self._frames = FrameAssembler(frame_bytes_max, budget=budget, pool=pool)
+        self.get_buffer = self._frames.get_buffer
+        """Where the transport is to write the next bytes: (size hint, which is ignored) -> buffer."""
+        self.end_turn = self._frames.end_turn
+        """The transport holds no buffer now, and may not ask for one for long."""
+        self.may_have_more = False
+        """Whether the last read filled the buffer, and so may have left something behind."""
         self._produce = produce_path.RequestReader()
-        self._open: deque[ReceivedRequest] = deque()
+        self.open_requests: deque[ReceivedRequest] = deque()
+        """Those that wait for their response, in order. To look at: `encode_response` and `skip_response` take them out."""
         self._held: dict[int, list[Buffer]] = {}  # Responses that wait for earlier ones, by the request's identity.
 
     @property
@@ -66,22 +73,13 @@ class ServerConnection:
 
     @property
     def open_count(self) -> int:
-        """Requests that wait for their response."""
-        return len(self._open)
+        """How many requests wait for their response."""
+        return len(self.open_requests)
 
     @property
     def bytes_pending(self) -> int:
         """Bytes received of a request that is not complete."""
         return self._frames.bytes_pending
-
-    @property
-    def may_have_more(self) -> bool:
-        """Whether the last read filled the buffer, and so may have left something behind."""
-        return self._frames.is_filled
-
-    def get_buffer(self, size_hint: int = -1) -> memoryview:
-        """Where the transport is to write the next bytes."""
-        return self._frames.get_buffer(size_hint)
 
     def buffer_updated(self, count: int) -> list[ReceivedRequest]:
         """The requests that `count` more bytes completed. `records` in them are views of the receive buffer.
@@ -90,8 +88,9 @@ class ServerConnection:
         those that came before.
         """
         requests: list[ReceivedRequest] = []
+        frames = self._frames
         try:
-            for frame in self._frames.buffer_updated(count):
+            for frame in frames.buffer_updated(count):
                 requests.append(self._request(frame))
         except ProtocolViolation as violation:
             try:
@@ -101,11 +100,8 @@ class ServerConnection:
                 violation = earlier
             violation.requests = tuple(requests)
             raise violation from None
+        self.may_have_more = frames.is_filled
         return requests
-
-    def end_turn(self) -> None:
-        """The transport holds no buffer now, and may not ask for one for long."""
-        self._frames.end_turn()
 
     def receive(self, data: Buffer) -> list[ReceivedRequest]:
         """The same for bytes that are already somewhere else (they are copied): for tests and simulated networks."""
@@ -144,19 +140,20 @@ class ServerConnection:
     def close(self) -> None:
         """The connection is gone: forget what is unfinished."""
         self._frames.close()
-        self._open.clear()
+        self.open_requests.clear()
         self._held.clear()
 
     def _in_order(self, request: ReceivedRequest, parts: list[Buffer]) -> list[Buffer]:
-        if self._open and self._open[0] is request and not self._held:
-            self._open.popleft()
+        waiting = self.open_requests
+        if waiting and waiting[0] is request and not self._held:
+            waiting.popleft()
             return parts
-        if not any(known is request for known in self._open):
+        if not any(known is request for known in self.open_requests):
             return parts
         self._held[id(request)] = parts
         ready: list[Buffer] = []
-        while self._open and id(self._open[0]) in self._held:
-            ready += self._held.pop(id(self._open.popleft()))
+        while self.open_requests and id(self.open_requests[0]) in self._held:
+            ready += self._held.pop(id(self.open_requests.popleft()))
         return ready
 
     def _request(self, frame: memoryview) -> ReceivedRequest:
@@ -165,7 +162,7 @@ class ServerConnection:
             expects_response = plain[3].acks != 0
             request = ReceivedRequest(_PRODUCE, *plain, None, expects_response)
             if expects_response:
-                self._open.append(request)
+                self.open_requests.append(request)
             return request
         key, version, correlation_id = read_request_prefix(frame)
         api = APIS.get(key)
@@ -197,4 +194,4 @@ class ServerConnection:
             self.client_software_name = message.client_software_name
             self.client_software_version = message.client_software_version
         if request.expects_response:
-            self._open.append(request)
+            self.open_requests.append(request)

@@ -233,9 +233,10 @@ def _write_crc_after_change(buffer: bytearray | memoryview, position: int, befor
     _CRC.pack_into(buffer, position + CRC_POSITION, crc ^ kernels.choose(1).shift_crc(difference, payload_bytes))
 
 
-def patch_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Give the batch at `position` its place in a log. Outside the CRC, so nothing else changes."""
-    length = _LENGTH.unpack_from(buffer, position + 8)[0]
+def patch_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int, length: int | None = None) -> None:
+    """Give the batch at `position` its place in a log. Outside the CRC, so nothing else changes. `length`: of its header, if known."""
+    if length is None:
+        (length,) = _LENGTH.unpack_from(buffer, position + 8)
     _OFFSET_LENGTH_EPOCH.pack_into(buffer, position, base_offset, length, leader_epoch)
 
 

@@ -32,7 +32,7 @@ from chaffinch.records.batch_header import (
 )
 from chaffinch.records.byte_columns import Bytes, Int64s
 from chaffinch.records.columns import RecordColumns, measure
-from chaffinch.records.compression import Buffer, Compression, CompressionError, compress
+from chaffinch.records.compression import Compression, CompressionError, compress
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.findings import CULPRITS_SPELLED_MAX, Finding, culprits_of, rejected
 from chaffinch.records.kernels_reference import walk
@@ -66,6 +66,7 @@ __all__ = [
 ]
 
 _INT64, _UINT8 = np.dtype(np.int64), np.dtype(np.uint8)
+_REPLICATION, _LOG_APPEND_TIME = Origin.REPLICATION, TimestampType.LOG_APPEND_TIME  # Looked up once: an enumeration's members take long.
 _NO_INT64S = np.empty(0, _INT64)
 
 Terms: TypeAlias = tuple[int, int, int, int, bool, bool]
@@ -102,24 +103,26 @@ def check_batch(view: BatchView, policy: ValidationPolicy, origin: Origin, *, cr
 def check_records(view: BatchView, policy: ValidationPolicy, origin: Origin, now_ms: int) -> Accepted | Rejected:
     """The rules about records, for a batch that `check_batch` let pass. What a leader sent is taken as it is: it has been checked."""
     header = view.header
-    if origin is Origin.REPLICATION:
+    if origin is _REPLICATION:
         return Accepted(batch=view.data, max_timestamp=header.max_timestamp, count=header.count)
     try:
-        is_compressed = header.attributes & ATTRIBUTE_COMPRESSION
-        payload = decompressed_payload(view, policy.decompressed_bytes_max) if is_compressed else view.data[HEADER_BYTES:]
+        if header.attributes & ATTRIBUTE_COMPRESSION:
+            records = np.frombuffer(decompressed_payload(view, policy.decompressed_bytes_max), _UINT8)
+        else:
+            records = np.frombuffer(view.data, _UINT8, -1, HEADER_BYTES)
     except CompressionError as error:
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(error)))
-    records = np.frombuffer(payload, _UINT8)
+    count, size = header.count, len(records)
     # The count is a claim: what it makes `choose` expect must not exceed what the bytes can hold.
-    loops = kernels.choose(min(header.count, len(records) // walk.RECORD_BYTES_MIN))
+    loops = kernels.choose(min(count, size // walk.RECORD_BYTES_MIN))
     terms = _terms(header, policy, now_ms)
     right_count, right_bytes, max_timestamp = loops.walk_right(records, *terms)
-    if right_count == header.count and right_bytes == len(records):
-        return _accepted(view, payload, policy, now_ms, max_timestamp)
-    seen_first = _room(_SEEN_FIRST_MAX) if len(records) > _SHORT_BYTES_MAX else _NO_ROOM
+    if right_count == count and right_bytes == size:
+        return _accepted(view, records, policy, now_ms, max_timestamp)
+    seen_first = _room(_SEEN_FIRST_MAX) if size > _SHORT_BYTES_MAX else _NO_ROOM
     fault, record_index, position, culprit_count = _walk(loops, records, terms, seen_first)
     if fault:
-        detail = f"{header.count} records announced, {len(records)} bytes of them"
+        detail = f"{count} records announced, {size} bytes of them"
         corrupt = CorruptBatch(Fault(fault), record_index, position, detail)
         return Rejected(code=codes.INVALID_RECORD, message=batch_message(policy.topic_partition, str(corrupt)))
     listed_count = min(culprit_count, findings.CULPRITS_MAX)
@@ -161,7 +164,8 @@ def _terms(header: BatchHeader, policy: ValidationPolicy, now_ms: int) -> Terms:
     """What both walks are told beside the records: see `kernels_reference/walk.py`."""
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         return header.count, header.base_timestamp, 1, 0, False, policy.is_compacted  # An empty range: every record is a culprit.
-    return header.count, header.base_timestamp, *policy.timestamp_bounds(now_ms), True, policy.is_compacted
+    timestamp_min, timestamp_max = policy.timestamp_bounds(now_ms)
+    return header.count, header.base_timestamp, timestamp_min, timestamp_max, True, policy.is_compacted
 
 
 def _walk(loops: kernels.Loops, records: Bytes, terms: Terms, culprits: Culprits) -> tuple[int, int, int, int]:
@@ -194,19 +198,18 @@ def _size_alone(record: RecordColumns, compression: Compression, level: int | No
     return len(encode(record, compression=compression, level=level))
 
 
-def _accepted(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms: int, max_timestamp: int) -> Accepted | Rejected:
+def _accepted(view: BatchView, records: Bytes, policy: ValidationPolicy, now_ms: int, max_timestamp: int) -> Accepted | Rejected:
     """The batch as the topic's configuration wants it stored.
 
     Records themselves are never rewritten: under LogAppendTime the header's largest timestamp stands for all of them, and
     another codec holds the same record bytes. A CreateTime header that names the wrong largest timestamp is put right, as in Kafka:
     it is what look-ups by time rely on.
     """
-    header = view.header
-    target = policy.compression
+    header, target = view.header, policy.compression
     attributes = header.attributes
     if target is not None:
         attributes = attributes & ~ATTRIBUTE_COMPRESSION | target
-    if policy.timestamp_type is TimestampType.LOG_APPEND_TIME:
+    if policy.timestamp_type is _LOG_APPEND_TIME:
         attributes |= ATTRIBUTE_LOG_APPEND_TIME
         max_timestamp = now_ms
     if attributes == header.attributes and max_timestamp == header.max_timestamp:
@@ -215,7 +218,7 @@ def _accepted(view: BatchView, payload: Buffer, policy: ValidationPolicy, now_ms
     if target is None or target == header.compression_id:
         out += view.payload
     else:
-        out += compress(target, payload, policy.compression_level)
+        out += compress(target, records.data, policy.compression_level)
         if len(out) > policy.batch_bytes_max:
             wrong = f"recompressed with {target.name.lower()}, {size_text(len(out), policy)}"
             return Rejected(code=codes.MESSAGE_TOO_LARGE, message=batch_message(policy.topic_partition, wrong), counts=((TOO_LARGE, 1),))

@@ -12,6 +12,7 @@ from chaffinch.records.compression import Compression
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 HOUR_MS = 3_600_000
+_LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 BATCH_BYTES_MAX_DEFAULT = 1_048_588
 """Kafka's default for `max.message.bytes`: 1 MiB and a format 0 message's overhead."""
 
@@ -44,7 +45,7 @@ class ValidationPolicy:
 
     def timestamp_bounds(self, now_ms: int) -> tuple[int, int]:
         """The least and the largest timestamp that a record may have now, both allowed and both 64-bit numbers."""
-        if self.timestamp_type is TimestampType.LOG_APPEND_TIME:
+        if self.timestamp_type is _LOG_APPEND_TIME:
             return INT64_MIN, INT64_MAX
         first, last = now_ms - self.timestamp_before_max_ms, now_ms + self.timestamp_after_max_ms
         return first if first > INT64_MIN else INT64_MIN, last if last < INT64_MAX else INT64_MAX

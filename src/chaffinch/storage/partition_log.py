@@ -175,14 +175,15 @@ class PartitionLog:
             data, header = batch.data, batch.header
         else:
             data, header = memoryview(batch), read_header(batch)
-        if header.attributes & ATTRIBUTE_CONTROL:
+        attributes = header.attributes
+        if attributes & ATTRIBUTE_CONTROL:
             raise ValueError(f"a control batch from {origin.value} for {self.topic_partition}: markers go through append_marker")
         base_offset = self.log_end_offset
         self._store(data, header, base_offset, leader_epoch, now_ms)
         if header.producer_id >= 0:
             self._producers.append(header, base_offset, now_ms)
         self._checkpoint_if_due(len(data))
-        log_append_time_ms = header.max_timestamp if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else NO_TIMESTAMP
+        log_append_time_ms = header.max_timestamp if attributes & ATTRIBUTE_LOG_APPEND_TIME else NO_TIMESTAMP
         return _new_tuple(AppendResult, (base_offset, self.log_end_offset - 1, log_append_time_ms, self.log_start_offset))
 
     def append_marker(
@@ -205,8 +206,9 @@ class PartitionLog:
     def _store(self, data: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, now_ms: int) -> None:
         if data.readonly:
             data = memoryview(bytearray(data))
-        patch_offset(data, 0, base_offset, leader_epoch)
-        segment = self._segments[-1] if self._segments else self._new_segment(now_ms)
+        patch_offset(data, 0, base_offset, leader_epoch, header.length)
+        segments = self._segments
+        segment = segments[-1] if segments else self._new_segment(now_ms)
         size, config = segment.known_size, self.config
         if size and (
             size + len(data) > config.segment_bytes

@@ -110,13 +110,14 @@ class Segment:
 
     def extend(self, header: BatchHeader, base_offset: int, position: int) -> None:
         """Take note of a batch that stands in the log."""
+        max_timestamp = header.max_timestamp
         if position == 0:
-            self._first_timestamp = header.max_timestamp
+            self._first_timestamp = max_timestamp
         self.index.add(base_offset, position, self.max_timestamp)
         self.known_size = position + header.length + LENGTH_END
         self.end_offset = base_offset + header.last_offset_delta + 1
-        if header.max_timestamp > self.max_timestamp and header.count:  # Compaction leaves headers without records.
-            self.max_timestamp = header.max_timestamp
+        if max_timestamp > self.max_timestamp and header.count:  # Compaction leaves headers without records.
+            self.max_timestamp = max_timestamp
 
     def read(self, offset: int, bytes_max: int, end_offset: int, *, at_least_one: bool) -> list[BytesLike]:
         """Whole batches from the one that holds `offset` on, none of which begins at `end_offset` or later; see `PartitionLog.read`."""

@@ -6,10 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.broker.core.append import is_plainly_right
+from chaffinch.broker.core.handlers.produce import answer_for
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.produce import PartitionProduceResponse
 from chaffinch.records.batch import HEADER_BYTES, BatchView, read_header
 from chaffinch.records.batch_header import HEADER
 from chaffinch.records.validation import Origin, ValidationPolicy, check_batch
+from chaffinch.storage.partition_log import AppendResult
 from tests.broker.batches import batch_of
 
 SMALL = st.integers(-2, 3)
@@ -45,3 +48,8 @@ def test_what_is_plainly_right_keeps_every_batch_rule(
 def test_ordinary_batches_are_plainly_right() -> None:
     header = read_header(batch_of(b"a", b"b"))
     assert is_plainly_right(header, header.size, 1 << 20)
+
+
+def test_an_answer_that_is_filled_by_hand_has_every_field() -> None:
+    expected = PartitionProduceResponse(index=3, base_offset=7, log_append_time_ms=11, log_start_offset=5)
+    assert answer_for(3, AppendResult(7, 9, 11, 5)) == expected

@@ -70,21 +70,15 @@ Outcome: TypeAlias = AppendResult | Refusal
 def append(broker: BrokerState, partition: Partition, records: Buffer | None, terms: AppendTerms, now_ms: int) -> Outcome:
     """Check one partition's records from a client and store them. Raises StorageError when the disk refuses; nothing is stored then."""
     view = sliced(records, partition.topic_partition, terms)
-    if isinstance(view, Refusal):
-        return view
-    if isinstance(view, MessageSet):
-        return _append_set(broker, partition, view, terms, now_ms)
+    if not isinstance(view, BatchView):
+        return view if isinstance(view, Refusal) else _append_set(broker, partition, view, terms, now_ms)
     if not view.crc_is_valid():
         return _refusal(codes.CORRUPT_MESSAGE, batch_message(partition.topic_partition, checksum_text(view)), INVALID_CRC)
     header, size = view.header, len(view.data)
     log, topic = partition.log, partition.topic
     has_producer = header.producer_id >= 0
-    duplicate = log.find_duplicate(header) if has_producer else None
-    if has_producer and begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
-        log.expect(header)
+    duplicate = _duplicate(broker, partition, header, terms) if has_producer else None
     if duplicate is not None:
-        broker.counters.add(topic.name, "TotalProduceRequestsPerSec")
-        broker.counters.add(topic.name, "DuplicateBatchesPerSec")
         return duplicate
     policy, config = partition.policy, topic.config
     if not is_plainly_right(header, size, policy.batch_bytes_max):
@@ -107,6 +101,18 @@ def append(broker: BrokerState, partition: Partition, records: Buffer | None, te
     broker.counters.add_stored(topic.name, verdict.count, size)
     broker.grown.append(partition)
     return result
+
+
+def _duplicate(broker: BrokerState, partition: Partition, header: BatchHeader, terms: AppendTerms) -> AppendResult | None:
+    """Where a producer's batch is stored already; None for another, which the log expects if it is to begin a transaction."""
+    log = partition.log
+    duplicate = log.find_duplicate(header)
+    if begins_transaction(partition, header) and broker.transactions.is_current(terms.transactional_id, header.identity):
+        log.expect(header)
+    if duplicate is not None:
+        broker.counters.add(partition.topic.name, "TotalProduceRequestsPerSec")
+        broker.counters.add(partition.topic.name, "DuplicateBatchesPerSec")
+    return duplicate
 
 
 def _append_set(broker: BrokerState, partition: Partition, message_set: MessageSet, terms: AppendTerms, now_ms: int) -> Outcome:

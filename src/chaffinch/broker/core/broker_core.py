@@ -195,10 +195,11 @@ class BrokerCore:
             self.state.membership.stop(event.node_id, now_ms, abruptly=event.abruptly)
         else:
             self.state.membership.start(event.node_id, now_ms)
-        if self.state.grown or self.state.changed_keys:
+        state = self.state
+        if state.grown or state.changed_keys:
             self._wake(now_ms)
-        if self.state.refusals.lines:
-            self._effects += self.state.refusals.take()
+        if state.refusals.lines:
+            self._effects += state.refusals.take()
         effects, self._effects = self._effects, []
         return effects
 
@@ -278,25 +279,27 @@ class BrokerCore:
         connection = self._connections.get(event.connection_id)
         if connection is None:
             connection = self._connections[event.connection_id] = _Connection()
-        if connection.current is not None:
-            connection.queue.append(event)
-        else:
+        if connection.current is None:
             self._begin(event, connection, now_ms)
+        else:
+            connection.queue.append(event)
 
     def _begin(self, event: RequestReceived, connection: _Connection, now_ms: int) -> None:
         """Work on a request now: on a connection that waits for nothing."""
-        outcome = self.state.authentication.gate(event, now_ms) if self._asks_for_login else None
-        if outcome is not None:
-            self._finish(event, result_of(outcome, now_ms))
-            return
-        fault = self._fault_for(event.request) if self.state.faults else None
+        state, request = self.state, event.request
+        if self._asks_for_login:
+            outcome = state.authentication.gate(event, now_ms)
+            if outcome is not None:
+                self._finish(event, result_of(outcome, now_ms))
+                return
+        fault = self._fault_for(request) if state.faults.rules else None
         try:
             if fault is None:
-                result = HANDLERS[event.request.api.key](self.state, event, now_ms, None)
+                result = HANDLERS[request.api.key](state, event, now_ms, None)
             else:
                 result = self._result_with_fault(event, fault, now_ms)
         except AnswerTooLarge as too_large:
-            result = Close(f"{event.request.api.name} asks for too much at once: {too_large}")
+            result = Close(f"{request.api.name} asks for too much at once: {too_large}")
         if isinstance(result, Waiting):
             connection.current = event
             self._waits.add(event.connection_id, result)
@@ -349,7 +352,7 @@ class BrokerCore:
     def _wake(self, now_ms: int) -> None:
         """Try the answers that wait for what changed; handling one may change more."""
         grown, changed = self.state.grown, self.state.changed_keys
-        if not self._waits and not self._syncs:
+        if not self._waits.waits and not self._syncs:
             grown.clear()
             changed.clear()
             return

@@ -93,17 +93,15 @@ _DEFAULTS = {"error": codes.NOT_LEADER_OR_FOLLOWER.name, "delay_ms": 0, "bytes_p
 
 
 class FaultScript:
-    """The rules. Without any, one comparison per request."""
+    """See `add`. Without `rules`, one comparison per request."""
 
     def __init__(self) -> None:
-        self._faults: list[Fault] = []
+        self.rules: list[Fault] = []
+        """To look at; `add` and `remove` change them."""
         self._last_id = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._faults)
-
     def __len__(self) -> int:
-        return len(self._faults)
+        return len(self.rules)
 
     def add(
         self,
@@ -138,7 +136,7 @@ class FaultScript:
         _check_number("count", count, 1)
         _check_number("delay_ms", told["delay_ms"], 0)
         _check_number("bytes_per_second", told["bytes_per_second"], 1)
-        if len(self._faults) >= RULES_MAX:
+        if len(self.rules) >= RULES_MAX:
             raise ConfigException(f"there are {RULES_MAX} faults already: clear some")
         fault = Fault(
             id=self._last_id + 1,
@@ -153,30 +151,30 @@ class FaultScript:
             direction=told["direction"],
             remaining=count,
         )
-        self._faults.append(fault)
+        self.rules.append(fault)
         self._last_id = fault.id
         return fault.id
 
     def list(self) -> Sequence[Fault]:
         """What is still to come, in order."""
-        return tuple(self._faults)
+        return tuple(self.rules)
 
     def clear(self, fault_id: int | None = None) -> None:
         """Forget one rule, or all. Raises ConfigException for an id that is not, or no longer, there."""
-        kept = [] if fault_id is None else [fault for fault in self._faults if fault.id != fault_id]
-        if fault_id is not None and len(kept) == len(self._faults):
+        kept = [] if fault_id is None else [fault for fault in self.rules if fault.id != fault_id]
+        if fault_id is not None and len(kept) == len(self.rules):
             raise ConfigException(f"there is no fault {fault_id}: it never was, or is used up")
-        self._faults = kept
+        self.rules = kept
 
     def take(self, api: str, client_id: str | None, places: Callable[[], Iterable[Place]]) -> Fault | None:
         """The fault that hits this request, used up by one; None for none. `places`: what the request names."""
-        for fault in self._faults:
+        for fault in self.rules:
             if fault.api != api or (fault.client_id is not None and fault.client_id != client_id):
                 continue
             if any(fault.covers(topic, partition) for topic, partition in places()):
                 fault.remaining -= 1
                 if fault.remaining == 0:
-                    self._faults.remove(fault)
+                    self.rules.remove(fault)
                 return fault
         return None
 

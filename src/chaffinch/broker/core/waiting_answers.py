@@ -26,33 +26,34 @@ class WaitingAnswers:
     """See the module. Connections are told apart by their ids."""
 
     def __init__(self) -> None:
-        self._waits: dict[int, _Wait] = {}
+        self.waits: dict[int, _Wait] = {}
+        """By connection; to look at."""
         self._by_key: dict[Hashable, dict[int, None]] = {}
         self._deadlines: list[tuple[int, int, int]] = []  # (deadline, serial, connection id)
         self._serial = 0
 
     def __bool__(self) -> bool:
-        return bool(self._waits)
+        return bool(self.waits)
 
     def add(self, connection_id: int, waiting: Waiting) -> None:
         """The connection waits from now on; it must not wait already."""
-        assert connection_id not in self._waits, "a connection waits for one answer at a time"
+        assert connection_id not in self.waits, "a connection waits for one answer at a time"
         self._serial += 1
-        self._waits[connection_id] = _Wait(waiting, self._serial)
+        self.waits[connection_id] = _Wait(waiting, self._serial)
         for key in waiting.keys:
             self._by_key.setdefault(key, {})[connection_id] = None
-        if len(self._deadlines) > STALE_MAX + 2 * len(self._waits):
+        if len(self._deadlines) > STALE_MAX + 2 * len(self.waits):
             self._deadlines = [entry for entry in self._deadlines if self._is_on(entry)]
             heapq.heapify(self._deadlines)
         heapq.heappush(self._deadlines, (waiting.deadline_ms, self._serial, connection_id))
 
     def get(self, connection_id: int) -> Waiting | None:
-        wait = self._waits.get(connection_id)
+        wait = self.waits.get(connection_id)
         return None if wait is None else wait.waiting
 
     def end(self, connection_id: int) -> None:
         """The connection waits no more; nothing happens if it did not."""
-        wait = self._waits.pop(connection_id, None)
+        wait = self.waits.pop(connection_id, None)
         if wait is None:
             return
         for key in wait.waiting.keys:
@@ -81,5 +82,5 @@ class WaitingAnswers:
         return self._deadlines[0][0] if self._deadlines else None
 
     def _is_on(self, entry: tuple[int, int, int]) -> bool:
-        wait = self._waits.get(entry[2])
+        wait = self.waits.get(entry[2])
         return wait is not None and wait.serial == entry[1]

@@ -38,6 +38,7 @@ from chaffinch.protocol.record_errors import RecordErrors
 from chaffinch.records import batch
 from chaffinch.records.batch_header import ATTRIBUTE_TRANSACTIONAL, MAGIC, MAGIC_POSITION
 from chaffinch.storage.file_system import StorageError
+from chaffinch.storage.partition_log import AppendResult
 
 VERSION_WITH_CULPRITS = 8
 VERSION_WITH_LEADER = 10
@@ -46,6 +47,7 @@ ACKS = frozenset({-1, 0, 1})
 ATTRIBUTES_POSITION = 22
 """The byte of a batch header that says whether the batch is transactional: the low one of the attributes."""
 
+NO_ERROR = codes.NONE.number
 OUR_SOFTWARE = "chaffinch"
 
 _INVALID_IN_OLD_VERSIONS = frozenset({codes.INVALID_RECORD, codes.INVALID_COMPACTION_KEY})
@@ -63,45 +65,53 @@ _NOT_FAILED = frozenset(
 
 
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
-    request = event.request.message
+    request, version = event.request.message, event.request.version
     assert isinstance(request, ProduceRequest)
-    terms = AppendTerms(request.acks, event.request.version, request.transactional_id)
+    terms = AppendTerms(request.acks, version, request.transactional_id)
     refused_whole = None
-    if request.acks not in ACKS or request.transactional_id is not None or _holds_transactional_batch(request):
+    if request.transactional_id is not None or request.acks not in ACKS or _may_be_transactional(request):
         refused_whole = _whole_refusal(request)
-    if request.transactional_id is not None and terms.version >= VERSION_WITH_IMPLICIT_ADD and refused_whole is None:
-        terms.joining = _led_here(broker, event.node_id, request, terms.version)
-    response = ProduceResponse()
+        if request.transactional_id is not None and version >= VERSION_WITH_IMPLICIT_ADD and refused_whole is None:
+            terms.joining = _led_here(broker, event.node_id, request, version)
+    topics, response = request.topics, ProduceResponse()
     has_refusal = False
-    for topic in request.topics if len(request.topics) == 1 else _merged(request.topics):
+    for topic in topics if len(topics) == 1 else _merged(topics):
         answers = []
-        name = topic.name if terms.version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
-        # No topic has a space in its name, so this is nobody's.
-        shown = f"topic id {topic.topic_id}" if name is None else name
-        for data in topic.partitions if len(topic.partitions) == 1 else _last_of_each(topic.partitions):
-            outcome = (
-                (_scripted(fault, TopicPartition(shown, data.index)) if fault else None)
-                or refused_whole
-                or (_unknown_id(topic) if name is None else _outcome(broker, event, name, data, terms, now_ms))
-            )
-            if isinstance(outcome, Refusal):
-                has_refusal = True
-                answers.append(_refused(broker, event, TopicPartition(shown, data.index), outcome, response, now_ms))
+        name = topic.name if version < VERSION_WITH_TOPIC_IDS else _name_of(broker, topic.topic_id)
+        partitions = topic.partitions
+        for data in partitions if len(partitions) == 1 else _last_of_each(partitions):
+            refusal = refused_whole if fault is None else _scripted(fault, _place(topic, name, data)) or refused_whole
+            outcome = refusal or (_unknown_id(topic) if name is None else _outcome(broker, event, name, data, terms, now_ms))
+            if isinstance(outcome, AppendResult):
+                answers.append(answer_for(data.index, outcome))
             else:
-                answers.append(
-                    PartitionProduceResponse(
-                        index=data.index,
-                        base_offset=outcome.base_offset,
-                        log_append_time_ms=outcome.log_append_time_ms,
-                        log_start_offset=outcome.log_start_offset,
-                    )
-                )
+                has_refusal = True
+                answers.append(_refused(broker, event, _place(topic, name, data), outcome, response, now_ms))
         response.responses.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers))
     if request.acks == 0:
         return Close("a Produce request with acks=0 was refused") if has_refusal else SILENCE
     if request.acks == ACKS_ALL and broker.nodes.lagging:
         return _when_on_all_replicas(broker, event, response, now_ms + max(request.timeout_ms, 0))
     return response
+
+
+def answer_for(index: int, result: AppendResult) -> PartitionProduceResponse:
+    """The answer for a partition that took its batch. Filled as the compiled decoder does: a constructor takes three times as long."""
+    answer = PartitionProduceResponse.__new__(PartitionProduceResponse)
+    answer.index = index
+    answer.error_code = NO_ERROR
+    answer.base_offset = result.base_offset
+    answer.log_append_time_ms = result.log_append_time_ms
+    answer.log_start_offset = result.log_start_offset
+    answer.record_errors = []
+    answer.error_message = None
+    answer.current_leader = None
+    return answer
+
+
+def _place(topic: TopicProduceData, name: str | None, data: PartitionProduceData) -> TopicPartition:
+    """What a refusal calls a partition. No topic has a space in its name, so an unknown id is nobody's."""
+    return TopicPartition(f"topic id {topic.topic_id}" if name is None else name, data.index)
 
 
 def _led_here(broker: BrokerState, node_id: int, request: ProduceRequest, version: int) -> list[TopicPartition]:
@@ -147,7 +157,7 @@ def _when_on_all_replicas(broker: BrokerState, event: RequestReceived, response:
     for topic in response.responses:
         for answer in topic.partition_responses:
             partition = broker.topics.partition(topic.name or _name_of(broker, topic.topic_id) or "", answer.index)
-            if partition is not None and answer.error_code == codes.NONE.number:
+            if partition is not None and answer.error_code == NO_ERROR:
                 waiting.append(Unacknowledged(partition, answer))
     if all(stored.is_over(broker, event.node_id) for stored in waiting):
         return response
@@ -211,11 +221,14 @@ def _whole_refusal(request: ProduceRequest) -> Refusal | None:
     return None
 
 
-def _holds_transactional_batch(request: ProduceRequest) -> bool:
-    """One byte of each batch decides."""
+def _may_be_transactional(request: ProduceRequest) -> bool:
+    """Whether any batch may be, by one byte of each; `_is_transactional` looks closely."""
     for topic in request.topics:
         for data in topic.partitions:
-            if _is_transactional(data.records):
+            records = data.records
+            if not records or len(records) <= ATTRIBUTES_POSITION:
+                continue
+            if isinstance(records, list) or records[ATTRIBUTES_POSITION] & ATTRIBUTE_TRANSACTIONAL:
                 return True
     return False
 
