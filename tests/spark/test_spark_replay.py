@@ -206,6 +206,24 @@ def test_parquet_files_one_transaction_each(spark, broker, topic, dead, tmp_path
     assert (list(folder.glob("*.parquet")), broker.read(f"{dead}-2").num_rows) == ([], 0)
 
 
+def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead, tmp_path, monkeypatch):
+    """The marker lies where both look for it, whatever their repairs: what one has written meanwhile the other skips."""
+    write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
+    broker.create_topic(f"{dead}-2", 1, 1, {})
+    really = replaying._write
+
+    def late(*given):
+        with monkeypatch.context() as patch:
+            patch.setattr(replaying, "_write", really)
+            patch.setattr(replaying, "_done_with", lambda *_: None)
+            assert outcome(replay(spark, plan(broker, path=str(tmp_path), to=f"{dead}-2"))) == (2, 2, {})
+        really(*given)
+
+    monkeypatch.setattr(replaying, "_write", late)
+    replay(spark, plan(broker, path=str(tmp_path), to=dead))
+    assert (broker.read(f"{dead}-2").num_rows, broker.read(dead).num_rows) == (2, 0)
+
+
 def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, dead, tmp_path, monkeypatch):
     """It has left a file with the letters of another one, which is still there: they are replayed once."""
     folder = tmp_path / "letters"
