@@ -246,11 +246,12 @@ class TestCommits:
 
 
 def test_waiting_without_a_broker_names_its_address() -> None:
-    tried = r"no broker reachable at 127\.0\.0\.1:1 \(refused\)"
-    with (
-        Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t", max_block_ms=100) as producer,
-        pytest.raises(TimeoutException, match=tried) as raised,
-    ):
-        producer.init_transactions()
+    with Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t", max_block_ms=100) as producer:
+        for _ in range(100):  # A busy machine may take all that time to be refused.
+            with pytest.raises(TimeoutException) as raised:
+                producer.init_transactions()
+            if raised.value.__cause__ is not None:
+                break
+    assert "no broker reachable at 127.0.0.1:1 (refused)" in str(raised.value)
     assert isinstance(raised.value.__cause__, NetworkException)
     assert raised.value.__cause__.message == "127.0.0.1:1: refused"
