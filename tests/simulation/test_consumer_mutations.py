@@ -17,7 +17,8 @@ from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.group_protocol import encode_assignment
 from chaffinch.consumer.core.membership import Membership
-from chaffinch.consumer.core.positions import Position, Subscriptions
+from chaffinch.consumer.core.options import EARLIEST, LATEST
+from chaffinch.consumer.core.positions import PartitionState, Position, Subscriptions
 from chaffinch.errors import codes
 from chaffinch.identifiers import GroupMetadata, TopicPartition
 from chaffinch.records.fetched import FetchedRecords
@@ -130,6 +131,12 @@ def finds_no_epoch(patch: Patch) -> None:
     patch.setattr(leader_epochs, "end_of_epoch", lambda *_: (leader_epochs.NO_EPOCH, 0))
 
 
+def begins_at_the_beginning(patch: Patch) -> None:
+    """Whatever auto.offset.reset says."""
+    reset = PartitionState.reset
+    patch.setattr(PartitionState, "reset", lambda self, strategy: reset(self, EARLIEST if strategy == LATEST else strategy))
+
+
 LATE: dict[str, Any] = {"reader_count": 3, "faults": Faults(latency_max_ms=20, slow_share=0.08), "deeds": Deeds(client_death_ms=700)}
 MOVING: dict[str, Any] = {"node_count": 3, "deeds": Deeds(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)}
 MUTATIONS = [
@@ -169,6 +176,12 @@ MUTATIONS = [
         knobs=TRANSFORMERS,
         says=("records were made", "begins at", "begins anew"),
         seeds=60,
+    ),
+    Mutation(
+        name="latest is taken for earliest",
+        breaks=begins_at_the_beginning,
+        knobs={**READERS, "reads_latest": True},
+        says=("the end lay between",),
     ),
     Mutation(name="commits are forgotten", breaks=forgets_commits, knobs=READERS),
     Mutation(

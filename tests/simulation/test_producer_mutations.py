@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
+from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import codes
 from chaffinch.producer.core import batch_answers, culprits, delivery, in_flight
+from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.batches import ProducerBatch
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.metadata_watch import MetadataWatch
+from chaffinch.producer.core.screening import Screening
 from chaffinch.producer.core.transaction import TransactionManager
 from chaffinch.simulation.nemesis import Deeds
+from chaffinch.simulation.network import Faults
 from tests.simulation.kept_seeds import OVERTAKEN
-from tests.simulation.mutation import PLAIN, SLOW, TRANSACTIONAL, Mutation, Patch, find
+from tests.simulation.mutation import PLAIN, REMADE, SLOW, TRANSACTIONAL, Mutation, Patch, find
 
 
 def shifts_culprits(patch: Patch) -> None:
@@ -190,7 +195,65 @@ def ignores_where_it_was_written(patch: Patch) -> None:
     patch.setattr(batch_answers, "read_answer", nowhere)
 
 
+def sends_what_was_screened(patch: Patch) -> None:
+    """Records that were told that they are not sent are."""
+    without = ProducerBatch.without
+
+    def whole(self: ProducerBatch, indices: Any) -> Any:
+        return without(self, indices if self.is_numbered else indices[:0])
+
+    patch.setattr(ProducerBatch, "without", whole)
+
+
+def screens_every_topic(patch: Patch) -> None:
+    """What a broker refused of one topic it is taken to refuse of all."""
+    screen_of = Screening._screen_of
+
+    def of_any_topic(self: Screening, _topic: str, handed_over_ms: Any, destination: Any, now_ms: int) -> Any:
+        for (topic, address), screen in list(self._screens.items()):
+            if address == destination[0]:
+                return screen_of(self, topic, handed_over_ms, (address, screen.topic_id), now_ms)
+        return None
+
+    patch.setattr(Screening, "_screen_of", of_any_topic)
+
+
+def counts_rows_with_keys(patch: Patch) -> None:
+    """Beside those without a key the first row of a batch that waits is screened."""
+    head = Accumulator.ready_made_head
+
+    def with_a_null(self: Accumulator, place: Any) -> Any:
+        batch = head(self, place)
+        if batch is not None and batch.key_valid is not None:
+            batch.key_valid = batch.key_valid.copy()
+            batch.key_valid[0] = 0
+        return batch
+
+    patch.setattr(Accumulator, "ready_made_head", with_a_null)
+
+
+def keeps_the_first_id(patch: Patch) -> None:
+    """A topic that was made anew is known by the id of the one before for good."""
+    first: dict[str, Any] = {}
+    topic_id = ClusterState.topic_id
+
+    def of_the_first(self: ClusterState, name: str) -> Any:
+        found = topic_id(self, name)
+        return found if found is None else first.setdefault(name, found)
+
+    patch.setattr(ClusterState, "topic_id", of_the_first)
+
+
 FIVE = {**PLAIN, "in_flight_max": 5}
+BACK: dict[str, Any] = {**REMADE, "plain_count": 1, "producer_records": 20, "bad_share": 0.0}
+TABLES: dict[str, Any] = {
+    **PLAIN,
+    "has_tables": True,
+    "plain_count": 1,
+    "value_bytes_max": 400,
+    "faults": Faults(latency_max_ms=20),
+    "deeds": Deeds(),
+}
 PRODUCER = [
     Mutation(
         name="once real: late requests are taken for those of the next transaction",
@@ -199,7 +262,9 @@ PRODUCER = [
         says=("transaction",),
         first=3,
     ),
-    Mutation(name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",)),
+    Mutation(
+        name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",), first=7
+    ),
     Mutation(name="sequences of a batch that may be stored are used again", breaks=takes_sequences_back, knobs=TRANSACTIONAL, first=6),
     Mutation(
         name="innocents are sent again although they may be stored",
@@ -261,6 +326,10 @@ PRODUCER = [
     ),
     Mutation(name="numbers are used again outside a transaction", breaks=stays_in_the_epoch, knobs=FIVE, seeds=60),
     Mutation(name="a transaction with a failed record commits", breaks=commits_failed, knobs=TRANSACTIONAL, says=("not acknowledged",)),
+    Mutation(name="what was screened is sent", breaks=sends_what_was_screened, knobs=TABLES, says=("2 outcomes",)),
+    Mutation(name="a refusal counts for every topic", breaks=screens_every_topic, knobs=TABLES, says=("innocent",)),
+    Mutation(name="rows with keys are screened", breaks=counts_rows_with_keys, knobs=TABLES, says=("innocent",)),
+    Mutation(name="a topic made anew is never found", breaks=keeps_the_first_id, knobs=BACK, says=("in the end, and failed",), first=2),
     Mutation(name="once real: the sender spins", breaks=spins, knobs=PLAIN, says=("spins",)),
 ]
 

@@ -109,6 +109,28 @@ def logs_survive(before: Logs, after: Logs) -> Iterator[str]:
             yield f"{topic_partition}: the log spanned {was}, after one more death of the quiet broker {found}"
 
 
+def only_the_end_is_lost(before: Logs, after: Logs, flushed: Mapping[TopicPartition, int]) -> Iterator[str]:
+    """With flush.policy=os a loss of power takes the end of a log that was not flushed, and nothing else. `flushed`: what is before.
+
+    The broker that starts may have added markers. What is compacted away meanwhile has gone anywhere."""
+    for place, new in after.items():
+        old = before[place]
+        start = max(old.log_start_offset, new.log_start_offset)
+        left = [record for record in old.records if record.offset >= start and (not old.is_compacted or record in new.records)]
+        found = [record for record in new.records if record.offset >= start]
+        if found != left[: len(found)]:
+            yield f"{place}: after a loss of power {_around(found, left)}"
+        lost = [record.offset for record in left[len(found) :] if record.offset < flushed[place]]
+        if lost or new.log_end_offset < flushed[place]:
+            yield f"{place}: up to {flushed[place]} was flushed, a loss of power took {lost[:5]}, and it ends at {new.log_end_offset}"
+
+
+def _around(found: Sequence[LogRecord], expected: Sequence[LogRecord]) -> str:
+    """Where two logs part."""
+    at = next((at for at, (one, other) in enumerate(zip(found, expected, strict=False)) if one != other), len(expected))
+    return f"it holds {found[at : at + 1]} where {expected[at : at + 1]} was"
+
+
 def offsets_are_dense(logs: Logs) -> Iterator[str]:
     """Records and markers take every offset once, in order; at most once in a compacted log."""
     for topic_partition, log in logs.items():
@@ -215,6 +237,14 @@ def outcomes_are_true(ledger: Ledger, logs: Logs, away: Set[int] = frozenset(), 
             yield f"{told.sender}: record {number} was dropped and is stored at {found}"
         if told.record.fault is not None and (found or told.offsets):
             yield f"{told.sender}: record {number} is bad, {told.record.fault.value}, and is stored at {found}"
+
+
+def all_is_well_in_the_end(ledger: Ledger, last: Set[int]) -> Iterator[str]:
+    """What is sent when nothing has gone wrong for long is acknowledged, also in a topic that was gone. `last`: those records."""
+    for number in sorted(last & ledger.told.keys()):
+        told = ledger.told[number]
+        if not told.offsets and told.said is None:
+            yield f"{told.sender}: record {number} was sent to {told.record.topic_partition} in the end, and failed: {told.errors}"
 
 
 def _places_of(logs: Logs) -> Mapping[int, Sequence[tuple[TopicPartition, int]]]:

@@ -96,10 +96,14 @@ def nothing_aborted_is_given(diary: Diary, ledgers: Sequence[Ledger]) -> Iterato
 
 
 def everything_is_given(diary: Diary, offsets: Offsets, places: Sequence[TopicPartition]) -> Iterator[str]:
-    """Some member was done with each record."""
+    """Some member was done with each record; of a group that begins at the end, with each since something was committed."""
     for place in places:
+        since = min((commit.offset for commit in diary.commits if commit.place == place and commit.ended is not None), default=None)
+        first = 0 if not diary.begins_at_end else since
+        if first is None:
+            continue
         done = {offset for span in diary.spans if span.place == place for offset, _ in span.records[: span.processed]}
-        missing = sorted(set(offsets[place]) - done)
+        missing = sorted({offset for offset in offsets[place] if offset >= first} - done)
         if missing:
             yield f"{diary.group}: {place}: nobody was done with offsets {missing[:5]}"
 
@@ -135,6 +139,15 @@ def members_begin_where_committed(diary: Diary) -> Iterator[str]:
             yield f"{name}: begins anew, although {certain[-1].offset} was committed"
         elif not span.is_reset and not any(_may_be_read(commit, certain, span) for commit in commits):
             yield f"{name}: begins at {span.start}, committed were {[commit.offset for commit in certain[-3:]]}"
+
+
+def members_begin_at_the_end(diary: Diary) -> Iterator[str]:
+    """Where nothing is committed and the group begins at the end: one that the partition had while the member asked."""
+    for span in diary.spans:
+        if diary.begins_at_end and span.is_reset and span.start is not None:
+            low, high = span.ends
+            if (low is not None and span.start < low) or (high is not None and span.start > high):
+                yield f"{diary.group}: {span.member}: {span.place}: begins at {span.start}, the end lay between {low} and {high}"
 
 
 def _may_be_read(commit: Commit, certain: Sequence[Commit], span: Span) -> bool:

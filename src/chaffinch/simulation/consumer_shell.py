@@ -266,9 +266,10 @@ class ConsumerShell:
                 span.is_reset |= state.stage is Stage.RESETTING
                 if state.position is not None:
                     span.start, span.found = state.position.offset, self._diary.next_moment()
+                    span.ends = span.ends[0], self._diary.end_of(place)
 
     def _new_span(self, place: TopicPartition, state: PartitionState) -> Span:
-        span = Span(member=self.who, place=place, began=self._diary.next_moment())
+        span = Span(member=self.who, place=place, began=self._diary.next_moment(), ends=(self._diary.end_of(place), None))
         self._diary.spans.append(span)
         self._spans[place] = span, state
         return span

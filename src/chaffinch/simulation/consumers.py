@@ -34,13 +34,23 @@ STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "ran
 class Group:
     """See the module. `shells`: those of the processes that live."""
 
-    def __init__(self, world: World, network: Network, broker: BrokerProcess, name: str, topics: Sequence[str], *, committed_only: bool):
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        broker: BrokerProcess,
+        name: str,
+        topics: Sequence[str],
+        *,
+        committed_only: bool,
+        begins_at_end: bool = False,
+    ):
         self.world = world
         self.network = network
         self.broker = broker
         self.name = name
         self.topics = tuple(topics)
-        self.diary = Diary(group=name, is_committed_only=committed_only)
+        self.diary = Diary(group=name, is_committed_only=committed_only, begins_at_end=begins_at_end, end_of=self._end_of)
         self.places = [place for place in broker.partitions if place.topic in topics and place.topic != REMADE.name]
         self.shells: list[ConsumerShell] = []
         self._is_finishing = False
@@ -53,7 +63,7 @@ class Group:
         return {
             "bootstrap.servers": ",".join(map(str, self.broker.addresses)),
             "group.id": self.name,
-            "auto.offset.reset": "earliest",
+            "auto.offset.reset": "latest" if self.diary.begins_at_end else "earliest",
             "isolation.level": "read_committed" if committed_only else "read_uncommitted",
             "partition.assignment.strategy": dice.choice(STRATEGIES),
             "session.timeout.ms": 2_000,
@@ -99,6 +109,14 @@ class Group:
     def is_finishing(self) -> bool:
         return self._is_finishing
 
+    def _end_of(self, place: TopicPartition) -> int | None:
+        """Where who begins at the end begins at the moment; None while nobody can say."""
+        core = self.broker.core
+        partition = None if core is None else core.topics.partition(*place)
+        if partition is None:
+            return None
+        return partition.log.last_stable_offset if self.diary.is_committed_only else partition.log.high_watermark
+
     def _left(self, place: TopicPartition) -> bool:
         """Whether something comes after the committed offset."""
         core = self.broker.core
@@ -106,6 +124,8 @@ class Group:
         if core is None or partition is None:
             return True
         committed = core.state.offsets.fetch(self.name, place)
+        if committed is None and self.diary.begins_at_end:
+            return True
         contents = read_log(partition, max(partition.log.log_start_offset, 0 if committed is None else committed.offset))
         return bool(seen(self.diary, contents))
 

@@ -6,7 +6,7 @@ an attempt without an answer may be carried out at any later time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from chaffinch.identifiers import TopicPartition
@@ -26,6 +26,8 @@ class Span:
     """Moment at which `start` was known."""
     is_reset: bool = False
     """Nothing was committed, it was told."""
+    ends: tuple[int | None, int | None] = (None, None)
+    """Where the partition ended when it began to ask, and when it knew `start`; None: nobody could say."""
     records: list[tuple[int, int]] = field(default_factory=list)
     """(offset, number) as delivered."""
     processed: int = 0
@@ -54,6 +56,10 @@ class Diary:
 
     group: str
     is_committed_only: bool
+    begins_at_end: bool = False
+    """Where nothing is committed; else at the beginning."""
+    end_of: Callable[[TopicPartition], int | None] = lambda _place: None
+    """Where a partition ends at the moment, for who begins there; None: nobody can say."""
     spans: list[Span] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     members_of: dict[tuple[int, TopicPartition], set[str]] = field(default_factory=dict)

@@ -20,9 +20,12 @@ HANDLER_EVERY: Final = 3
 REMAKE_EVERY: Final = 4
 SHORTEN_EVERY: Final = 3
 BY_NAME_EVERY: Final = 20
+TABLES_EVERY: Final = 6
+LATEST_EVERY: Final = 6
 """One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set, producers
-with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that
-tell such a topic by its name only. By the seed and not by the dice: the others stay what they are."""
+with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that tell such a topic by its
+name only, a producer of tables with many culprits, readers that begin at the end. By the seed and not by the dice: the others stay what
+they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
@@ -62,6 +65,8 @@ class Knobs:
     """Members of a group of consumers."""
     reads_committed: bool = True
     """Whether that group sees what is committed only."""
+    reads_latest: bool = False
+    """Whether its members begin at the end where nothing is committed. Not beside topics that are made anew or shortened."""
     transformer_count: int = 0
     """Programs that consume, transform and produce, in a group of their own."""
     validation_first_share: float = 0.0
@@ -72,6 +77,8 @@ class Knobs:
     """A broker that starts knows one batch of each producer, not five."""
     has_handler: bool = False
     """Whether producers have an exception handler that drops most of what a broker rejects, and wants unknown topics tried again."""
+    has_tables: bool = False
+    """Whether the first idempotent producer writes tables of several batches, with records that lack a key."""
     bad_share: float = 0.04
     value_bytes_max: int = 400
     trouble_ms: int = 8_000
@@ -111,6 +118,7 @@ class Knobs:
             query_has_checkpoint=dice.random() < 0.7,
             reader_count=reader_count,
             reads_committed=dice.random() < 0.7,
+            reads_latest=world.seed % LATEST_EVERY == 4,
             transformer_count=transformer_count,
             takes_topic_ids=world.seed % BY_NAME_EVERY != REMAKE_EVERY + 1,
             lost_answer_at=dice.randint(1, 12),
@@ -118,6 +126,7 @@ class Knobs:
             lying_share=0.5 * (world.seed % LYING_EVERY == LYING_EVERY - 1),
             is_forgetful=world.seed % FORGETFUL_EVERY == FORGETFUL_EVERY - 1,
             has_handler=world.seed % HANDLER_EVERY == 1,
+            has_tables=world.seed % TABLES_EVERY == 2,
             bad_share=dice.choice((0.0, 0.03, 0.1)),
             value_bytes_max=dice.choice((100, 400, 400, 400, 2_000, 2_000, 60_000)),
             faults=Faults(

@@ -69,6 +69,7 @@ SAID_OF: Final = 12
 BY_NUMBER: Final = {0: RetriableResponse.FAIL, 1: RetriableResponse.SWALLOW}
 
 
+NOTHING: Final = Burst(records=(), as_table=False, pause_ms=0)
 MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
 """Made of a `ProducerUser`, the incarnation's name, and its program."""
 
@@ -76,8 +77,9 @@ MakeProcess: TypeAlias = "Callable[[Any, str, Program], ProgramProcess]"
 class ProducerUser:
     """See the module. `work` is consumed by the incarnations: what one has begun, the next does not repeat.
 
-    `process`: what an incarnation is; by default our own producer. `has_handler`: it has an exception handler (KIP-1038), which drops
-    most of the records that a broker rejects, and has most of those tried again whose topic nobody knows.
+    `process`: what an incarnation is; by default our own producer. `last`: what it sends in the end, if it is no transactional one.
+    `has_handler`: it has an exception handler (KIP-1038), which drops most of the records that a broker rejects, and has most of those
+    tried again whose topic nobody knows.
     """
 
     def __init__(
@@ -90,8 +92,12 @@ class ProducerUser:
         work: Iterator[Burst] | Iterator[PlannedTransaction],
         process: MakeProcess | None = None,
         *,
+        last: Callable[[], Burst | None] = lambda: NOTHING,
         has_handler: bool = False,
     ) -> None:
+        self.is_waiting = False
+        """All is sent but what is sent in the end."""
+        self._last = last
         self.ledger = Ledger(name=name)
         self.has_handler = has_handler
         self.options = {**options, "bootstrap.servers": ",".join(map(str, bootstrap)), "client.id": name}
@@ -127,7 +133,11 @@ class ProducerUser:
 
     def program(self) -> Program:
         """What an incarnation does."""
-        return transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work)
+        return transactional_program(self.ledger, self._work) if self.is_transactional else plain_program(self._work, self._last_burst)
+
+    def _last_burst(self) -> Burst | None:
+        self.is_waiting = True
+        return self._last()
 
     def kill(self) -> None:
         """SIGKILL to the newest process."""
@@ -255,11 +265,34 @@ class ProducerProcess(ProgramProcess):
             memory_bytes += size
         if not self._is_known(first) or not self._has_memory(memory_bytes):
             return 0
+        goes = self._screened(taken, handed_over_ms)
+        if goes:
+            self._append_batch(goes, memory_bytes, handed_over_ms)
+        return len(taken)
+
+    def _screened(self, records: list[Record], handed_over_ms: int) -> list[Record]:
+        """Those that go on; the others fail before they are encoded."""
+        place = records[0].topic_partition
+        reason = self._core.screening.of_rows(place.topic, handed_over_ms, self._world.now_ms).get(place.partition)
+        keyless = [] if reason is None else [record for record in records if record.key is None]
+        if reason is None or not keyless:
+            return records
+        rows = np.array([record.number for record in keyless], np.int64)
+        for record, error in zip(keyless, ScreenedErrors(range(len(rows)), rows, place, reason).values(), strict=True):
+            told = self._note(record)
+            told.errors.append(error)
+            told.ended_ms = self._world.now_ms
+        self._core.screening.failed(len(rows))
+        self._world.count("records screened before they are encoded", len(rows))
+        self._world.tell(self.who, f"records {rows.tolist()} of {place} fail unsent")
+        return [record for record in records if record.key is not None]
+
+    def _append_batch(self, taken: Sequence[Record], memory_bytes: int, handed_over_ms: int) -> None:
         columns = RecordColumns.from_lists(
             [record.key for record in taken], [record.value for record in taken], [record.timestamp_ms for record in taken]
         )
         batch = ProducerBatch(
-            topic_partition=first.topic_partition,
+            topic_partition=taken[0].topic_partition,
             receipt=[self._note(record) for record in taken],
             rows=np.arange(len(taken), dtype=np.int64),
             timestamps=columns.timestamps,
@@ -271,7 +304,6 @@ class ProducerProcess(ProgramProcess):
             handed_over_ms=handed_over_ms,
         )
         self._core.append_batch(batch, self._world.now_ms)
-        return len(taken)
 
     def _refusal(self) -> KafkaException | None:
         transaction = self._core.transaction

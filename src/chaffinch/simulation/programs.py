@@ -6,7 +6,7 @@ configured, restart on what is recoverable by the application, call again what h
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -19,6 +19,7 @@ from chaffinch.simulation.records import Record
 
 GROUP_PARTITION: Final = TopicPartition("plain", 0)
 """Where transactional producers commit consumer offsets for: the offset is the transaction's number."""
+LOOK_MS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,13 +162,16 @@ class PlannedTransaction:
     sends_offsets: bool
 
 
-def plain_program(bursts: Iterator[Burst]) -> Program:
-    """Send everything, flush now and then, close."""
+def plain_program(bursts: Iterator[Burst], last: Callable[[], Burst | None]) -> Program:
+    """Send everything, flush now and then, close. `last`: what is sent in the end, None as long as it is not time for it."""
     for burst in bursts:
         yield Send(burst)
         yield Sleep(burst.pause_ms)
         if burst.pause_ms % 7 == 0:
             yield Call(Verb.FLUSH)
+    while (burst_or_none := last()) is None:
+        yield Sleep(LOOK_MS)
+    yield Send(burst_or_none)
     yield Call(Verb.CLOSE)
 
 

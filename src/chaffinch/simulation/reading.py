@@ -34,6 +34,9 @@ from chaffinch.simulation.network import Network
 from chaffinch.simulation.records import number_of
 from chaffinch.simulation.transport import Transport
 from chaffinch.simulation.world import World
+from chaffinch.storage.memory_files import MemoryFileSystem
+from chaffinch.storage.recovery import bases_of
+from chaffinch.storage.segment import LOG_SUFFIX, stem_of
 
 READ_BYTES: Final = 1 << 30
 REMEMBERED_BYTES_MAX: Final = 4_000
@@ -97,6 +100,23 @@ def read_log(partition: Partition, offset: int) -> LogContents:
         log_start_offset=log.log_start_offset,
         is_compacted=log.config.compacts,
     )
+
+
+def flushed_end(partition: Partition, file_system: MemoryFileSystem) -> int:
+    """Up to where a log survives a loss of power for certain."""
+    directory, end = partition.log.directory, partition.log.log_start_offset
+    names = file_system.list(directory) if file_system.exists(directory) else ()
+    for base in bases_of(names):
+        path = stem_of(directory, base) + LOG_SUFFIX
+        data, position = file_system.flushed(path), 0
+        while len(data) - position >= batches.HEADER_BYTES:
+            header = batches.read_header(data, position)
+            position += header.size
+            if position <= len(data):
+                end = max(end, header.last_offset + 1)
+        if len(data) < file_system.open(path, create=False).size:
+            break
+    return end
 
 
 def _note(view: BatchView, records: list[LogRecord], markers: list[Marker]) -> None:

@@ -8,7 +8,7 @@ broker is killed once more and started again, and the checkers compare what was 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -27,10 +27,10 @@ from chaffinch.simulation.disk import Death
 from chaffinch.simulation.knobs import Knobs
 from chaffinch.simulation.nemesis import Nemesis
 from chaffinch.simulation.network import Network
-from chaffinch.simulation.producers import MakeProcess, ProducerUser, group_of_producer
-from chaffinch.simulation.programs import GROUP_PARTITION, Ledger
+from chaffinch.simulation.producers import NOTHING, MakeProcess, ProducerUser, group_of_producer
+from chaffinch.simulation.programs import GROUP_PARTITION, Burst, Ledger
 from chaffinch.simulation.query_driver import AWAY_MS
-from chaffinch.simulation.reading import CommittedReader, read_logs
+from chaffinch.simulation.reading import CommittedReader, flushed_end, read_logs
 from chaffinch.simulation.supervisor import Supervisor
 from chaffinch.simulation.transformers import Transformer
 from chaffinch.simulation.version_2_producer import Version2Process
@@ -43,6 +43,7 @@ ARMED_BY_END_MAX: Final = 12
 ARMED_ENDS_SHARE: Final = 0.15
 STARTS_WITHIN_MS: Final = 10_000
 READ_WITHIN_MS: Final = 60_000
+BACK_SINCE_MS: Final = 5_000
 
 
 SETTINGS: Final = {
@@ -99,8 +100,10 @@ class _Scene:
     def __init__(self, world: World, knobs: Knobs) -> None:
         self.world = world
         self.knobs = knobs
-        self.is_quiet = False
-        """Nothing goes wrong any more."""
+        self.quiet_since_ms: int | None = None
+        """Since when nothing goes wrong any more."""
+        self.sent_last: set[int] = set()
+        """Records that were sent long after that."""
         self.network = Network(world, knobs.faults)
         remade = REMADE if knobs.deeds.remake_ms else None
         self.targets = TARGETS if remade is None else [*TARGETS, remade]
@@ -142,14 +145,28 @@ class _Scene:
         self.producers += [self._transactional(number) for number in range(knobs.transactional_count)]
         self.producers += [self._version_2(number) for number in range(knobs.version_2_count)]
         self.actors: list[ProducerUser | Supervisor] = [*self.producers, *self.supervisors]
-        self.readers = self._group("readers", tuple(topic.name for topic in self.targets), committed_only=knobs.reads_committed)
+        self.readers = self._group(
+            "readers", tuple(topic.name for topic in self.targets), committed_only=knobs.reads_committed, begins_at_end=knobs.reads_latest
+        )
         self.members = [self._member(number) for number in range(knobs.reader_count)]
         self.transformers_group = self._group("transformers", TRANSFORMED, committed_only=True)
         self.transformers = [self._transformer(number) for number in range(knobs.transformer_count)]
 
     def _plain(self, number: int) -> ProducerUser:
-        work = iter(self.workload.bursts(self.knobs.producer_records, self.targets))
-        return self._user(f"plain-{number}", self._options(), work)
+        count = self.knobs.producer_records
+        has_tables = self.knobs.has_tables and number == 0
+        work = iter(self.workload.tables(count) if has_tables else self.workload.bursts(count, self.targets))
+        return self._user(f"plain-{number}", self._options(), work, last=self._last_burst)
+
+    def _last_burst(self) -> Burst | None:
+        """Where a topic comes and goes, whoever has written to it writes again once it is back for good."""
+        if not self.knobs.deeds.remake_ms:
+            return NOTHING
+        if self.quiet_since_ms is None or self.world.now_ms - self.quiet_since_ms < BACK_SINCE_MS:
+            return None
+        burst = self.workload.good_burst(REMADE)
+        self.sent_last.update(record.number for record in burst.records)
+        return burst
 
     def _transactional(self, number: int) -> ProducerUser:
         return self._in_transactions(f"transactional-{number}", self.targets)
@@ -163,7 +180,14 @@ class _Scene:
         make = partial(Version2Process, bootstrap=self.broker.addresses, before_end=self._before_end)
         return self._in_transactions(f"version-2-{number}", TARGETS, make)
 
-    def _user(self, name: str, options: Mapping[str, Any], work: Iterator[Any], process: MakeProcess | None = None) -> ProducerUser:
+    def _user(
+        self,
+        name: str,
+        options: Mapping[str, Any],
+        work: Iterator[Any],
+        process: MakeProcess | None = None,
+        last: Callable[[], Burst | None] = lambda: NOTHING,
+    ) -> ProducerUser:
         return ProducerUser(
             self.world,
             self.network,
@@ -172,11 +196,12 @@ class _Scene:
             options,
             work,
             process=process,
+            last=last,
             has_handler=self.knobs.has_handler,
         )
 
-    def _group(self, name: str, topics: Sequence[str], *, committed_only: bool) -> Group:
-        return Group(self.world, self.network, self.broker, name, topics, committed_only=committed_only)
+    def _group(self, name: str, topics: Sequence[str], *, committed_only: bool, begins_at_end: bool = False) -> Group:
+        return Group(self.world, self.network, self.broker, name, topics, committed_only=committed_only, begins_at_end=begins_at_end)
 
     def _member(self, number: int) -> Member:
         dice = self.world.dice
@@ -195,7 +220,7 @@ class _Scene:
 
     def _before_end(self) -> None:
         """The broker may die at the decision, before the markers, between two of them, or before the completion."""
-        if self.knobs.deeds.broker_death_ms and not self.is_quiet and self.world.chance(ARMED_ENDS_SHARE):
+        if self.knobs.deeds.broker_death_ms and self.quiet_since_ms is None and self.world.chance(ARMED_ENDS_SHARE):
             self.world.count("armed ends")
             death = Death.POWER_LOST if self.world.chance(self.knobs.deeds.power_loss_share) else Death.KILLED
             self.broker.disk.arm(self.world.dice.randrange(ARMED_BY_END_MAX), death)
@@ -226,7 +251,7 @@ class _Scene:
         world.at(trouble_ends_ms, lambda: None)
         world.run(lambda: world.now_ms >= trouble_ends_ms or self._is_done, limit_ms=4 * knobs.trouble_ms, waiting_for="the end of trouble")
         nemesis.stop()
-        self.is_quiet = True
+        self.quiet_since_ms = world.now_ms
         self.broker.stop_lying()
         self.network.heal()
         world.tell("world", "from here on nothing goes wrong")
@@ -245,7 +270,7 @@ class _Scene:
 
     @property
     def _is_done(self) -> bool:
-        return all(actor.is_done for actor in self.actors)
+        return all(actor.is_done or (isinstance(actor, ProducerUser) and actor.is_waiting) for actor in self.actors)
 
     def left(self) -> str:
         """Who is not done."""
@@ -327,9 +352,28 @@ class _Scene:
             made_from = {made: read for user in self.transformers for made, read in user.made_from.items()}
             group = self.transformers_group
             found += consumer_checkers.made_once(group.diary, made_from, logs, committed, group.places)
+        if self.knobs.flush_policy == "os":
+            found += self._after_a_loss_of_power()
         world.count("records in logs", sum(len(log.records) for log in logs.values()))
         world.count("records visible", sum(map(len, committed.values())))
         return found
+
+    def _after_a_loss_of_power(self) -> list[str]:
+        """Lost is at most what was not flushed; the broker starts, whatever was in the middle of being written."""
+        broker, core = self.broker, self.broker.core
+        assert core is not None
+        partitions = {partition.topic_partition: partition for partition in core.topics.partitions()}
+        ids = {topic.name: topic.topic_id for topic in core.topics}
+        before, flushed = read_logs(core), {place: flushed_end(each, broker.disk.file_system) for place, each in partitions.items()}
+        broker.die(Death.POWER_LOST)
+        self.world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="no start after a loss of power")
+        assert broker.core is not None
+        # That a topic was made may be lost too.
+        stayed = {topic.name for topic in broker.core.topics if ids.get(topic.name) == topic.topic_id}
+        after = {place: log for place, log in read_logs(broker.core).items() if place.topic in stayed}
+        self.world.count("topics lost with the power", len(ids.keys() - stayed))
+        self.world.count("records lost with the power", sum(len(before[place].records) - len(log.records) for place, log in after.items()))
+        return list(checkers.only_the_end_is_lost(before, after, flushed))
 
     def _producer_verdict(
         self,
@@ -354,6 +398,7 @@ class _Scene:
             *checkers.only_culprits_are_blamed(ledger, self.broker.accused),
             *(line for each in in_order for line in checkers.order_is_kept(ledger, each)),
             *checkers.transactions_are_whole(ledger, committed, away),
+            *checkers.all_is_well_in_the_end(ledger, self.sent_last),
         ]
 
     def _since(self, logs: checkers.Logs, former: Sequence[FormerTopic]) -> list[tuple[int, checkers.Logs]]:
@@ -383,6 +428,7 @@ class _Scene:
             *consumer_checkers.everything_is_given(diary, offsets, group.places),
             *consumer_checkers.commits_are_covered(diary, offsets),
             *consumer_checkers.members_begin_where_committed(diary),
+            *consumer_checkers.members_begin_at_the_end(diary),
             *consumer_checkers.the_end_is_committed(diary, offsets, committed),
             *consumer_checkers.one_member_each(diary),
         ]

@@ -50,6 +50,7 @@ TARGETS: Final = TOPICS[:3]
 FUTURE_MS: Final = 10 * 3_600_000
 """Ahead of the broker's clock by more than message.timestamp.after.max.ms, one hour, for the whole life of a world."""
 QUERY_TASKS: Final = 2
+BAD_SHARE_OF_TABLES: Final = 0.3
 
 
 class Workload:
@@ -61,11 +62,11 @@ class Workload:
         self._value_bytes_max = value_bytes_max
         self._count = 0
 
-    def record(self, targets: Sequence[TopicPlan] = TARGETS, *, may_share_key: bool = True) -> Record:
-        """The next record, for any of the target topics."""
+    def record(self, targets: Sequence[TopicPlan] = TARGETS, *, may_share_key: bool = True, bad_share: float | None = None) -> Record:
+        """The next record, for any of the target topics. `bad_share`: its own chance to be bad."""
         dice = self._world.dice
         topic = dice.choice(targets)
-        fault = self._fault(topic.name) if self._world.chance(self._bad_share) else None
+        fault = self._fault(topic.name) if self._world.chance(self._bad_share if bad_share is None else bad_share) else None
         number = self._count
         self._count += 1
         size_max = 300 if topic.name == NARROW else self._value_bytes_max
@@ -113,6 +114,34 @@ class Workload:
                 records.sort(key=lambda record: record.topic_partition)
             bursts.append(Burst(records=tuple(records), as_table=as_table, pause_ms=dice.choice((0, 5, 40, 400))))
         return bursts
+
+    def tables(self, record_count: int) -> list[Burst]:
+        """`record_count` records in tables of several batches each. Most are for the compacted topic, and many have no key."""
+        dice = self._world.dice
+        compacted, plain = [next(topic for topic in TARGETS if topic.name == name) for name in (COMPACTED, PLAIN)]
+        targets = (compacted, compacted, compacted, plain)
+        bursts = []
+        left = record_count
+        while left:
+            count = min(left, dice.randint(15, 50))
+            left -= count
+            records = [self.record(targets, bad_share=BAD_SHARE_OF_TABLES) for _ in range(count)]
+            records.sort(key=lambda record: record.topic_partition)
+            bursts.append(Burst(records=tuple(records), as_table=True, pause_ms=dice.choice((0, 40, 400))))
+        return bursts
+
+    def good_burst(self, target: TopicPlan) -> Burst:
+        """A good record for each partition of a topic."""
+        records = []
+        for partition in range(target.partition_count):
+            number = self._count
+            self._count += 1
+            place = TopicPartition(target.name, partition)
+            value = value_of(number, 20)
+            records.append(
+                Record(number=number, topic_partition=place, key=b"%d" % number, value=value, timestamp_ms=self._world.now_ms, fault=None)
+            )
+        return Burst(records=tuple(records), as_table=False, pause_ms=0)
 
     def transactions(self, record_count: int, targets: Sequence[TopicPlan] = TARGETS) -> list[PlannedTransaction]:
         """`record_count` records in transactions of a few bursts; one in ten has no records."""

@@ -206,6 +206,13 @@ class MemoryFileSystem:
         self._outages += 1
         self._root.crash("", choose)
 
+    def flushed(self, path: str) -> bytes:
+        """What a loss of power leaves of a file for certain; nothing where its name may go."""
+        node: _Contents | _Directory | None = self._root
+        for part in _parts(path):
+            node = node.synced.get(part) if isinstance(node, _Directory) else None
+        return bytes(node.data[: node.synced]) if isinstance(node, _Contents) else b""
+
     def describe(self, path: str) -> str:
         return path or "/"
 
