@@ -64,7 +64,7 @@ class TestSend:
     def test_order_within_a_partition(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         with producer_of(broker, batch_size=200) as producer:
             futures = [producer.send("latest", b"%d" % i, key=b"%d" % i) for i in range(500)]
-            producer.flush(30)
+            producer.flush(60)
             assert [future.result(0).offset for future in futures] == list(range(500))
         assert values(broker, "latest") == [b"%d" % i for i in range(500)]
 
@@ -72,15 +72,15 @@ class TestSend:
         with producer_of(broker) as producer:
             with concurrent.futures.ThreadPoolExecutor(8) as pool:
                 futures = list(pool.map(lambda i: producer.send("orders", b"%d" % i, key=b"%d" % i), range(2000)))
-            producer.flush(30)
+            producer.flush(60)
             assert all(future.done() for future in futures)
         assert sorted(values(broker, "orders")) == sorted(b"%d" % i for i in range(2000))
 
     def test_one_of_a_hundred_is_a_culprit(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         """KIP-135 and KIP-467 together: elsewhere all hundred are lost, here one is."""
-        with producer_of(broker, linger_ms=50) as producer:
+        with producer_of(broker, linger_ms=60_000) as producer:
             futures = [producer.send("latest", b"%d" % i, key=None if i == 50 else b"%d" % i) for i in range(100)]
-            producer.flush(30)
+            producer.flush(60)
             errors = [future.exception(0) for future in futures]
         assert [i for i, error in enumerate(errors) if error is not None] == [50]
         assert isinstance(errors[50], InvalidCompactionKeyException)
@@ -92,20 +92,20 @@ class TestSend:
 
     def test_timestamps_out_of_range_and_null_keys_in_one_batch_each_get_their_own(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         far = 4_000_000_000_000
-        with producer_of(broker, linger_ms=50) as producer:
+        with producer_of(broker, linger_ms=60_000) as producer:
             late = producer.send("latest", b"late", key=b"k", timestamp_ms=far)
             keyless = producer.send("latest", b"keyless")
             good = producer.send("latest", b"good", key=b"k")
-            producer.flush(30)
+            producer.flush(60)
         assert isinstance(late.exception(0), InvalidTimestampException)
         assert isinstance(keyless.exception(0), InvalidCompactionKeyException)
         assert good.result(0).offset == 0
 
     def test_too_large_for_the_broker_is_split_until_it_fits(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, linger_ms=50) as producer:
+        with producer_of(broker, linger_ms=60_000) as producer:
             futures = [producer.send("small", b"%04d" % i * 50) for i in range(40)]
             giant = producer.send("small", bytes(3000))
-            producer.flush(30)
+            producer.flush(60)
             assert producer.metrics()["batch-split-total"] > 0
         assert all(future.exception(0) is None for future in futures)
         assert isinstance(giant.exception(0), RecordTooLargeException)
@@ -122,9 +122,9 @@ class TestSend:
 
     @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
     def test_compressed(self, producer_of: Make, broker: EmbeddedBroker, codec: str) -> None:
-        with producer_of(broker, compression_type=codec, linger_ms=50) as producer:
+        with producer_of(broker, compression_type=codec, linger_ms=60_000) as producer:
             futures = [producer.send("latest", b"x" * 100, key=None if i == 3 else b"%d" % i) for i in range(50)]
-            producer.flush(30)
+            producer.flush(60)
         assert [i for i, future in enumerate(futures) if future.exception(0)] == [3]
         assert len(values(broker, "latest")) == 49
 
@@ -153,11 +153,11 @@ class TestSend:
 
     def test_callbacks_come_in_order_and_with_one_of_two(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         heard: list[Any] = []
-        with producer_of(broker, linger_ms=50) as producer:
+        with producer_of(broker, linger_ms=60_000) as producer:
             for i in range(10):
                 key = None if i == 4 else b"k"
                 producer.send("latest", b"v", key=key, on_delivery=lambda metadata, error, i=i: heard.append((i, metadata, error)))
-            producer.flush(30)
+            producer.flush(60)
         good = [(i, metadata) for i, metadata, error in heard if error is None]
         assert [i for i, _ in good] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
         assert [metadata.offset for _, metadata in good] == list(range(9))
@@ -201,7 +201,7 @@ class TestFaults:
             for _ in range(5):
                 broker.faults.add(api="Produce", action=action)
                 futures = [producer.send("latest", b"v", key=b"k") for _ in range(50)]
-                producer.flush(30)
+                producer.flush(60)
                 assert all(future.exception(0) is None for future in futures)
         assert broker.read("latest").column("offset").to_pylist() == list(range(250))
 

@@ -88,7 +88,7 @@ class TestTransactions:
         assert values(broker, "orders") == [b"w"]
 
     def test_a_culprit_aborts_and_the_commit_raises_its_class(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, transactional_id="t", linger_ms=50) as producer:
+        with producer_of(broker, transactional_id="t", linger_ms=60_000) as producer:
             producer.init_transactions()
             producer.begin_transaction()
             good, bad = producer.send("latest", b"v", key=b"k"), producer.send("latest", b"v")

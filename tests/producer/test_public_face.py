@@ -154,7 +154,7 @@ class TestCallbacks:
     def test_no_lock_is_held(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         """Another thread can use the producer while a callback waits for it: of records written, failed, and failed at once."""
         done: list[object] = []
-        with ThreadPoolExecutor(1) as pool, producer_of(broker, linger_ms=50, max_request_size=2_000) as producer:
+        with ThreadPoolExecutor(1) as pool, producer_of(broker, linger_ms=60_000, max_request_size=2_000) as producer:
 
             def ask_another_thread(metadata: object, error: object) -> None:
                 pool.submit(producer.metrics).result(LATEST_S)
@@ -184,7 +184,7 @@ class TestCallbacks:
 
 class TestMetrics:
     def test_a_plain_dict_of_named_numbers(self, producer_of: Make, broker: EmbeddedBroker) -> None:
-        with producer_of(broker, linger_ms=50, max_request_size=2_000) as producer:
+        with producer_of(broker, linger_ms=60_000, max_request_size=2_000) as producer:
             assert producer.metrics()["metadata-age"] == -1
             for key in (b"k", None, b"k"):
                 producer.send("latest", b"v", key=key)
