@@ -112,6 +112,9 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("offset not told", lambda: checkers.outcomes_are_true(ledger(told(7, -1)), logs(log(at(0, 7))))),
     ("blamed", lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidTimestampException("x"), fault=Fault.FUTURE)), set())),
     ("accused", lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidRecordException("x"))), {7})),
+    ("the end lost", lambda: checkers.only_the_end_is_lost(logs(log(at(0, 7), at(1, 8))), logs(log(at(0, 7))), {PLACE: 1})),
+    ("compacted since", lambda: checkers.only_the_end_is_lost(compacted(log(at(0, 7), at(1, 8))), logs(log(at(1, 8), end=2)), {PLACE: 2})),
+    ("well in the end", lambda: checkers.all_is_well_in_the_end(ledger(told(7, 0), told(8, LOST)), {7, 9})),
     ("in order", lambda: checkers.order_is_kept(ledger(told(7), told(8)), logs(log(at(0, 7), at(1, 8))))),
     (
         "whole",
@@ -225,6 +228,10 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("missing offsets [1]", lambda: checkers.readers_agree("r", {PLACE: [at(0, 7)]}, logs(SHORTENED))),
     ("spanned (1, 2), after", lambda: checkers.logs_survive(logs(SHORTENED), logs(replace(SHORTENED, log_start_offset=0)))),
     ("was made 2 ms after", lambda: checkers.topics_are_told_apart(ledger(told(7, 0, ended_ms=7)), [(9, logs(log(at(0, 7))))])),
+    ("took [0]", lambda: checkers.only_the_end_is_lost(logs(log(at(0, 7), at(1, 8))), logs(log()), {PLACE: 1})),
+    ("it ends at 1", lambda: checkers.only_the_end_is_lost(compacted(log(at(0, 7), at(1, 8))), logs(log(at(0, 7))), {PLACE: 2})),
+    ("number=9", lambda: checkers.only_the_end_is_lost(logs(log(at(0, 7), at(1, 8))), logs(log(at(0, 7), at(1, 9))), {PLACE: 1})),
+    ("in the end, and failed", lambda: checkers.all_is_well_in_the_end(ledger(told(7, LOST)), {7})),
     ("for no good reason", lambda: blamed_unknown()),
     ("for no good reason", lambda: blamed_unknown(said=RetriableResponse.RETRY)),
     (

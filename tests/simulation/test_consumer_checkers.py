@@ -46,6 +46,12 @@ def diary(*facts: Span | Commit) -> Diary:
     return found
 
 
+def at_end(start: int, *offsets: int, ends: tuple[int | None, int | None] = (None, None), commits: int | None = None) -> Diary:
+    """Of a group that begins at the end: one member, and an offset that was committed."""
+    found = diary(replace(span(*offsets, start=start, is_reset=True), ends=ends), *(() if commits is None else (commit(commits),)))
+    return replace(found, begins_at_end=True)
+
+
 def ledger(fate: Fate) -> Ledger:
     transaction = Transaction(0, fate, [11])
     record = Record(number=11, topic_partition=PLACE, key=None, value=b"", timestamp_ms=0)
@@ -75,6 +81,10 @@ ALL = tuple((100 + number, number) for number in (10, 11, 12, 13))
 FIRST = span(0, 1)
 
 GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
+    ("at the end", lambda: consumer_checkers.members_begin_at_the_end(at_end(2, ends=(2, 3)))),
+    ("at the end, nobody knows where", lambda: consumer_checkers.members_begin_at_the_end(at_end(2))),
+    ("since the end", lambda: consumer_checkers.everything_is_given(at_end(2, 2, 3, commits=2), OFFSETS, [PLACE])),
+    ("nothing committed", lambda: consumer_checkers.everything_is_given(at_end(2), OFFSETS, [PLACE])),
     ("in order", lambda: given(diary(span(1, 2, start=1), span(0, 1, 2, 3)))),
     ("aborted, not given", lambda: consumer_checkers.nothing_aborted_is_given(diary(span(0)), [ledger(Fate.ABORTED)])),
     ("committed and given", lambda: consumer_checkers.nothing_aborted_is_given(diary(span(0, 1)), [ledger(Fate.COMMITTED)])),
@@ -137,6 +147,9 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
         "begins at 1, committed were [1, 2]",
         lambda: consumer_checkers.members_begin_where_committed(diary(commit(1), commit(2, began=3, ended=4), span(1, start=1, began=9))),
     ),
+    ("begins at 1, the end lay between 2 and 3", lambda: consumer_checkers.members_begin_at_the_end(at_end(1, ends=(2, 3)))),
+    ("begins at 4, the end lay between None and 3", lambda: consumer_checkers.members_begin_at_the_end(at_end(4, ends=(None, 3)))),
+    ("nobody was done with offsets [3]", lambda: consumer_checkers.everything_is_given(at_end(2, 2, commits=2), OFFSETS, [PLACE])),
     ("committed is 3, offsets [3]", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: 3})),
     ("committed is None", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: None})),
     ("has 2 members in generation 3", lambda: consumer_checkers.one_member_each(shared("a", "b"))),
