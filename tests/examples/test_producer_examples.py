@@ -50,7 +50,7 @@ class TestExample1:
                 producer.send("input-topic", value)
         drop_large_records.run(broker.bootstrap_servers, LATEST_S, 5)
         assert capsys.readouterr().out.splitlines() == [
-            "reading input-topic, until 5 records have come or none has for 20 s",
+            "reading input-topic, until 5 records have come or none has for 60 s",
             "5 records read: 2 written to output-topic, 3 too large and dropped",
         ]
         assert values(broker, "output-topic") == [NORMAL, NORMAL]
