@@ -327,6 +327,22 @@ class Peeked(RecordFuture[int]):
         self.seen.append(self.done())
 
 
+def test_who_waits_twice_waits_no_longer_than_was_said(waiting: threading.Semaphore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First for the batch, then, because somebody watches by now, for the future itself."""
+    futures, _receipts = batch_of(2)
+    future, clock, left = futures[1], iter((100.0, 107.0)), list[float | None]()
+    monkeypatch.setattr(futures_module, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(concurrent.futures.Future, "result", lambda _self, timeout=None: left.append(timeout))
+    thread = threading.Thread(target=lambda: future.result(60))
+    thread.start()
+    assert waiting.acquire(timeout=60)
+    assert future._own_locks is not None
+    future.add_done_callback(lambda _: None)
+    future._own_locks[0].release()
+    thread.join(60)
+    assert left == [53.0]
+
+
 @pytest.mark.parametrize(("tell", "seen"), [("7 with its batch", [False, True]), ("an error", [False, True])])
 def test_who_was_seen_to_be_done_stays_done(waiting: threading.Semaphore, tell: str, seen: list[bool]) -> None:
     """A batch is done at once; what one of its futures is told after that, because somebody waits for it, takes nothing back."""

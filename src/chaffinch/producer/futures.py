@@ -20,6 +20,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import _base
+from time import monotonic
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from chaffinch.errors import IllegalStateException
@@ -162,6 +163,7 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         self._check_wait(timeout)
         if timeout is not None and timeout <= 0:
             return timeout
+        began = monotonic()
         lock = threading.Lock()
         lock.acquire()
         with SHARED_LOCK:
@@ -173,7 +175,8 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
                     self.batch.apart.append(self.index)
             self._own_locks.append(lock)
         if lock.acquire(timeout=-1 if timeout is None else timeout):
-            return timeout
+            # Its batch has an outcome; of a future that is watched by now it comes when those who watch are told.
+            return None if timeout is None else max(0.0, timeout - (monotonic() - began))
         with SHARED_LOCK:
             self._own_locks = [other for other in self._own_locks if other is not lock]
         return 0
