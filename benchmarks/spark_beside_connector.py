@@ -300,13 +300,13 @@ def main() -> int:
     parser.add_argument("--broker", choices=("apache", "chaffinch"), default="apache")
     arguments = parser.parse_args()
     count = max(20_000, int(4_000_000 * arguments.scale))
+    sessions = [(2, two_cores)] if arguments.only != "cores" else []
+    sessions += [(1, one_core)] if arguments.only in "cores" else []
     missed: list[str] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with broker(arguments.broker, folder) as running:
-            for cores, contest in ((2, two_cores), (1, one_core)):
-                if cores == 1 and arguments.only not in "cores":
-                    continue
+            for cores, contest in sessions:
                 with Spark(cores, folder / f"spark-{cores}") as spark:
                     told = f"Spark {spark.version}, local[{cores}], {running.name}: ours, Spark's connector, ours over it; median of"
                     print(f"{told} {arguments.rounds} rounds; CPU-seconds per million rows of Spark + broker", flush=True)
