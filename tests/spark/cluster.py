@@ -11,6 +11,7 @@ session. Six Java machines in all: one cluster at a time. Linux only: elsewhere 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,11 +23,13 @@ import pyspark
 
 from chaffinch.spark.java import find_java_home
 from tests.interop.processes import Server, run
+from tests.interop.spark_environments import environment as spark_environment
 
 HOSTS = ("127.0.0.2", "127.0.0.3")
 SPARK_HOME = Path(pyspark.__file__).parent
 START_S = 180.0
-DRIVER_S = 400.0
+DRIVER_S = 1200.0
+"""Loaded machines are slow: this ends what hangs."""
 DRIVER = Path(__file__).with_name("cluster_driver.py")
 _MASTER_AT = "Starting Spark master at "
 
@@ -82,7 +85,18 @@ class StandaloneCluster:
         return server
 
 
-def connect_server(folder: Path) -> Server:
+def bare_python(folder: Path) -> Path:
+    """A Python with all that Chaffinch needs, and without Chaffinch."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site_packages(folder) / "rest.pth").write_text(f"{SPARK_HOME.parent}\n")
+    return folder / "bin" / "python"
+
+
+def site_packages(folder: Path) -> Path:
+    return next(folder.glob("lib/python3*/site-packages"))
+
+
+def connect_server(folder: Path, python: Path | str = sys.executable) -> Server:
     """A server of Spark Connect in local mode; its address is the end of `ready_line`."""
     settings = {"spark.connect.grpc.binding.port": 0, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.ui.enabled": "false"}
     settings |= {"spark.driver.memory": "512m", "spark.sql.warehouse.dir": folder / "warehouse"}
@@ -94,7 +108,9 @@ def connect_server(folder: Path) -> Server:
         "org.apache.spark.sql.connect.service.SparkConnectServer",
     ]
     command += [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    environment = {"JAVA_HOME": str(find_java_home()), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    environment = {"JAVA_HOME": str(find_java_home()), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(python)}
+    # What `foreachBatch` calls is a client of the server, too.
+    environment["PYTHONPATH"] = str(spark_environment("spark-connect"))
     ready, log = "Spark Connect server started at: ", folder / "connect.log"
     return Server([*command, "spark-internal"], ready_text=ready, log=log, timeout_s=START_S, environment=environment)
 

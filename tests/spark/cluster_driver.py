@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 KEYED = ("cast(id as string) as key", "cast(rpad(concat('value ', id), 100, '.') as binary) as value")
+NOBODY = "127.0.0.1:1"
 Trouble = Callable[[Any], None]
 """What happens to a task once it has handed on all its rows, most of which are staged in a file by then. Brings the task's context."""
 
@@ -57,20 +58,71 @@ def batch(spark: Any, folder: Path, *, servers: str, topic: str, rows: int, opti
     write(keyed(spark, rows), servers, topic, options)
 
 
-def stream(spark: Any, folder: Path, *, servers: str, topic: str, rows: int) -> int:
+def started(frame: Any, folder: Path, servers: str, topic: str, **options: str) -> Any:
+    """A query with its checkpoint in `folder`, which runs until it has what there is."""
+    given = {"kafka.bootstrap.servers": servers, "topic": topic, "checkpointLocation": str(folder / "checkpoint"), **options}
+    return frame.writeStream.format("chaffinch").options(**given).trigger(availableNow=True).start()
+
+
+def files(spark: Any, folder: Path, first: int, last: int) -> Any:
+    """A stream of Parquet files: the rows first to last are new."""
+    frame = spark.range(first, last, 1, 2).selectExpr(KEYED[0], "rpad(concat('value ', id), 100, '.') as value")
+    frame.write.mode("append").parquet(str(folder / "input"))
+    return spark.readStream.schema("key string, value string").parquet(str(folder / "input"))
+
+
+def stream(spark: Any, folder: Path, *, servers: str, topic: str, rows: int, options: dict[str, str]) -> int:
     """Two micro-batches of a query, the second after a restart; staged in the checkpoint. Brings the newest batch's id."""
     newest = -1
     for number in range(2):
-        frame = spark.range(number * rows, (number + 1) * rows, 1, 2).selectExpr(KEYED[0], "rpad(concat('value ', id), 100, '.') as value")
-        frame.write.mode("append").parquet(str(folder / "input"))
-        query = (
-            spark.readStream.schema("key string, value string").parquet(str(folder / "input"))
-            .writeStream.format("chaffinch").option("checkpointLocation", str(folder / "checkpoint"))
-            .option("kafka.bootstrap.servers", servers).option("topic", topic).trigger(availableNow=True).start()
-        )  # fmt: skip
+        query = started(files(spark, folder, number * rows, (number + 1) * rows), folder, servers, topic, **options)
         query.awaitTermination()
         newest = query.lastProgress["batchId"]
     return newest
+
+
+def source(spark: Any, folder: Path, *, servers: str, topic: str, rows: int, options: dict[str, str]) -> list[int]:
+    """From a topic into another, in three micro-batches, the last after a restart. Brings how many rows each had."""
+    write(keyed(spark, rows), servers, options["subscribe"], {"stagingLocation": str(folder / "staging")})
+    counts: list[int] = []
+    for _ in range(2):
+        read = spark.readStream.format("chaffinch").option("kafka.bootstrap.servers", servers).options(**options)
+        query = started(read.load().select("key", "value"), folder, servers, topic)
+        query.awaitTermination()
+        counts += [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+        write(spark.range(rows, rows + 1000).selectExpr(*KEYED), servers, options["subscribe"], {"idempotencyToken": "more"})
+    return counts
+
+
+def sinks(spark: Any, folder: Path, *, servers: str, topic: str, rows: int) -> None:
+    """Output mode update, restarted once, through a sink in `foreachBatch`."""
+    from chaffinch.spark import KafkaSink
+
+    sink = KafkaSink({"kafka.bootstrap.servers": servers, "topic": topic, "checkpointLocation": str(folder / "checkpoint")})
+    for number in range(2):
+        counts = files(spark, folder, number * rows, (number + 1) * rows).groupBy("key").count()
+        frame = counts.selectExpr("key", "rpad(cast(count as string), 100, '.') as value")
+        query = frame.writeStream.outputMode("update").foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+
+def supervised(spark: Any, folder: Path, *, servers: str, topic: str, rows: int) -> dict[str, Any]:
+    """A query whose first start reaches no broker. Brings the errors that it was started again for."""
+    from chaffinch.spark import supervise
+
+    restarts: list[str] = []
+    frame = files(spark, folder, 0, rows)
+
+    def start() -> Any:
+        return (
+            started(frame, folder, servers, topic) if restarts else started(frame, folder, NOBODY, topic, **{"kafka.max.block.ms": "300"})
+        )
+
+    checkpoint = str(folder / "checkpoint")
+    query = supervise(
+        start, pause_s=0, metrics="127.0.0.1:0", checkpoint=checkpoint, on_restart=lambda tag, *_: restarts.append(str(tag.name))
+    )
+    return {"restarts": restarts, "batch": query.lastProgress["batchId"]}
 
 
 def retried(spark: Any, folder: Path, *, servers: str, topic: str, rows: int, options: dict[str, str]) -> None:
@@ -142,13 +194,14 @@ def main() -> None:
         found["session"] = {"error": f"{type(error).__name__}: {error}"}
     else:
         for scenario, arguments in given["calls"].items():
-            found[scenario] = answer(scenario, spark, folder, arguments)
+            (folder / scenario).mkdir(exist_ok=True)
+            found[scenario] = answer(scenario, spark, folder / scenario, arguments)
         spark.stop()
     (folder / "found.json").write_text(json.dumps(found))
 
 
 def answer(scenario: str, spark: Any, folder: Path, arguments: Mapping[str, Any]) -> Any:
-    """What a scenario brings, or its error. `batch_unshared` is another call of `batch`."""
+    """What a scenario brings, or its error, in a folder of its own. `batch_unshared` is another call of `batch`."""
     function = globals().get(scenario) or globals()[scenario.partition("_")[0]]
     try:
         return function(spark, folder, **arguments)

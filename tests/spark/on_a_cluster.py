@@ -1,4 +1,4 @@
-"""The sink on Spark clusters: `local-cluster`, a standalone master with two workers, Spark Connect.
+"""The format on Spark clusters: `local-cluster`, and a standalone master with two workers.
 
 Run by `make cluster`, in some eight minutes.
 
@@ -6,23 +6,18 @@ Each of the first tests looks at what one scenario of `cluster_driver.py` left, 
 """
 
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from collections import Counter
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark.sink.places import token_of_this_machine
-from tests.interop.processes import run
-from tests.interop.spark_environments import environment
-from tests.spark.cluster import DRIVER_S, HOSTS, StandaloneCluster, connect_server, run_driver
+from tests.spark.cluster import HOSTS, StandaloneCluster, bare_python, run_driver, site_packages
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 ROOT = Path(__file__).parents[2]
 ROWS = 60_000
@@ -37,6 +32,8 @@ SPECULATION = {
     "spark.speculation.quantile": 0.5,
 }
 STAGED = ("batch", "retried", "executor_killed", "speculated")
+SENT = {"batch_direct": "at-least-once", "retried_direct": "at-least-once", "stream_direct": "at-least-once", "batch_none": "none"}
+"""Written by tasks, without staging: the guarantee of each."""
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +54,20 @@ def writing(broker, topic, staging, rows=ROWS):
     return {"servers": broker.bootstrap_servers, "topic": topic, "rows": rows, "options": {"stagingLocation": str(staging)}}
 
 
+def sending(broker, topic, guarantee):
+    """Arguments of a scenario whose tasks send."""
+    broker.create_topic(topic, 3, 1, {})
+    return {"servers": broker.bootstrap_servers, "topic": topic, "rows": ROWS, "options": {"deliveryGuarantee": guarantee}}
+
+
+def times_by_row(broker, topic):
+    """How often each row is there."""
+    return Counter(int(key) for key in broker.read(topic).column("key").to_pylist())
+
+
 def rows_once(broker, topic, rows=ROWS):
     """Every row is there, once."""
-    keys = Counter(int(key) for key in broker.read(topic).column("key").to_pylist())
-    return set(keys.values()) == {1} and keys.keys() == set(range(rows))
+    return times_by_row(broker, topic) == dict.fromkeys(range(rows), 1)
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +75,13 @@ def found(cluster, broker):
     """All scenarios, with speculation on for all of them."""
     calls = {name: writing(broker, name, cluster.folder / "staging") for name in STAGED}
     calls["speculated"]["rows"] = SPECULATED_ROWS
-    broker.create_topic("stream", 3, 1, {})
-    calls["stream"] = {"servers": broker.bootstrap_servers, "topic": "stream", "rows": ROWS}
+    calls |= {name: sending(broker, name, guarantee) for name, guarantee in SENT.items()}
+    for name in ("stream", "source", "sinks", "supervised"):
+        broker.create_topic(name, 3, 1, {})
+        calls[name] = {"servers": broker.bootstrap_servers, "topic": name, "rows": ROWS}
+    calls["stream"]["options"] = {}
+    broker.create_topic("read", 3, 1, {})
+    calls["source"]["options"] = {"subscribe": "read", "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(ROWS)}
     # A relative path is another folder for each process: that of its own working directory.
     calls["batch_unshared"] = writing(broker, "batch_unshared", "unshared")
     return run_driver(cluster.master, cluster.folder, {"places": {}, **calls}, config=SPECULATION)
@@ -88,6 +100,27 @@ class TestStandalone:
         assert found["stream"] == 1
         assert rows_once(broker, "stream", 2 * ROWS)
 
+    @pytest.mark.parametrize("scenario", SENT)
+    def test_rows_that_tasks_send(self, found, broker, scenario):
+        """What the first attempts of `retried_direct` had sent is there twice."""
+        assert "error" not in (found[scenario] if isinstance(found[scenario], dict) else {}), found[scenario]
+        times, count = times_by_row(broker, scenario), 2 * ROWS if "stream" in scenario else ROWS
+        assert times.keys() == set(range(count))
+        assert scenario == "retried_direct" or times.total() == count
+
+    def test_a_stream_from_a_topic_into_a_topic(self, found, broker):
+        *first, last = found["source"]
+        assert (sum(first), last) == (ROWS, 1000)
+        assert rows_once(broker, "source", ROWS + 1000)
+
+    def test_a_sink_in_foreach_batch(self, found, broker):
+        assert found["sinks"] is None
+        assert rows_once(broker, "sinks", 2 * ROWS)
+
+    def test_a_supervised_query_is_started_again(self, found, broker):
+        assert found["supervised"] == {"restarts": ["REQUEST_TIMED_OUT"], "batch": 0}
+        assert rows_once(broker, "supervised")
+
     def test_it_was_an_executor_that_was_killed(self, found):
         assert "CoarseGrainedExecutorBackend" in found["executor_killed"]["command"]
 
@@ -101,17 +134,6 @@ class TestStandalone:
         assert "stagingLocation=unshared is not shared: task 0 on 127.0.0." in text
         assert f"the file {token_of_this_machine()} that the driver has left" in text
         assert broker.read("batch_unshared").num_rows == 0
-
-
-def bare_python(folder):
-    """A Python with all that Chaffinch needs, and without Chaffinch."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (site_packages(folder) / "rest.pth").write_text(f"{Path(pyspark.__file__).parents[1]}\n")
-    return folder / "bin" / "python"
-
-
-def site_packages(folder):
-    return next(folder.glob("lib/python3*/site-packages"))
 
 
 class TestShipping:
@@ -174,18 +196,3 @@ def test_local_cluster(broker, tmp_path):
     assert found["batch"] is None, found["batch"]
     assert rows_once(broker, "local_cluster")
     assert "KAFKA[InvalidConfiguration] STAGING_LOCATION_MISSING: task" in found["batch_nowhere"]["error"]
-
-
-def test_spark_connect(broker, tmp_path):
-    """A client without Java and without Chaffinch: a batch, a stream, a refusal, and what is read back."""
-    broker.create_topic("connect", 2, 1, {"cleanup.policy": "compact"})
-    client = [bare_python(tmp_path / "client"), Path(__file__).with_name("connect_client.py")]
-    variables = {"PYTHONPATH": str(environment("spark-connect")), "JAVA_HOME": "/nowhere", "PYTHONWARNINGS": "ignore"}
-    with connect_server(tmp_path) as server:
-        address = f"sc://{server.ready_line.rpartition(' ')[2]}"
-        command = [*client, address, broker.bootstrap_servers, "connect", tmp_path]
-        done = run(command, timeout_s=DRIVER_S, environment=variables)
-    assert done.succeeded, done.errors
-    refused, read = done.output.splitlines()
-    assert "KAFKA[InvalidConfiguration] ROWS_REJECTED: 1 of 1 rows are rejected (1 INVALID_COMPACTION_KEY)" in refused
-    assert read == "read: 200 keys in 200 records by pyspark.sql.connect.session"

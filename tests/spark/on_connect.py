@@ -1,0 +1,91 @@
+"""The format on a server of Spark Connect, in local mode. Run by `make cluster`, in some two minutes.
+
+The clients have neither Java nor, but for what is called there, Chaffinch.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from tests.interop.processes import run
+from tests.interop.spark_environments import environment
+from tests.spark.cluster import DRIVER_S, bare_python, connect_server
+from tests.spark.connect_client import WITH_CHAFFINCH
+from tests.spark.on_a_cluster import rows_once, times_by_row
+
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+CLIENT = Path(__file__).with_name("connect_client.py")
+SOURCES = Path(__file__).parents[2] / "src"
+SCENARIOS = ("format", "direct", "source", *WITH_CHAFFINCH)
+
+
+@pytest.fixture(scope="module")
+def broker():
+    topics = {name: {"partitions": 2, "cleanup.policy": "compact"} for name in SCENARIOS}
+    with EmbeddedBroker(topics=topics) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(broker, tmp_path_factory):
+    """Runs scenarios of a client against a server -> what each has found."""
+    folder = tmp_path_factory.mktemp("client")
+    python = bare_python(folder / "bare")
+
+    def called(server, *scenarios, path=()):
+        paths = ":".join(map(str, (environment("spark-connect"), *path)))
+        variables = {"PYTHONPATH": paths, "JAVA_HOME": "/nowhere", "PYTHONWARNINGS": "ignore"}
+        address = f"sc://{server.ready_line.rpartition(' ')[2]}"
+        done = run([python, CLIENT, address, broker.bootstrap_servers, folder, *scenarios], timeout_s=DRIVER_S, environment=variables)
+        assert done.succeeded, f"{done.output}\n{done.errors[-6000:]}"
+        return {name: json.loads(text) for name, _, text in (line.partition(": ") for line in done.output.splitlines())}
+
+    return called
+
+
+@pytest.fixture(scope="module")
+def found(client, tmp_path_factory):
+    with connect_server(tmp_path_factory.mktemp("server")) as server:
+        without = client(server, *(name for name in SCENARIOS if name not in WITH_CHAFFINCH))
+        return without | client(server, *WITH_CHAFFINCH, path=[SOURCES])
+
+
+def test_a_batch_a_stream_a_refusal_and_what_is_read_back(found):
+    refused = found["format"].pop("refused")
+    assert "KAFKA[InvalidConfiguration] ROWS_REJECTED: 1 of 1 rows are rejected (1 INVALID_COMPACTION_KEY)" in refused
+    assert found["format"] == {"keys": 200, "records": 200, "session": "pyspark.sql.connect.session"}
+
+
+def test_rows_that_tasks_send(found, broker):
+    assert rows_once(broker, "direct", 200)
+
+
+def test_a_stream_from_a_topic_into_a_topic(found, broker):
+    assert rows_once(broker, "source", 250)
+
+
+def test_a_sink_in_foreach_batch_knows_its_query_by_the_checkpoint(found, broker):
+    assert rows_once(broker, "sinks", 200)
+    assert (
+        "KAFKA[InvalidConfiguration] QUERY_UNKNOWN: on Spark Connect a KafkaSink knows its query by the option" in found["sinks"]["unknown"]
+    )
+    assert "says that batch 0 is over: give the KafkaSink that of the query that calls it" in found["sinks"]["strange"]
+
+
+def test_a_supervised_query_is_started_again_and_one_that_cannot_be_is_not(found, broker):
+    ended = found["supervised"].pop("ended")
+    assert ended.startswith("KAFKA[InvalidConfiguration] ROWS_REJECTED: 100 of 100 rows are rejected (100 INVALID_COMPACTION_KEY)")
+    assert "; not started again: a restart alone fails again" in ended
+    assert found["supervised"] == {"restarts": ["REQUEST_TIMED_OUT"], "batch": 0}
+    assert times_by_row(broker, "supervised").total() == 100
+
+
+def test_a_server_that_lacks_chaffinch_is_named_before_any_query(client, tmp_path):
+    with connect_server(tmp_path, bare_python(tmp_path / "bare")) as server:
+        (text,) = client(server, "unfit", path=[SOURCES]).values()
+    assert text.startswith("WorkersUnfit: the server sc://127.0.0.1:")
+    assert "does not find the format chaffinch" in text
+    assert "\n" not in text
