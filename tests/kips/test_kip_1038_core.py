@@ -17,6 +17,8 @@ from tests.client.scripted_server import metadata
 from tests.producer.core.rig import LOST, OK, PORT, Answer, Rig, added
 
 UNKNOWN = Answer(codes.UNKNOWN_TOPIC_OR_PARTITION)
+WRITTEN_AND_DELETED = Answer(codes.UNKNOWN_TOPIC_OR_PARTITION, base_offset=1)
+"""The topic was deleted while the batch, which readers may have seen, waited for replicas."""
 TOO_LARGE = Answer(codes.MESSAGE_TOO_LARGE)
 RETRIABLE = {"f": RetriableResponse.FAIL, "s": RetriableResponse.SWALLOW, "r": RetriableResponse.RETRY}
 FOR_GOOD = {"f": NonRetriableResponse.FAIL, "s": NonRetriableResponse.SWALLOW}
@@ -58,6 +60,8 @@ class TestUnknownTopic:
         ("rsr", [UNKNOWN, OK],              ["abc@0/0", "ac@0/0"],          ["0", "dropped", "1"]),
         # Of a batch that may be stored nothing is said to be dropped, and nothing goes again under new numbers (decision 13).
         ("rsr", [LOST, UNKNOWN],            ["abc@0/0", "abc@0/0"],         [UNKNOWN_POSSIBLY] * 3),
+        ("fff", [WRITTEN_AND_DELETED],      ["abc@0/0"],                    [UNKNOWN_POSSIBLY] * 3),
+        ("sss", [WRITTEN_AND_DELETED],      ["abc@0/0"],                    [UNKNOWN_POSSIBLY] * 3),
         ("rfr", [LOST, UNKNOWN],            ["abc@0/0", "abc@0/0"],         [UNKNOWN_POSSIBLY] * 3),
         ("rrr", [LOST, UNKNOWN, OK],        ["abc@0/0"] * 3,                ["0", "1", "2"]),
     )

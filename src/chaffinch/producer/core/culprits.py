@@ -176,11 +176,12 @@ def judge(answer: BatchAnswer, situation: Situation) -> Verdict:
         return AskForFacts()
     answer = recognised(answer, situation)
     code, handling = answer.code, handling_of(answer.code, in_transaction=situation.in_transaction)
+    if answer.base_offset >= 0:
+        # A leader says where it has written the batch, and no longer whether it stays: it lost the partition before the others had it,
+        # or the topic was deleted meanwhile, which does not take back what readers have seen.
+        situation = replace(situation, possibly_stored=True)
     if code is codes.UNKNOWN_TOPIC_OR_PARTITION:
         return _unknown_topic(answer, situation)
-    if answer.base_offset >= 0:
-        # A leader says where it has written the batch, and no longer whether it stays: it lost the partition before the others had it.
-        situation = replace(situation, possibly_stored=True)
     if handling in RETRIED:
         return _retried(answer, situation)
     if code is codes.MESSAGE_TOO_LARGE and situation.count > 1 and not answer.blamed and not situation.possibly_stored:
