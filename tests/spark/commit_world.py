@@ -47,6 +47,7 @@ from chaffinch.spark.commit.operations import (
 from chaffinch.spark.commit.plan import CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.commit.tolerance import Tolerance
+from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.tasks.dead_letters import Origin, dead_letter_records
 from chaffinch.spark.tasks.staged import broker_found
 from chaffinch.storage.memory_files import MemoryFileSystem
@@ -150,7 +151,11 @@ class Driver:
             operation = next(commit)
             while True:
                 self.steps.append(operation.step)
-                value = self.perform(operation)
+                try:
+                    value = self.perform(operation)
+                except Refusal as refusal:
+                    operation = commit.throw(refusal)
+                    continue
                 operation = commit.send(Reply(now_ms=self.broker.now_ms, value=value))
         except StopIteration as done:
             return done.value

@@ -9,17 +9,18 @@ from chaffinch.broker.core.group_offsets import CommittedOffset
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
-from chaffinch.spark.commit.operations import Step
+from chaffinch.spark.commit.operations import Ask, Lost, Step
 from chaffinch.spark.commit.timeout import transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tolerance
-from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import TargetSnapshot
-from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Killed, Query, counted, outcome
+from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = [
     {0: [(b"k1", b"a"), (b"k2", b"b"), (b"k3", b"c")], 1: [(b"k4", b"d")]},
     {0: [(b"k1", b"e")], 1: [(b"k5", b"f"), (b"k6", b"g"), (b"k7", b"h")]},
 ]
+FIRST_ROWS = [pair for pairs in ROWS[0].values() for pair in pairs]
 ALL_VALUES = {value for rows in ROWS for pairs in rows.values() for _, value in pairs}
 
 
@@ -144,6 +145,38 @@ def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_ov
         query.run(Cut(at=at, how="during", during=lambda: other.commit(0, writer_id="other") if not other.done else None))
     assert caught.value.name == "ANOTHER_WRITER"
     assert counted(broker.read(TOPIC)) == {value: 1 for pairs in ROWS[0].values() for _, value in pairs}
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "can_ask", "name"),
+    [
+        ("nothing", True, "STAGING_LOST"),
+        ("another begins", True, "STAGING_LOST"),
+        ("another writes", True, "ANOTHER_WRITER"),
+        ("another writes", False, "STAGING_LOST"),
+    ],
+)
+def test_who_finds_the_staging_gone_looks_whether_another_writer_has_removed_it(meanwhile, can_ask, name):
+    broker, query = two_batches()
+    other = Query(broker, query.batches)
+    happens = {"nothing": int, "another begins": lambda: another_init(broker), "another writes": lambda: other.commit(0, writer_id="other")}
+
+    def lose():
+        happens[meanwhile]()
+        raise Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", "gone", Remedy.AGAIN)
+
+    driver = Driver(broker, query, Cut(at=query_operation(Step.PUSH), how="during", during=lose))
+    performed = driver.effect
+    if not can_ask:
+        driver.effect = lambda operation: (
+            Lost(reason="cut off")
+            if operation.step is Step.READ_MARKER_AFTER_FENCING and isinstance(operation, Ask)
+            else performed(operation)
+        )
+    with pytest.raises(Refusal) as caught:
+        driver.run(query.plan(0, "mine"))
+    assert caught.value.name == name
+    assert counted(broker.read(TOPIC)) == (counted(FIRST_ROWS) if meanwhile == "another writes" else {})
 
 
 def another_init(broker, identity=NO_PRODUCER):

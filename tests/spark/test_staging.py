@@ -1,6 +1,8 @@
 """Staging: inline or in a file, read back, refused with the location's name."""
 
+import os
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +10,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.parquet_file import write_parquet
+from chaffinch.spark.tasks import staging
 from chaffinch.spark.tasks.staging import LetterStore, StagedReader, StagedWriter
 
 
@@ -31,6 +34,27 @@ def test_what_is_staged_is_read_back(tmp_path, size):
         assert isinstance(data, bytearray)
         assert data == parts[index]
     reader.close()
+
+
+def test_no_more_than_some_files_are_open_however_many_tasks_there_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(staging, "FILES_OPEN_MAX", 3)
+    folder = Folder(str(tmp_path), "stagingLocation")
+    parts = [bytes([65 + number]) * 200 for number in range(8)]
+    found = [staged(folder, [part])[0] for part in parts]
+    reader = StagedReader(folder)
+    opened = []
+    for index in (0, 1, 2, 0, 3, 0, 4, 5, 6, 7, 0, 1):
+        assert reader.read(found[index]) == parts[index]
+        opened.append(len(open_below(tmp_path)))
+    assert max(opened) == 3
+    reader.close()
+    assert not open_below(tmp_path)
+
+
+def open_below(path):
+    """The files of this process that lie there."""
+    paths = (os.path.realpath(link) for link in Path("/proc/self/fd").iterdir())
+    return [found for found in paths if found.startswith(str(path))]
 
 
 def test_attempts_of_one_task_do_not_meet(tmp_path):

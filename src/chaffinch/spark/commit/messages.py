@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.identifiers import TopicPartition
@@ -22,6 +22,8 @@ from chaffinch.spark.task_facts import TaskContextFacts as TaskContextFacts  # A
 
 INLINE_BYTES_MAX = 1 << 20
 """Staged bytes that a task hands over inside its message; Spark moves messages of this size at about 200 MB/s."""
+STAGING_LOST: Final = "STAGING_LOST"
+"""Name of the error that says that what was staged cannot be read back."""
 REJECTIONS_NAMED_MAX = 10
 """Rejected rows that a task describes one by one; of the others it keeps the count per error."""
 

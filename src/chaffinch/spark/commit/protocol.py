@@ -22,7 +22,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, judge
-from chaffinch.spark.commit.messages import BatchCounts, Rejection, StagedBatch, StagedBytes
+from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
     AskHandler,
     DeadLetters,
@@ -79,6 +79,8 @@ def commit_batch(plan: CommitPlan) -> Commit:
         if isinstance(failure, StartAgain):
             text = f"{failure.text}; the transaction is aborted, nothing of it is visible"
             raise Refusal(Group.TRANSACTION_ABORTABLE, failure.name, text, Remedy.AGAIN) from None
+        if failure.name == STAGING_LOST:
+            yield from _after_loss(plan, writer.marker)
         raise
     yield from _write_state(plan, Step.NOTE_DONE, "written", state, result.counts)
     return result
@@ -281,14 +283,28 @@ def _after_fencing(plan: CommitPlan, marker_before: Marker | None, fenced: Fence
     if marker is not None and (marker.batch_id, marker.writer_id) == (plan.batch_id, plan.writer_id):
         return
     if marker != marker_before:
-        written = "nothing" if marker is None else f"batch {marker.batch_id} by run {marker.writer_id}"
-        raise Refusal(
-            Group.APPLICATION_RECOVERABLE, "ANOTHER_WRITER",
-            f"another writer took over transactional id {plan.transactional_id} (the marker now says {written}, this is batch "
-            f"{plan.batch_id} of run {plan.writer_id}): two queries run from one checkpoint, stop one of them",
-        )  # fmt: skip
+        raise _another_writer(plan, marker)
     raise Refusal(
         Group.APPLICATION_RECOVERABLE, fenced.code.name,
         f"transactional id {plan.transactional_id} was fenced while batch {plan.batch_id} was written: {fenced.text}; nothing of it is "
         "visible, the transaction took longer than its timeout or another writer has just begun", Remedy.AGAIN,
+    )  # fmt: skip
+
+
+def _after_loss(plan: CommitPlan, marker_before: Marker | None) -> Generator[Operation, Reply, None]:
+    """Staged files go when their batch, or a later one, is in Kafka. Raises the Refusal that says so if the marker does; else returns."""
+    try:
+        marker = yield from _read_marker(plan, Step.READ_MARKER_AFTER_FENCING)
+    except Refusal:
+        return  # What is known is that they are lost.
+    if marker != marker_before:
+        raise _another_writer(plan, marker)
+
+
+def _another_writer(plan: CommitPlan, marker: Marker | None) -> Refusal:
+    written = "nothing" if marker is None else f"batch {marker.batch_id} by run {marker.writer_id}"
+    return Refusal(
+        Group.APPLICATION_RECOVERABLE, "ANOTHER_WRITER",
+        f"another writer took over transactional id {plan.transactional_id} (the marker now says {written}, this is batch "
+        f"{plan.batch_id} of run {plan.writer_id}): two queries run from one checkpoint, stop one of them",
     )  # fmt: skip

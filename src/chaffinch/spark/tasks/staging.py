@@ -14,9 +14,12 @@ from typing import Any
 
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit.messages import INLINE_BYTES_MAX, StagedBatch, StagedBytes
+from chaffinch.spark.commit.messages import INLINE_BYTES_MAX, STAGING_LOST, StagedBatch, StagedBytes
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal, Remedy
+
+FILES_OPEN_MAX = 256
+"""Each task has one. A process may often open no more than 1024, sockets among them."""
 
 
 class StagedWriter:
@@ -143,7 +146,7 @@ class LetterStore:
 
 
 class StagedReader:
-    """Reads what tasks staged; keeps the files open until `close`."""
+    """Reads what tasks staged; keeps open the files that were read last, up to `FILES_OPEN_MAX`, until `close`."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
@@ -156,9 +159,7 @@ class StagedReader:
         assert staged.file is not None
         found = bytearray(staged.byte_count)
         try:
-            file = self._files.get(staged.file)
-            if file is None:
-                file = self._files[staged.file] = self._folder.opened()[0].open_input_file(self._folder.path(staged.file))
+            file = self._file(staged.file)
             if file.tell() != staged.position:
                 file.seek(staged.position)
             count = file.readinto(found)
@@ -168,9 +169,18 @@ class StagedReader:
             raise self._lost(staged, f"{count} bytes at {staged.position} where {staged.byte_count} were staged")
         return found
 
+    def _file(self, name: str) -> Any:
+        file = self._files.pop(name, None)
+        if file is None:
+            while len(self._files) >= FILES_OPEN_MAX:
+                self._files.pop(next(iter(self._files))).close()
+            file = self._folder.opened()[0].open_input_file(self._folder.path(name))
+        self._files[name] = file  # The last one again.
+        return file
+
     def _lost(self, staged: StagedBytes, reason: str) -> Refusal:
         text = f"staged file {self._folder.location}/{staged.file} cannot be read back: {' '.join(reason.split())}"
-        return Refusal(Group.APPLICATION_RECOVERABLE, "STAGING_LOST", text, Remedy.AGAIN)
+        return Refusal(Group.APPLICATION_RECOVERABLE, STAGING_LOST, text, Remedy.AGAIN)
 
     def close(self) -> None:
         for file in self._files.values():
