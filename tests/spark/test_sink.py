@@ -222,6 +222,14 @@ class TestStaging:
         assert self.files(query) == []
         query.writer().abort([*messages, None], 0)
 
+    def test_who_gives_up_leaves_alone_what_another_driver_has_staged_for_the_batch(self, kafka, query):
+        mine, others = query.write(self.LARGE), query.write(self.LARGE)
+        assert len(self.files(query)) == 2
+        query.writer().abort(mine, 0)
+        query.commit(others)
+        assert kafka.read("orders").num_rows == 200
+        assert self.files(query) == []
+
     def test_files_that_are_gone_are_said_and_the_transaction_is_aborted(self, kafka, query):
         messages = query.write(self.LARGE)
         for path in self.files(query):

@@ -156,6 +156,14 @@ class Committer:
             if not query_folder.names():
                 query_folder.remove_all()
 
+    def give_up(self, outcomes: Iterable[TaskOutcome]) -> None:
+        """Removes what these tasks have staged in files, and nothing else: whoever has fenced this writer stages in the same folder.
+        Never raises."""
+        for outcome in outcomes:
+            with suppress(Refusal, OSError, ValueError):
+                for name in outcome.files():
+                    self._staging(outcome.context).remove(name)
+
     def _staging(self, facts: TaskContextFacts) -> Folder:
         """Where tasks have staged; where none can, what only the committing process reads lies in a folder of its machine's."""
         query = self._query(facts)

@@ -159,7 +159,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         self.committer.run(_outcomes(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self.committer.clean_up([message.outcome for message in messages if isinstance(message, CommitMessage)], batchId)
+        self.committer.give_up(message.outcome for message in messages if isinstance(message, CommitMessage))
 
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
@@ -170,7 +170,11 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
             self.committer.run(_outcomes(messages), self._batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.committer.clean_up([message.outcome for message in messages if isinstance(message, CommitMessage)], self._batch_id)
+        outcomes = [message.outcome for message in messages if isinstance(message, CommitMessage)]
+        if _kind(self._options) is Kind.BATCH:
+            self.committer.clean_up(outcomes, self._batch_id)  # Nobody else stages under its name.
+        else:
+            self.committer.give_up(outcomes)
 
     @property
     def _batch_id(self) -> int:
