@@ -40,7 +40,7 @@ LINE_MAX = 160
 _CODE = re.compile(r"`([^`\n]+)`")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_MAKE = re.compile(r"(?:^|\s)make ([a-z]+)")
+_MAKE = re.compile(r"(?:^|\s)make ([a-z-]+)")
 _PATH = re.compile(r"[\w./-]*\w\.(?:py|md|toml|lock|ini)$")
 _DEFAULT_TEST = re.compile(r"those without a file are in `([^`]+)`")
 
@@ -140,7 +140,7 @@ def test_a_missing_file_is_noticed(span: str, is_missing: bool) -> None:
 @each(DOCUMENTS)
 def test_make_targets(path: Path) -> None:
     text = "\n".join([*code_spans(path), *(block for language, block in blocks(path) if language != "python")])
-    known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(_MAKE.findall(text)) <= known
 
 
