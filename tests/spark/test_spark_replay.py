@@ -10,9 +10,9 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import letters, replaying
+from chaffinch.spark.replay import letters, of_files, writing
 from chaffinch.spark.replay.dry_run import dry_run_of
-from chaffinch.spark.replay.replaying import ReplayPlan, _letters_of, replay
+from chaffinch.spark.replay.replaying import ReplayPlan, replay
 from tests.spark.source_topics import drop_first
 from tests.spark.test_spark_write import values, write
 
@@ -210,16 +210,16 @@ def test_two_replays_of_one_file_to_different_topics(spark, broker, topic, dead,
     """The marker lies where both look for it, whatever their repairs: what one has written meanwhile the other skips."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__path=str(tmp_path))
     broker.create_topic(f"{dead}-2", 1, 1, {})
-    really = replaying._write
+    really = writing.write
 
     def late(*given):
         with monkeypatch.context() as patch:
-            patch.setattr(replaying, "_write", really)
-            patch.setattr(replaying, "_done_with", lambda *_: None)
+            patch.setattr(writing, "write", really)
+            patch.setattr(of_files, "_done_with", lambda *_: None)
             assert outcome(replay(spark, plan(broker, path=str(tmp_path), to=f"{dead}-2"))) == (2, 2, {})
         really(*given)
 
-    monkeypatch.setattr(replaying, "_write", late)
+    monkeypatch.setattr(writing, "write", late)
     replay(spark, plan(broker, path=str(tmp_path), to=dead))
     assert (broker.read(f"{dead}-2").num_rows, broker.read(dead).num_rows) == (2, 0)
 
@@ -233,11 +233,11 @@ def test_a_replay_that_died_before_its_transaction_ended(spark, broker, topic, d
     as_they_are = plan(broker, path=str(folder))
 
     def dies(rows, plan, token, marker_topic, letters_to):
-        (folder / _letters_of(token)).write_bytes((folder / f"z-{name}").read_bytes())
+        (folder / of_files._letters_of(token)).write_bytes((folder / f"z-{name}").read_bytes())
         raise RuntimeError("died")
 
     with monkeypatch.context() as patch:
-        patch.setattr(replaying, "_write", dies)
+        patch.setattr(writing, "write", dies)
         with pytest.raises(RuntimeError, match="died"):
             replay(spark, as_they_are)
     assert len(list(folder.glob("*.parquet"))) == 2

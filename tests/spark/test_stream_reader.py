@@ -20,7 +20,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.runtime.clock import ManualClock
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.replay import replaying
+from chaffinch.spark.replay import of_topic
 from chaffinch.spark.source import stream_reader, topic_discovery
 from chaffinch.spark.source.batch_reader import planned_reader
 from chaffinch.spark.source.options import SourceOptions
@@ -201,7 +201,7 @@ class TestStreams:
             if len(pauses) == ended_at:
                 producer.commit_transaction()
 
-        monkeypatch.setattr(replaying, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+        monkeypatch.setattr(of_topic, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
             producer.init_transactions()
             for ended_at in (2, 7):
@@ -209,11 +209,11 @@ class TestStreams:
                 producer.begin_transaction()
                 producer.send("a", b"1", partition=1).result(60)
                 if ended_at == 2:
-                    replaying._wait_for_ends(given, "a")
+                    of_topic._wait_for_ends(given, "a")
                     assert len(pauses) == 2
                 else:
                     with pytest.raises(Refusal, match="REQUEST_TIMED_OUT: a-1 has had an open transaction for 5000 ms"):
-                        replaying._wait_for_ends(given, "a")
+                        of_topic._wait_for_ends(given, "a")
 
     def test_options_without_which_a_stream_cannot_be_read(self, kafka, monkeypatch):
         least = {"kafka.bootstrap.servers": kafka.servers, "subscribe": "a"}

@@ -1,0 +1,123 @@
+"""Replays of Parquet files of dead letters: each is one transaction, and moves to the folder `_replayed` below when that has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from chaffinch.errors.codes import Group
+from chaffinch.spark.error_texts import first_line
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay import letters, writing
+from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
+from chaffinch.spark.tasks.dead_letters import Origin, parquet_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CLIENT_TIMEOUT_MS: Final = 60_000
+DONE: Final = "_replayed"
+"""Folder of the Parquet files that are done with; Spark leaves out what begins with `_`."""
+
+
+def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
+    folder = Folder(path, "--parquet")
+    if not folder.exists():
+        text = f"--parquet={path}: there is no such folder; name the one that errors.dead.letter.path had"
+        raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
+    names = {name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))}
+    report = ReplayReport()
+    for name in sorted(names - _unsettled(plan, folder, names)):
+        report += _replay_file(spark, plan, folder, name)
+    return report
+
+
+def _unsettled(plan: ReplayPlan, folder: Folder, names: Collection[str]) -> set[str]:
+    """Files of a replay that died before its transaction ended: their letters are those of another file that is still there."""
+    tokens = {_letters_of(token): token for token in (_file_token(plan, folder, name) for name in names)}
+    return {name for name in tokens.keys() & set(names) if not writing.is_written(plan.client, tokens[name])}
+
+
+def _replay_file(spark: SparkSession, plan: ReplayPlan, folder: Folder, name: str) -> ReplayReport:
+    found = _letters_in(spark, folder, name)
+    rows = writing.repaired(found, plan)
+    read = found.count()
+    target = plan.to or _first_topic(rows)
+    if target is None:
+        return ReplayReport.of(read, {"INVALID_TOPIC_EXCEPTION": read}, [f"{name}: its letters name no topic; name it with --to"])
+    target = _marker_topic(plan, _first_topic(found), target)
+    token = _file_token(plan, folder, name)
+    is_written = writing.is_written(plan.client, token)
+    if plan.token is not None and is_written:
+        return ReplayReport(is_repetition=True)
+    if plan.is_dry_run and not is_written:
+        return writing.tried(plan, rows, target)
+    if not is_written:  # Asked here too, because the marker is looked for in the target topic, which may be another one now.
+        writing.write(rows, plan, token, target, {"errors.dead.letter.path": folder.location})
+    again = _letters_of(token)
+    report = ReplayReport.of(read, {}, ())
+    if again in folder.names():
+        outcome = letters.outcome_in_file(spark, f"{folder.location.rstrip('/')}/{again}")
+        report = ReplayReport.of(read, outcome.rejected, outcome.examples)
+    if plan.token is None and not plan.is_dry_run:
+        _done_with(folder, name)
+    return report
+
+
+def _first_topic(frame: DataFrame) -> str | None:
+    """By name; None where no row names one."""
+    ((found,),) = frame.selectExpr("min(topic)").collect()
+    return None if found is None else str(found)
+
+
+def _marker_topic(plan: ReplayPlan, original: str | None, repaired: str) -> str:
+    """Where the marker of a file lies: on the topic that its letters were to go to at first, so that of two replays beside each other one
+    writes, whatever their repairs; where that is gone, on the one that they go to now."""
+    from chaffinch.spark.target import find_topic
+
+    if original in (None, repaired):
+        return repaired
+    with writing.asking(plan.client) as client:
+        return original if find_topic(client, str(original), CLIENT_TIMEOUT_MS) is not None else repaired
+
+
+def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
+    """Refuses a file that the sink cannot have written."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    try:
+        return letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{name}")
+    except (PySparkException, Py4JError) as error:
+        text = f"--parquet={folder.location}: {name} is no file of dead letters: {first_line(None, str(error))}"
+        text += "; the files before it, by name, are replayed; move it elsewhere and begin again"
+        raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", text) from None
+
+
+def _file_token(plan: ReplayPlan, folder: Folder, name: str) -> str:
+    return f"{plan.token}-{name}" if plan.token else f"replay-{writing.digest(name, *_stamp(folder, name))}"
+
+
+def _letters_of(token: str) -> str:
+    """The Parquet file of what is rejected once more under a token."""
+    return parquet_name(Origin(query=token, batch_id=0, task=-1))
+
+
+def _stamp(folder: Folder, name: str) -> tuple[object, ...]:
+    """What tells a file from a later one under the same name."""
+    filesystem, _ = folder.opened()
+    found = filesystem.get_file_info(folder.path(name))
+    return found.size, found.mtime_ns
+
+
+def _done_with(folder: Folder, name: str) -> None:
+    filesystem, path = folder.opened()
+    try:
+        filesystem.create_dir(f"{path.rstrip('/')}/{DONE}", recursive=True)
+        # A replay beside this one has moved it.
+        with suppress(FileNotFoundError):
+            filesystem.move(folder.path(name), folder.path(f"{DONE}/{name}"))
+    except OSError as error:
+        raise folder.refusal(f"has a file {name} that is replayed and cannot be moved to {DONE}", error) from None

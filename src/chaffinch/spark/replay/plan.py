@@ -1,0 +1,67 @@
+"""What is to be replayed, and what became of it. Plain data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
+from chaffinch.spark.replay import letters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayPlan:
+    """What to replay: the letters of `topic`, or the Parquet files in `path`. Names are those of the command's options.
+
+    `client`: options of the cluster, named `kafka.*`. `repairs`: column (of `letters.WRITTEN`) -> SQL expression over `letters.COLUMNS`.
+    `token`: all letters that there are, replayed before or not, once under this name.
+    """
+
+    client: Mapping[str, str]
+    topic: str | None = None
+    path: str | None = None
+    to: str | None = None
+    repairs: Mapping[str, str] = field(default_factory=dict)
+    token: str | None = None
+    is_dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.topic is None) == (self.path is None):
+            raise ConfigException("what to replay is said by one of --topic and --parquet")
+        for column in self.repairs:
+            if column not in letters.WRITTEN:
+                raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(letters.WRITTEN)}")
+        if self.to is not None and self.to == self.topic:
+            raise ConfigException(f"--to cannot be {self.to}: that is the topic that the letters are read from")
+        if self.to is not None and "topic" in self.repairs:
+            raise ConfigException("the topic is said twice: by --to and by --repair topic=...")
+        if self.token is not None and not self.token.strip():
+            raise ConfigException("--token is empty: give it a name, or leave it out")
+        if self.to is not None and not self.to.strip():
+            raise ConfigException("--to is empty: name a topic, or leave it out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayReport:
+    """What became of the letters. `examples`: the first reasons of those that are still rejected.
+
+    `is_repetition`: something was written under the token before, and nothing now.
+    """
+
+    read: int = 0
+    written: int = 0
+    still_rejected: Mapping[str, int] = field(default_factory=dict)
+    examples: tuple[str, ...] = ()
+    is_repetition: bool = False
+
+    @classmethod
+    def of(cls, read: int, rejected: Mapping[str, int], examples: Sequence[str]) -> ReplayReport:
+        written = read - sum(rejected.values())
+        return cls(read=read, written=written, still_rejected=dict(rejected), examples=tuple(examples[:REJECTIONS_NAMED_MAX]))
+
+    def __add__(self, other: ReplayReport) -> ReplayReport:
+        rejected = Counter(self.still_rejected) + Counter(other.still_rejected)
+        report = ReplayReport.of(self.read + other.read, rejected, self.examples + other.examples)
+        return replace(report, is_repetition=self.is_repetition or other.is_repetition)

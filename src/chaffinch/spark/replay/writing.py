@@ -1,0 +1,97 @@
+"""What replays of a topic and of files have in common: rows repaired, tried or written under a token, and whether they are written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from chaffinch.errors import ConfigException, codes
+from chaffinch.errors.codes import Group
+from chaffinch.spark.error_texts import first_line
+from chaffinch.spark.refusals import Refusal, tag_in
+from chaffinch.spark.replay import letters
+from chaffinch.spark.replay.dry_run import dry_run_of
+from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
+from chaffinch.spark.tasks.row_codec import check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from chaffinch.client.sync_client import SyncClient
+
+
+@contextmanager
+def removals_told() -> Iterator[None]:
+    """Retention may take letters away while they are read: then nothing is written, for what goes on behind them would count as done."""
+    try:
+        yield
+    except Exception as error:
+        tag = tag_in(str(error))
+        if tag is None or tag.name != codes.OFFSET_OUT_OF_RANGE.name:
+            raise
+        text = f"{tag.text.partition(';')[0]}: letters were removed while they were read; nothing was written"
+        raise Refusal(Group.APPLICATION_RECOVERABLE, "LETTERS_REMOVED", f"{text}; begin again for those that are left") from None
+
+
+@removals_told()
+def tried(plan: ReplayPlan, rows: DataFrame, marker_topic: str) -> ReplayReport:
+    """What would become of the rows."""
+    tried = dry_run_of({**plan.client, "markerTopic": marker_topic}, rows)
+    return ReplayReport.of(tried.row_count, tried.rejected, list(map(str, tried.rejections)))
+
+
+def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
+    """The rows to be written. ConfigException for an expression that Spark does not take, or of a wrong type."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.functions import coalesce, expr, lit
+
+    for column, expression in plan.repairs.items():
+        try:
+            # Within another expression Spark takes no explode() and the like, which would make several rows of a letter.
+            found = found.withColumn(column, coalesce(expr(expression)))
+        except AnalysisException as error:
+            raise ConfigException(f"--repair {column}={expression}: {first_line(None, str(error))}") from None
+    if plan.to is not None:
+        found = found.withColumn("topic", lit(plan.to))
+    rows = found.select(*letters.WRITTEN)
+    try:
+        check_schema(rows.schema, has_topic=False)
+    except ConfigException as error:
+        raise ConfigException(f"--repair: {error}") from None
+    return rows
+
+
+@removals_told()
+def write(rows: DataFrame, plan: ReplayPlan, token: str, marker_topic: str, letters_to: Mapping[str, str]) -> None:
+    options = {**plan.client, **letters_to, "markerTopic": marker_topic, "idempotencyToken": token, "errors.tolerance": "all"}
+    rows.write.format("chaffinch").mode("append").options(**options).save()
+
+
+def is_written(client: Mapping[str, str], token: str) -> bool:
+    """Whether the marker of a token is in Kafka."""
+    from chaffinch.admin.group_offsets import committed_offsets
+
+    with asking(client) as asked:
+        return bool(committed_offsets(asked, f"chaffinch-{token}"))
+
+
+@contextmanager
+def asking(client: Mapping[str, str]) -> Iterator[SyncClient]:
+    """A client of this process, as long as it is needed. What goes wrong is raised as a Refusal."""
+    from chaffinch.spark.options import ClientOptions, parse
+    from chaffinch.spark.source.errors import refusals
+    from chaffinch.spark.source.options import SOURCE
+    from chaffinch.spark.target import client_for, forget_client
+
+    with refusals():
+        options = ClientOptions.of(parse(SOURCE, client))
+        try:
+            yield client_for(options)
+        finally:
+            forget_client(options)
+
+
+def digest(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
