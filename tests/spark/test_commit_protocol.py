@@ -137,14 +137,21 @@ def test_a_fenced_driver_whose_marker_has_not_moved_may_be_restarted():
     assert caught.value.group is Group.APPLICATION_RECOVERABLE
 
 
-def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_over():
+@pytest.mark.parametrize(
+    ("is_stream", "advice"),
+    [
+        (True, "two queries run from one checkpoint, stop one of them"),
+        (False, "two writes had one idempotencyToken .* not to be run again"),
+    ],
+)
+def test_a_fenced_driver_whose_marker_has_moved_says_that_another_writer_took_over(is_stream, advice):
     broker, query = two_batches()
     other = Query(broker, query.batches)
-    at = query_operation(Step.PUSH)
-    with pytest.raises(Refusal, match="two queries run from one checkpoint") as caught:
-        query.run(Cut(at=at, how="during", during=lambda: other.commit(0, writer_id="other") if not other.done else None))
+    cut = Cut(at=query_operation(Step.PUSH), how="during", during=lambda: other.commit(0, writer_id="other") if not other.done else None)
+    with pytest.raises(Refusal, match=advice) as caught:
+        query.commit(0, cut, is_stream=is_stream)
     assert caught.value.name == "ANOTHER_WRITER"
-    assert counted(broker.read(TOPIC)) == {value: 1 for pairs in ROWS[0].values() for _, value in pairs}
+    assert counted(broker.read(TOPIC)) == counted(FIRST_ROWS)
 
 
 @pytest.mark.parametrize(

@@ -303,8 +303,12 @@ def _after_loss(plan: CommitPlan, marker_before: Marker | None) -> Generator[Ope
 
 def _another_writer(plan: CommitPlan, marker: Marker | None) -> Refusal:
     written = "nothing" if marker is None else f"batch {marker.batch_id} by run {marker.writer_id}"
-    return Refusal(
-        Group.APPLICATION_RECOVERABLE, "ANOTHER_WRITER",
-        f"another writer took over transactional id {plan.transactional_id} (the marker now says {written}, this is batch "
-        f"{plan.batch_id} of run {plan.writer_id}): two queries run from one checkpoint, stop one of them",
-    )  # fmt: skip
+    text = (
+        f"another writer took over transactional id {plan.transactional_id} (the marker now says {written}, this is batch {plan.batch_id} "
+    )
+    text += f"of run {plan.writer_id}): "
+    if plan.is_stream:
+        text += "two queries run from one checkpoint, stop one of them"
+    else:
+        text += "two writes had one idempotencyToken at the same time; nothing of this one is visible, and it is not to be run again"
+    return Refusal(Group.APPLICATION_RECOVERABLE, "ANOTHER_WRITER", text)
