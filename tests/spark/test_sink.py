@@ -230,6 +230,25 @@ class TestStaging:
         assert kafka.read("orders").num_rows == 200
         assert self.files(query) == []
 
+    def test_who_is_overtaken_by_another_driver_on_its_checkpoint_says_so(self, kafka, query, monkeypatch):
+        """That one has removed what both had staged, so no request that would be fenced comes before."""
+        mine, others = query.write(self.LARGE), query.write(self.LARGE)
+        perform = CommitShell._perform
+
+        def overtaken(shell, operation):
+            value = perform(shell, operation)
+            if operation.step is Step.ADD_PARTITIONS:
+                with monkeypatch.context() as patch:
+                    patch.setattr(CommitShell, "_perform", perform)
+                    query.commit(others)
+                assert self.files(query) == []
+            return value
+
+        monkeypatch.setattr(CommitShell, "_perform", overtaken)
+        with pytest.raises(Refusal, match=r"ANOTHER_WRITER: .*two queries run from one checkpoint"):
+            query.commit(mine)
+        assert kafka.read("orders").num_rows == 200
+
     def test_files_that_are_gone_are_said_and_the_transaction_is_aborted(self, kafka, query):
         messages = query.write(self.LARGE)
         for path in self.files(query):
