@@ -163,6 +163,15 @@ class TestOnConnect:
     def test_one_of_another_query_is_refused(self, checkpoint, batch_id, missing, text):
         if missing:
             (checkpoint / missing).unlink()
+        self.refused(checkpoint, batch_id, text)
+
+    @pytest.mark.parametrize("metadata", ["", "[]", '{"name":"q"}'])
+    def test_one_that_is_damaged_is_refused(self, checkpoint, metadata):
+        (checkpoint / "metadata").write_text(metadata)
+        self.refused(checkpoint, 1, "has a file metadata that is damaged")
+
+    @staticmethod
+    def refused(checkpoint, batch_id, text):
         frame = ConnectFrame()
         with pytest.raises(Refusal, match=f"QUERY_UNKNOWN: checkpointLocation=.* {text}: give the KafkaSink that of the query that calls"):
             sink(checkpointLocation=str(checkpoint))(frame, batch_id)

@@ -95,7 +95,10 @@ class KafkaSink:
         elif checkpoint.below("commits").read(str(batch_id)) is not None:  # and this one after it.
             reason = f"says that batch {batch_id} is over"
         else:
-            return str(json.loads(metadata)["id"])
+            try:
+                return str(json.loads(metadata)["id"])
+            except (ValueError, KeyError, TypeError):
+                reason = f"has a file metadata that is damaged ({metadata[:80]!r})"
         raise _unknown(f"checkpointLocation={self._checkpoint} {reason}: give the KafkaSink that of the query that calls it")
 
     def _take(self, run_id: str | None, batch_id: int) -> None:
