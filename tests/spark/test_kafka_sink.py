@@ -168,7 +168,7 @@ class TestOnConnect:
     @pytest.mark.parametrize("metadata", ["", "[]", '{"name":"q"}'])
     def test_one_that_is_damaged_is_refused(self, checkpoint, metadata):
         (checkpoint / "metadata").write_text(metadata)
-        self.refused(checkpoint, 1, "has a file metadata that is damaged")
+        self.refused(checkpoint, 1, r"has a file metadata that is damaged \(b.*\)")
 
     @staticmethod
     def refused(checkpoint, batch_id, text):
