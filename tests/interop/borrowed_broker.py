@@ -25,6 +25,7 @@ SETTINGS: Mapping[str, Any] = {
     "auto.create.topics.enable": False,
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 100,
+    "log.retention.ms": -1,
 }
 """What Apache Kafka is started with for these tests; a broker that needs another option is not this one."""
 
