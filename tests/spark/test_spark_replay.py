@@ -124,8 +124,7 @@ def test_what_others_have_written_among_letters_is_left_where_it_is(spark, broke
     assert outcome(replay(spark, keyed)) == (0, 0, {})
 
 
-def test_a_dry_run_asks_what_the_sink_asks(spark, broker, topic):
-    """The user's handler, and whether the topic can be written to at all."""
+def test_a_dry_run_asks_the_users_handler(spark, broker, topic):
     frame = spark.range(10).selectExpr("if(id < 8, cast(id as string), null) as key", "cast(id as string) as value", f"'{topic}' as topic")
     options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "markerTopic": topic}
     handler = {"kafka.custom.exception.handler.class": "tests.spark.test_spark_direct.LeaveOutNine"}
@@ -133,11 +132,15 @@ def test_a_dry_run_asks_what_the_sink_asks(spark, broker, topic):
     assert (tried.row_count, tried.rows_written, tried.rejected, tried.dropped) == (
         10, 8, {"INVALID_COMPACTION_KEY": 1}, {"INVALID_COMPACTION_KEY": 1},
     )  # fmt: skip
+
+
+def test_a_dry_run_finds_min_insync_above_the_replicas(spark, broker, topic):
     broker.create_topic(f"{topic}-two", 1, 1, {"min.insync.replicas": 2})
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "markerTopic": topic}
     with pytest.raises(
         Exception, match=r"KAFKA\[InvalidConfiguration\] INCONSISTENT_REPLICATION_FACTOR: topic .*-two has replication factor 1"
     ):
-        dry_run_of(options, frame.selectExpr("value", f"'{topic}-two' as topic"))
+        dry_run_of(options, spark.range(10).selectExpr("cast(id as string) as value", f"'{topic}-two' as topic"))
 
 
 def test_letters_that_are_removed_while_they_are_read(spark, broker, topic, dead, monkeypatch):
