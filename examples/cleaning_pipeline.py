@@ -18,6 +18,7 @@ from chaffinch.admin.options import ADMIN_TABLE, open_client
 from chaffinch.admin.topics import create_topic
 from chaffinch.errors import KafkaException, TopicExistsException
 from chaffinch.spark import SupervisionEnded, session, supervise
+from chaffinch.spark.java import JavaNotFound
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport, replay
 
@@ -70,19 +71,20 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("--bootstrap-server", "--input", "--checkpoint"):
         parser.add_argument(name, required=True)
     chosen = parser.parse_args(arguments)
-    spark = session("cleaning-pipeline")
     try:
-        as_they_are, repaired = run(spark, chosen.bootstrap_server, chosen.input, chosen.checkpoint)
-    except (SupervisionEnded, KafkaException, Refusal) as error:
+        spark = session("cleaning-pipeline")
+        try:
+            as_they_are, repaired = run(spark, chosen.bootstrap_server, chosen.input, chosen.checkpoint)
+        finally:
+            spark.stop()
+    except (SupervisionEnded, KafkaException, Refusal, JavaNotFound) as error:
         print(f"stop: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: what was not committed is written next time", file=sys.stderr)
         return 130
-    finally:
-        spark.stop()
     print(f"{as_they_are.read} lines were set aside: {dict(as_they_are.still_rejected)}")
-    print(f"{repaired.written} of them are written with the key repaired, {sum(repaired.still_rejected.values())} are still wrong")
+    print(f"with the key repaired, written: {repaired.written}; still wrong: {sum(repaired.still_rejected.values())}")
     for example in repaired.examples:
         print(f"  {example}")
     return 0

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark import ErrorTag, KafkaSink, SupervisionEnded, session, supervise
+from chaffinch.spark.java import JavaNotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,17 +56,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--checkpoint", required=True)
     parser.add_argument("--once", action="store_true")
     chosen = parser.parse_args(arguments)
-    spark = session("word-count", config={"spark.sql.shuffle.partitions": 2})
     try:
-        run(spark, chosen.bootstrap_server, chosen.checkpoint, once=chosen.once)
-    except (SupervisionEnded, ConfigException) as error:
+        spark = session("word-count", config={"spark.sql.shuffle.partitions": 2})
+        try:
+            run(spark, chosen.bootstrap_server, chosen.checkpoint, once=chosen.once)
+        finally:
+            spark.stop()
+    except (SupervisionEnded, ConfigException, JavaNotFound) as error:
         print(f"stop: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("interrupted: what was not committed is read again next time", file=sys.stderr)
         return 130
-    finally:
-        spark.stop()
     return 0
 
 

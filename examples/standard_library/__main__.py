@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -46,7 +47,7 @@ console = Console()
 
 
 def tell(text: str) -> None:
-    console.print(f"[bold cyan]>[/] {text}")
+    console.print("[bold cyan]>[/]", escape(text))
 
 
 def tell_input(root: Path, files: list[SourceFile]) -> None:
@@ -118,7 +119,7 @@ def tell_comparison(comparisons: list[Comparison]) -> None:
     for line in comparisons:
         for kind in ("missing", "double", "foreign", "wrong"):
             for example in getattr(line, kind)[:EXAMPLES_SHOWN]:
-                console.print(f"  {line.place}: {kind}: {example}", style="red")
+                console.print(f"  {line.place}: {kind}: {example}", style="red", markup=False)
 
 
 def tell_losses(found: Losses) -> None:
@@ -131,7 +132,7 @@ def tell_losses(found: Losses) -> None:
     table.add_row("  of these blamed for an error of another row", str(found.wrongly_blamed), style="red" if found.wrongly_blamed else "")
     console.print(table)
     if found.example:
-        console.print(f"  for example {found.example}")
+        console.print(f"  for example {found.example}", markup=False)
 
 
 def run(workplace: Workplace) -> bool:
@@ -170,8 +171,8 @@ def main() -> int:
         shutil.rmtree(workplace.folder)
         raise
     except Failed as failure:
-        console.print(f"[bold red]{failure}[/]")
-        console.print(f"everything is kept in {workplace.folder}")
+        console.print(str(failure), style="bold red", markup=False)
+        console.print(f"everything is kept in {workplace.folder}", markup=False)
         return 2
     seconds = time.monotonic() - started
     if exact:

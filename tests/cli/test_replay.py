@@ -43,6 +43,8 @@ def run(*arguments):
         ((*SERVER, "--topic", "d", "--to", "d"), "--to cannot be d: that is the topic that the letters are read from"),
         ((*SERVER, "--topic", "d", "--token", " "), "--token is empty"),
         ((*SERVER, "--topic", "d", "--to", ""), "--to is empty"),
+        ((*SERVER, "--topic", " "), "--topic is empty: say where the dead letters are"),
+        ((*SERVER, "--parquet", ""), "--parquet is empty: say where the dead letters are"),
     ],
 )
 def test_refused_before_spark_starts(replayed, arguments, says):

@@ -53,7 +53,7 @@ SINK_TEXTS = {
     "kafka.custom.exception.handler.class": ({}, "no.such", "cannot be 'no.such': no such thing can be imported (No module named 'no')"),
 }
 SOURCE_TEXTS = {
-    "subscribe": ({"subscribe": None}, " , ", "subscribePattern and assign, none is given"),
+    "subscribe": ({"subscribe": None}, " , ", "subscribePattern and assign, subscribe is empty"),
     "subscribePattern": ({"subscribe": None}, "(", "cannot be '(': it is no regular expression"),
     "assign": ({"subscribe": None}, '{"t":[]}', "t must have a list of partition numbers; allowed: JSON such as"),
     "startingOffsets": ({}, "now", "cannot be 'now'; allowed: "),

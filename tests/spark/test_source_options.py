@@ -77,7 +77,7 @@ class TestPrecedence:
 @pytest.mark.parametrize(
     ("given", "is_stream", "text"),
     [
-        ({"subscribe": ""}, False, "said by one of subscribe, subscribePattern and assign, none is given"),
+        ({"subscribe": ""}, False, "said by one of subscribe, subscribePattern and assign, subscribe is empty"),
         ({"assign": '{"a":[0]}'}, False, "subscribe and assign are given"),
         ({"subscribePattern": "a.*"}, True, "subscribe and subscribePattern are given"),
         ({"subscribe": None, "subscribePattern": "a("}, True, r"subscribePattern cannot be 'a\(': it is no regular expression"),

@@ -202,6 +202,14 @@ class TestRejected:
         assert columns.timestamps.tolist() == [NOW_MS]
         assert headers_of(outcome.dead_batches[0])[0]["chaffinch.error.timestamp"] == str(late).encode()
 
+    @pytest.mark.parametrize("timestamp_ms", [-1, -315_619_200_000])
+    def test_a_time_before_1970_is_refused_and_becomes_a_header(self, timestamp_ms):
+        outcome = run({"value": [b"v", b"w"], "timestamp": pa.array([timestamp_ms, 0], pa.timestamp("ms"))})
+        (found,) = outcome.rejections
+        assert (found.row, found.code.name, found.message) == (0, "INVALID_TIMESTAMP", f"timestamp {timestamp_ms} ms lies before 1970")
+        assert headers_of(outcome.dead_batches[0])[0]["chaffinch.error.timestamp"] == str(timestamp_ms).encode()
+        assert [value for _, _, value in records(outcome.batches)] == [b"w"]
+
     def test_rows_for_parquet_have_the_value_whole(self):
         outcome = run({"key": ["k"], "value": [b"v" * 3000]}, snapshots=[COMPACTED], keeps_dead_rows=True)
         row = pa.ipc.open_stream(outcome.dead_rows[0].data).read_all().to_pylist()[0]
@@ -261,7 +269,7 @@ def test_a_header_without_a_key_is_its_row_s_fault_alone(chunks):
     rows = {"value": [b"a", b"b", b"c", b"d", b"e"], "headers": pa.array([good, bad, None, [], bad], pa.list_(pair))}
     outcome = run(rows, chunks=chunks)
     assert [(found.row, found.code) for found in outcome.rejections] == [(1, codes.INVALID_RECORD), (4, codes.INVALID_RECORD)]
-    assert outcome.rejections[0].message == "a header without a key; the row's headers are left out"
+    assert outcome.rejections[0].message == "a header without a key; a dead letter leaves the row's headers out"
     assert sorted(value for _, _, value in records(outcome.batches)) == [b"a", b"c", b"d"]
     assert sorted(value for _, _, value in records(outcome.dead_batches)) == [b"b", b"e"]
     assert [dict(headers) for batch in outcome.batches for headers in headers_of(batch)].count({"h": b"1"}) == 1

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from chaffinch.spark import interruption
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -33,6 +35,7 @@ def session(
     The format ``chaffinch`` is known in it by name. With ``remote``, such as ``sc://host:15002``, or ``SPARK_REMOTE`` in the
     environment, a session of that server of Spark Connect: Java and Python are the server's. ``check``: on a cluster, ask the workers
     in a small job whether they have what the format needs, and a server whether it knows the format.
+    Ctrl-C is answered when Java has started, which else would stay behind.
     Errors: JavaNotFound, with what to install; WorkersUnfit, with what a worker or server lacks; ConfigException.
     """
     if master is not None and remote is not None:
@@ -72,7 +75,11 @@ def _session(app_name: str, master: str | None, config: Mapping[str, object], *,
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    spark = _configured(builder, {**_DEFAULTS, **config})
+    with interruption.noted() as is_interrupted:
+        spark = _configured(builder, {**_DEFAULTS, **config})
+    if is_interrupted():
+        spark.stop()
+        raise KeyboardInterrupt
     if check and not is_one_machine(spark.sparkContext.master):
         from chaffinch.spark.workers import check_workers
 

@@ -30,6 +30,9 @@ class ReplayPlan:
     def __post_init__(self) -> None:
         if (self.topic is None) == (self.path is None):
             raise ConfigException("what to replay is said by one of --topic and --parquet")
+        for option, value in (("--topic", self.topic), ("--parquet", self.path)):
+            if value is not None and not value.strip():
+                raise ConfigException(f"{option} is empty: say where the dead letters are")
         for column in self.repairs:
             if column not in letters.WRITTEN:
                 raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(letters.WRITTEN)}")

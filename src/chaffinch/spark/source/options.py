@@ -158,9 +158,11 @@ def includes_headers(options: Mapping[str, str]) -> bool:
 
 
 def _check_choice(settings: Settings) -> None:
-    given = [name for name in ("subscribe", "subscribePattern", "assign") if settings[name]]
+    names = ("subscribe", "subscribePattern", "assign")
+    given = [name for name in names if settings[name]]
     if len(given) != 1:
-        found = f"{' and '.join(given)} are given" if given else "none is given"
+        empty = [name for name in names if settings[name] is not None]
+        found = f"{' and '.join(given)} are given" if given else f"{empty[0]} is empty" if empty else "none is given"
         raise ConfigException(f"what to read is said by one of subscribe, subscribePattern and assign, {found}")
     if (pattern := settings["subscribePattern"]) is not None:
         try:

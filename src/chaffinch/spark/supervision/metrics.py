@@ -153,4 +153,6 @@ def _listening(address: str, text: Callable[[], str]) -> _Server:
     try:
         return Server((host.strip("[]"), int(port)), Handler)
     except OSError as error:
-        raise ConfigException(f"metrics={address}: nothing can listen there: {error.strerror or error}") from None
+        raise ConfigException(
+            f"metrics={address}: nothing can listen there: {error.strerror or error}; choose another port or host"
+        ) from None

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException
+from chaffinch.spark import interruption
 from chaffinch.spark.error_texts import first_line, tag_of
 from chaffinch.spark.refusals import ErrorTag
 from chaffinch.spark.supervision.rules import Limits, Stop, decide
@@ -112,7 +111,7 @@ def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> Stre
     if counted is not None:
         counted.watch(query)
     try:
-        with _interruption_noted() as is_interrupted:
+        with interruption.noted() as is_interrupted:
             while not query.awaitTermination(INTERRUPTED_AFTER_S):
                 if is_interrupted():
                     raise KeyboardInterrupt
@@ -125,19 +124,3 @@ def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> Stre
             _log.warning("the query could not be stopped: %s", first_line(None, str(error)))
         raise
     return query
-
-
-@contextmanager
-def _interruption_noted() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C was pressed, which raises nothing meanwhile: PySpark's own handler calls Java in the middle of another call to it,
-    and Py4J prints the traceback of whatever a call is interrupted by."""
-    noted: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before in (None, signal.SIG_IGN):
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
-    try:
-        yield lambda: bool(noted)
-    finally:
-        signal.signal(signal.SIGINT, before)

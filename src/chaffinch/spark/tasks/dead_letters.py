@@ -42,8 +42,8 @@ def dead_letter_records(
 ) -> RecordColumns:
     """The rejected records (row i was rejected for `rejections[i]`) as records for the dead letter topic, within its limits."""
     age_ms = now_ms - columns.timestamps
-    # The topic would refuse these for their time alone.
-    is_out_of_time = (age_ms < -target.timestamp_after_max_ms) | (age_ms > target.timestamp_before_max_ms)
+    # The topic would refuse these for their time alone, or they have none.
+    is_out_of_time = (columns.timestamps < 0) | (age_ms < -target.timestamp_after_max_ms) | (age_ms > target.timestamp_before_max_ms)
     letters = with_reasons(columns, rejections, origin, is_out_of_time, now_ms)
     large = np.flatnonzero(letters.sizes() + batches.HEADER_BYTES > target.batch_bytes_max)
     if not len(large):

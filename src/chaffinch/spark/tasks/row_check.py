@@ -173,7 +173,7 @@ class RowCheck:
         large = self._too_large(columns)
         faults = self._faults(columns, partitions, snapshot)
         for row in keyless.tolist():
-            faults.setdefault(row, (codes.INVALID_RECORD, "a header without a key; the row's headers are left out"))
+            faults.setdefault(row, (codes.INVALID_RECORD, "a header without a key; a dead letter leaves the row's headers out"))
         for row in large:
             faults.pop(row, None)
         handler = self._plan.handler
@@ -229,6 +229,9 @@ class RowCheck:
         )
         found = validate_columns(columns, policy, plan.now_ms, compression=self._compression, level=plan.compression_level)
         faults = {culprit.batch_index: (culprit.code, reason_of(culprit.message)) for culprit in found}
+        for row in np.flatnonzero(columns.timestamps < 0).tolist():
+            # Brokers take them. -1 says that there is no timestamp, and no client of Kafka's sends others (ProducerRecord.java).
+            faults.setdefault(row, (codes.INVALID_TIMESTAMP, f"timestamp {int(columns.timestamps[row])} ms lies before 1970"))
         for row in np.flatnonzero((partitions < 0) | (partitions >= snapshot.partition_count)).tolist():
             seen = "a negative partition" if partitions[row] < 0 else f"partition {int(partitions[row])}"
             text = f"{seen} of topic {snapshot.topic!r}, which has {snapshot.partition_count}"
