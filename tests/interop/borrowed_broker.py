@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, IsolationLevel, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
@@ -120,7 +120,7 @@ class BorrowedBroker:
     def read(self, topic: str, isolation: str = "read_committed") -> pa.Table:
         """What librdkafka reads, with the columns and the order of `EmbeddedBroker.read`."""
         partitions = self._admin.list_topics(topic, timeout=REQUEST_S).topics[topic].partitions  # A test may have made it anew.
-        places = [TopicPartition(topic, index, 0) for index in sorted(partitions)]
+        places = [TopicPartition(topic, index, OFFSET_BEGINNING) for index in sorted(partitions)]
         if isolation == "read_committed":
             _until(lambda: self._ends(places, isolation) == self._ends(places, "read_uncommitted"), MARKERS_S)
         rows = sorted(_read(self.address, places, isolation), key=lambda row: row[:2])
