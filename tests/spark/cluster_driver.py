@@ -51,7 +51,9 @@ def places(spark: Any, folder: Path) -> list[dict[str, str]]:
         host = os.environ["SPARK_LOCAL_IP"]
         yield {"host": host, "python": sys.executable, "pyspark": pyspark.__version__, "chaffinch": chaffinch.__file__ or ""}
 
-    return sorted(spark.sparkContext.parallelize(range(2), 2).mapPartitions(look).collect(), key=lambda found: found["host"])  # type: ignore[no-any-return]
+    # As a barrier both tasks begin at the same time, so that neither worker, with one core each, can have both.
+    found = spark.sparkContext.parallelize(range(2), 2).barrier().mapPartitions(look).collect()
+    return sorted(found, key=lambda place: place["host"])
 
 
 def batch(spark: Any, folder: Path, *, servers: str, topic: str, rows: int, options: dict[str, str]) -> None:

@@ -102,11 +102,10 @@ class TestStandalone:
 
     @pytest.mark.parametrize("scenario", SENT)
     def test_rows_that_tasks_send(self, found, broker, scenario):
-        """What the first attempts of `retried_direct` had sent is there twice."""
+        """At least once: what attempts that failed had sent, and what copies of slow tasks send, may be there twice."""
         assert "error" not in (found[scenario] if isinstance(found[scenario], dict) else {}), found[scenario]
-        times, count = times_by_row(broker, scenario), 2 * ROWS if "stream" in scenario else ROWS
-        assert times.keys() == set(range(count))
-        assert scenario == "retried_direct" or times.total() == count
+        count = 2 * ROWS if "stream" in scenario else ROWS
+        assert times_by_row(broker, scenario).keys() == set(range(count))
 
     def test_a_stream_from_a_topic_into_a_topic(self, found, broker):
         *first, last = found["source"]
