@@ -1,8 +1,8 @@
-"""What a process of Spark's keeps from one task to the next because it is dear to make: the few things that were used last."""
+"""What a process of Spark's keeps because it is dear to make or to open: the few things that were used last."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -23,9 +23,6 @@ class Kept(Generic[Key, Thing]):
     def __len__(self) -> int:
         return len(self._things)
 
-    def values(self) -> Iterable[Thing]:
-        return self._things.values()
-
     def get(self, key: Key, make: Callable[[], Thing]) -> Thing:
         """The thing of this key, made if there is none; one that was not asked for the longest is closed where there are too many."""
         thing = self._things.pop(key) if key in self._things else make()
@@ -38,3 +35,8 @@ class Kept(Generic[Key, Thing]):
         """Closes it, if it is there."""
         if key in self._things:
             self._close(self._things.pop(key))
+
+    def clear(self) -> None:
+        """Closes all."""
+        for key in list(self._things):
+            self.forget(key)

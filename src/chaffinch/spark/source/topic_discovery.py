@@ -125,7 +125,7 @@ class Discovery:
             fewer = {name for name in (names or self._known) if counts.get(name, 0) < self._known.get(name, 1)}
             if not fewer:
                 break
-            time.sleep(UNKNOWN_TOPIC_WAIT_S)
+            time.sleep(UNKNOWN_TOPIC_WAIT_S)  # Brokers hear of it from the controller, and tell only who asks again.
             nodes = sorted(self._client.cluster.nodes)
             with suppress(TimeoutException):  # One that is away says nothing; the others may know.
                 counts = ask(nodes[attempt % len(nodes)] if nodes else "any", min(self._options.timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS))

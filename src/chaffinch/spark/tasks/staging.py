@@ -16,6 +16,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import INLINE_BYTES_MAX, STAGING_LOST, StagedBatch, StagedBytes
 from chaffinch.spark.folders import Folder
+from chaffinch.spark.kept import Kept
 from chaffinch.spark.refusals import Refusal, Remedy
 
 FILES_OPEN_MAX = 256
@@ -150,7 +151,7 @@ class StagedReader:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        self._files: dict[str, Any] = {}
+        self._files: Kept[str, Any] = Kept(lambda file: file.close(), count_max=FILES_OPEN_MAX)
 
     def read(self, staged: StagedBytes) -> bytearray:
         """The bytes, in a buffer of the caller's own. Raises Refusal where the file is gone or shorter than promised."""
@@ -170,21 +171,13 @@ class StagedReader:
         return found
 
     def _file(self, name: str) -> Any:
-        file = self._files.pop(name, None)
-        if file is None:
-            while len(self._files) >= FILES_OPEN_MAX:
-                self._files.pop(next(iter(self._files))).close()
-            file = self._folder.opened()[0].open_input_file(self._folder.path(name))
-        self._files[name] = file  # The last one again.
-        return file
+        return self._files.get(name, lambda: self._folder.opened()[0].open_input_file(self._folder.path(name)))
 
     def _lost(self, staged: StagedBytes, reason: str) -> Refusal:
         text = f"staged file {self._folder.location}/{staged.file} cannot be read back: {' '.join(reason.split())}"
         return Refusal(Group.APPLICATION_RECOVERABLE, STAGING_LOST, text, Remedy.AGAIN)
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
         self._files.clear()
 
 
