@@ -197,7 +197,7 @@ def test_one_producer_serves_all_tasks_of_a_process(query):
 
 def test_options_of_the_producer_have_their_effect(query):
     query.run(ROWS, kafka__linger__ms="3", kafka__buffer__memory="5000000", kafka__compression__type="zstd")
-    (producer,) = _producers.values()
+    (producer,) = _producers._things.values()
     told = {name: producer.settings[name] for name in ("linger.ms", "buffer.memory", "compression.type", "acks", "batch.size", "client.id")}
     assert told == {
         "linger.ms": 3, "buffer.memory": 5_000_000, "compression.type": "zstd", "acks": "all", "batch.size": 1_000_000,
