@@ -69,7 +69,8 @@ class TestNames:
             ("linger", "linger.ms"),
             ("ack", "acks"),
             ("bootstrap.server", "bootstrap.servers"),
-            ("enable_idempotent", "enable.idempotence"),
+            ("enable_idempotent", "enable_idempotence"),
+            ("linger__ms", "linger_ms"),
             ("client.dns.lookups", "client.dns.lookup"),
         ],
     )

@@ -180,7 +180,10 @@ class OptionTable:
             return f"unknown option {name!r}: {hint}"
         known = self._names_elsewhere | {key: option.name for key, option in self._by_key.items()} | self._ignored_by_key
         found = difflib.get_close_matches(_key(name), known, n=1, cutoff=LIKENESS_MIN)
-        return f"unknown option {name!r}: " + (f"the nearest known one is {known[found[0]]!r}" if found else "no known one is like it")
+        if not found:
+            return f"unknown option {name!r}: no known one is like it"
+        is_keyword = "_" in name and "." not in name
+        return f"unknown option {name!r}: the nearest known one is {_key(known[found[0]]) if is_keyword else known[found[0]]!r}"
 
     def table_markdown(self) -> str:
         """The options as a table for the documentation."""

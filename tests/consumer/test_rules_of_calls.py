@@ -202,7 +202,7 @@ def test_it_cannot_be_pickled(broker, consumer_of):
 
 def test_options_are_checked_before_a_thread_is_there(broker):
     before = threading.active_count()
-    with pytest.raises(errors.ConfigException, match=r"nearest known one is 'group\.id'"):
+    with pytest.raises(errors.ConfigException, match=r"nearest known one is 'group_id'"):
         Consumer(bootstrap_servers=broker.bootstrap_servers, group_ids="x")
     gc.collect()
     assert threading.active_count() == before

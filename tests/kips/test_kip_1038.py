@@ -382,8 +382,9 @@ class TestTheOption:
     WRONG = (
         ("no.such.module.Handler", "no such thing can be imported"),
         ("chaffinch.NoSuchThing", "no such thing can be imported"),
-        ("Handler", "no such thing can be imported"),
-        ("chaffinch.Producer", "must be a ProducerExceptionHandler"),
+        ("Handler", "it must be a dotted name, such as package.module.Handler"),
+        (".Handler", "it must be a dotted name, such as package.module.Handler"),
+        ("chaffinch.Producer", "cannot be 'chaffinch.Producer': it must be a ProducerExceptionHandler"),
         (int, "must be a ProducerExceptionHandler"),
         (7, "must be a ProducerExceptionHandler"),
         (Raising, "no such luck"),

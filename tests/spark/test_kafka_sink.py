@@ -205,6 +205,12 @@ def test_outside_of_foreach_batch():
         (SERVERS, {"topic": "t", "attempts_max": "3"}, "attempts_max cannot be '3': it must be a whole number, at least 1"),
         ("localhost:9092", {"topic": "t"}, "options cannot be 'localhost:9092': they must be a mapping"),
         ({**SERVERS, "topic": "t"}, {"topic": "u"}, "option topic is given twice"),
+        (
+            {**SERVERS, "kafka.batch.size": 1},
+            {"kafka_batch_size": 2},
+            "option kafka.batch.size is given twice, as 'kafka.batch.size' and as 'kafka_batch_size'",
+        ),
+        (SERVERS, {"errors__tolerance": "all"}, "unknown option 'errors__tolerance': the nearest known one is 'errors_tolerance'"),
         (SERVERS, {"topic": "t", "errors_tolerance": "some"}, "errors.tolerance"),
     ],
 )

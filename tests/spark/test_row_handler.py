@@ -212,7 +212,7 @@ def test_a_topic_that_comes_while_it_is_waited_for(query):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("no.such.module.Handler", "custom.exception.handler.class"),
+        ("no.such.module.Handler", r"No module named 'no'\); each Python that Spark starts has to find its module"),
         (f"{HERE}.HERE", "must be a ProducerExceptionHandler"),
         (f"{HERE}.CannotBeMade", "raised RuntimeError"),
     ],
@@ -220,3 +220,10 @@ def test_a_topic_that_comes_while_it_is_waited_for(query):
 def test_what_is_no_handler_is_refused_before_any_task(name, text):
     with pytest.raises(ConfigException, match=text):
         handler_for(options(name))
+
+
+def test_a_module_that_fails_when_it_is_imported_is_refused_in_words(tmp_path, monkeypatch):
+    (tmp_path / "half_written_handlers.py").write_text("class Handler(:")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigException, match=r"no such thing can be imported \(SyntaxError\("):
+        handler_for(options("half_written_handlers.Handler"))

@@ -13,7 +13,10 @@ def named(option: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     module, _, attribute = value.rpartition(".")
+    if not module.strip("."):
+        raise ConfigException(f"option {option} cannot be {value!r}: it must be a dotted name, such as package.module.{attribute or 'Name'}")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as failure:
-        raise ConfigException(f"option {option} cannot be {value!r}: no such thing can be imported ({failure})") from failure
+    except Exception as failure:  # The module is somebody's, and may raise anything.
+        reason = failure if isinstance(failure, ImportError | AttributeError) else repr(failure)
+        raise ConfigException(f"option {option} cannot be {value!r}: no such thing can be imported ({reason})") from failure

@@ -37,7 +37,8 @@ def exception_handler(settings: Settings) -> ProducerExceptionHandler:
         except Exception as failure:
             raise ConfigException(f"option {HANDLER}: {kind.__qualname__}() raised {failure!r}") from failure
     if not isinstance(found, ProducerExceptionHandler):
-        raise ConfigException(f"option {HANDLER} cannot be {found!r}: it must be a ProducerExceptionHandler, its class, or its dotted name")
+        what = "a ProducerExceptionHandler, its class, or its dotted name"
+        raise ConfigException(f"option {HANDLER} cannot be {settings[HANDLER]!r}: it must be {what}")
     found.drops_large_records = settings[DROP_LARGE]
     try:
         found.configure(dict(settings))

@@ -50,11 +50,11 @@ class KafkaSink:
     ) -> None:
         if options is not None and not isinstance(options, Mapping):
             raise ConfigException(f"options cannot be {options!r}: they must be a mapping of names to values")
-        named = {keyword.replace("_", "."): value for keyword, value in keywords.items()}
-        if both := sorted(set(named) & set(options or {})):
+        if both := sorted(set(keywords) & set(options or {})):
             raise ConfigException(f"option {both[0]} is given twice: in options and as a keyword")
-        refuse_own_options({**(options or {}), **named})
-        self._options = {option: _spelled(value) for option, value in {**(options or {}), **named}.items() if value is not None}
+        given = {**(options or {}), **keywords}
+        refuse_own_options(given)
+        self._options = {option: _spelled(value) for option, value in given.items() if value is not None}
         if not isinstance(attempts_max, int) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
         self._attempts_max = attempts_max

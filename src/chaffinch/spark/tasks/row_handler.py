@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from chaffinch.errors import exception_for
+from chaffinch.errors import ConfigException, exception_for
 from chaffinch.producer.core.exception_handler import (
     REJECTED_CODES,
     REJECTED_METHOD,
@@ -32,6 +32,11 @@ if TYPE_CHECKING:
     from chaffinch.records.columns import RecordColumns
 
 _log = logging.getLogger(__name__)
+
+_WHERE_MODULES_LIE: Final = (
+    "each Python that Spark starts has to find its module, beside the driver and on every worker: "
+    "install it there, or ship it, as with --py-files"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,12 @@ def _made(options: HandlerOptions) -> RowHandler:
     from chaffinch.producer import pluggable
 
     settings = dict(options.settings) | {pluggable.HANDLER: options.class_name, pluggable.DROP_LARGE: options.drops_large}
-    return RowHandler(pluggable.exception_handler(Settings(settings)))
+    try:
+        return RowHandler(pluggable.exception_handler(Settings(settings)))
+    except ConfigException as error:
+        if isinstance(error.__cause__, ImportError):
+            raise ConfigException(f"{error}; {_WHERE_MODULES_LIE}") from error
+        raise
 
 
 class RowHandler:
