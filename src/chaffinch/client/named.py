@@ -14,7 +14,8 @@ def named(option: str, value: Any) -> Any:
         return value
     module, _, attribute = value.rpartition(".")
     if not module.strip("."):
-        raise ConfigException(f"option {option} cannot be {value!r}: it must be a dotted name, such as package.module.{attribute or 'Name'}")
+        example = f"package.module.{attribute or 'Name'}"
+        raise ConfigException(f"option {option} cannot be {value!r}: it must be a dotted name, such as {example}")
     try:
         return getattr(import_module(module), attribute)
     except Exception as failure:  # The module is somebody's, and may raise anything.
