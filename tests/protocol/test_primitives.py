@@ -39,9 +39,7 @@ def test_uvarints_that_are_none(encoded: str, error: type[Exception]) -> None:
     [
         ("Int8", -128, 127),
         ("Int16", -32768, 32767),
-        ("UInt16", 0, 65535),
         ("Int32", -(1 << 31), (1 << 31) - 1),
-        ("UInt32", 0, (1 << 32) - 1),
         ("Int64", -(1 << 63), (1 << 63) - 1),
     ],
 )

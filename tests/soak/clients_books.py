@@ -22,7 +22,6 @@ class SenderBook:
     acked: dict[int, tuple[str, int, int]] = field(default_factory=dict)
     failed: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     """number -> class of the error, whether stored, text."""
-    closed_lives: int = 0
     faults: list[str] = field(default_factory=list)
 
     def take(self, kind: str, *facts: Any) -> None:
@@ -39,9 +38,7 @@ class SenderBook:
             for number, *error in facts[0]:
                 self._once(number)
                 self.failed[number] = tuple(error)
-        elif kind == "closed":
-            self.closed_lives += 1
-        else:
+        elif kind != "closed":
             self.faults.append(f"sender: {' '.join(map(str, facts))}")
 
     def _once(self, number: int) -> None:

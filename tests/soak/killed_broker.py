@@ -13,8 +13,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.interop.apache_kafka import ApacheKafka
 
-READY_SECONDS_MAX = 30.0
-
 
 class KilledBroker:
     """A broker process. Clients may keep `bootstrap_servers`: the port stays the same from start to start."""

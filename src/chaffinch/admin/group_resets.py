@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from chaffinch.admin import groups, offsets
 from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
@@ -13,7 +13,6 @@ from chaffinch.errors import GroupNotEmptyException
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 
 Kind = Literal["earliest", "latest", "offset", "time", "shift", "current"]
-TO_CURRENT: Final = "current"
 
 
 class Target(NamedTuple):

@@ -115,11 +115,6 @@ class ClientConnection:
         return len(self._open)
 
     @property
-    def is_chaffinch(self) -> bool:
-        """Whether the broker announced a feature of Chaffinch's."""
-        return self.versions is not None and any(name.startswith(FEATURE_PREFIX) for name in self.versions.features)
-
-    @property
     def error_numbering(self) -> Literal["apache", "kip"]:
         """How the broker numbers its error codes."""
         return "kip" if self.versions is not None and FEATURE_NUMBERING in self.versions.features else "apache"

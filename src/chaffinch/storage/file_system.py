@@ -75,10 +75,6 @@ class DiskFile:
     def size(self) -> int:
         return self._size
 
-    @property
-    def file_number(self) -> int | None:
-        return self._ready()
-
     def append(self, buffers: Sequence[BytesLike]) -> int:
         descriptor = self._descriptor if self._descriptor >= 0 else self._ready()
         self.is_recent = True

@@ -72,11 +72,6 @@ class File(Protocol):
     @property
     def size(self) -> int: ...
 
-    @property
-    def file_number(self) -> int | None:
-        """A descriptor for `sendfile` right now (the next operation on another file may close it); None in memory."""
-        ...
-
     def append(self, buffers: Sequence[BytesLike]) -> int:
         """Write the buffers one after another at the end, and return the position of the first byte.
 

@@ -109,8 +109,6 @@ def _apply(names: dict[str, _Contents | _Directory], step: tuple[tuple[str, _Con
 class MemoryFile:
     """See `File`."""
 
-    file_number = None
-
     def __init__(self, owner: "MemoryFileSystem", path: str, contents: _Contents) -> None:
         self.path = path
         self._owner = owner

@@ -6,7 +6,6 @@ import random
 from typing import Any, TypeVar
 from uuid import UUID
 
-from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.consumer.core.consumer_core import ConsumerCore, TimePassed
 from chaffinch.consumer.core.effects import CompleteCall, FailCall, Report, SendRequest
@@ -225,6 +224,3 @@ def records(offset: int, *values: bytes, epoch: int = 0) -> bytearray:
     out = batches.encode(RecordColumns.from_lists(None, list(values), [0] * len(values)))
     batches.patch_offset(out, 0, offset, epoch)
     return out
-
-
-GROUP_ADDRESS = Address("b", 1, 2)

@@ -7,7 +7,7 @@ from uuid import UUID
 from tests.interop.differential.peer import Peer
 from tests.interop.differential.requests import API_BY_NAME, request
 
-TOPIC, BROKER, GROUP, BROKER_LOGGER, CLIENT_METRICS = 2, 4, 32, 8, 16
+TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 

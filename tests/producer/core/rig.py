@@ -261,10 +261,6 @@ class Rig:
         effect = self.held.pop(0)
         self.step(Answered(address=effect.address, token=effect.token, message=self._answer_to(effect.message)))
 
-    def fail_held(self) -> None:
-        effect = self.held.pop(0)
-        self.step(Failed(address=effect.address, token=effect.token, reason="lost", was_sent=True))
-
     def say(self) -> None:
         """The handler answers its first question."""
         self.step(self._said(self.questions.pop(0)))

@@ -229,11 +229,6 @@ class Fetcher:
 
     # Handing out.
 
-    @property
-    def has_something(self) -> bool:
-        """Whether `take` may give something, or raise."""
-        return any(self._is_due(fetched) for fetched in self._fetched)
-
     def _is_due(self, fetched: _Fetched) -> bool:
         state = self._subscriptions.assigned.get(fetched.place)
         return state is None or (state.is_reading and not state.is_paused)

@@ -36,11 +36,6 @@ WRITTEN: Final[Mapping[str, tuple[str, ...]]] = {
 READ_ONLY: Final = ("offset", "timestampType")
 
 
-class _Field(Protocol):
-    name: str
-    dataType: Any
-
-
 class _Schema(Protocol):
     fields: list[Any]
 
