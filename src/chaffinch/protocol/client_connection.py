@@ -30,7 +30,6 @@ RESPONSE_BYTES_MAX: Final = 1 << 30
 """Largest response a client takes: far above `fetch.max.bytes`, far below what a broken peer could announce."""
 
 UNSUPPORTED_VERSION: Final = 35
-FEATURE_PREFIX: Final = "chaffinch."
 FEATURE_NUMBERING: Final = "chaffinch.error.numbering"
 """Announced by a broker whose error numbers are those printed in the KIPs."""
 
