@@ -99,7 +99,7 @@ def site_packages(folder: Path) -> Path:
 def connect_server(folder: Path, python: Path | str = sys.executable) -> Server:
     """A server of Spark Connect in local mode; its address is the end of `ready_line`."""
     settings = {"spark.connect.grpc.binding.port": 0, "spark.connect.grpc.binding.address": "127.0.0.1", "spark.ui.enabled": "false"}
-    settings |= {"spark.driver.memory": "512m", "spark.sql.warehouse.dir": folder / "warehouse"}
+    settings |= {"spark.driver.memory": "512m", "spark.sql.warehouse.dir": folder / "warehouse", "spark.sql.shuffle.partitions": 2}
     command = [
         SPARK_HOME / "bin" / "spark-submit",
         "--master",

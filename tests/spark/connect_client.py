@@ -13,6 +13,9 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import countDistinct
 
+LATE = "Python worker failed to connect back"
+"""Spark gives the process that calls what `foreachBatch` was given 10 seconds to start, which on a loaded machine are not enough."""
+STARTS_MAX = 5
 KEYED = ("cast(id as string) as key", "cast(concat('value ', id) as binary) as value")
 Options = Mapping[str, str]
 
@@ -37,6 +40,17 @@ def error_of(call: Callable[[], Any]) -> str:
     except Exception as error:
         return " ".join(str(error).split())
     return "none"
+
+
+def in_time(start: Callable[[], Any]) -> Any:
+    """What it starts, tried again where only Spark's patience has ended: nothing of the query has run then."""
+    for _ in range(STARTS_MAX - 1):
+        try:
+            return start()
+        except Exception as error:
+            if LATE not in str(error):
+                raise
+    return start()
 
 
 def format(spark: Any, options: Options, folder: str) -> Any:
@@ -71,8 +85,8 @@ def sinks(spark: Any, options: Options, folder: str) -> Any:
 
     def run(sink: Any, checkpoint: str) -> None:
         counts = stream.groupBy("key").count().selectExpr("key", "cast(count as string) as value")
-        started = counts.writeStream.outputMode("update").foreachBatch(sink).option("checkpointLocation", checkpoint)
-        started.trigger(availableNow=True).start().awaitTermination()
+        writer = counts.writeStream.outputMode("update").foreachBatch(sink).option("checkpointLocation", checkpoint)
+        in_time(writer.trigger(availableNow=True).start).awaitTermination()
 
     checkpoint = f"{folder}/checkpoint"
     for first in (0, 100):

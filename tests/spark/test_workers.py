@@ -54,6 +54,7 @@ def test_what_keeps_workers_from_taking_part(workers, reason):
         ("[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number.", "JAVA_HOME"),
         ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: chaffinch. Make sure", "does not find the format chaffinch"),
         ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure", None),
+        ("org.apache.spark.SparkException: Python worker failed to connect back.", "did not answer within 10 seconds"),
         ("No module named 'chaffinchlike'", None),
         ("KAFKA[InvalidConfiguration] CONFIG: unknown option", None),
         ("", None),

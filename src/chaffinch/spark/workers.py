@@ -44,6 +44,11 @@ _ADVICE: Final = (
         r"DATA_SOURCE_NOT_FOUND.*?chaffinch",
         "Spark does not find the format chaffinch: the Python of PYSPARK_PYTHON on the driver lacks the package chaffinch: " + _SHIP,
     ),
+    (
+        r"Python worker failed to connect back",
+        "a Python that Spark has started did not answer within 10 seconds: the machine is too busy, so start the query again; or it ended "
+        "at once, as on Spark Connect where the server's Python lacks what pyspark[connect] asks for",
+    ),
 )
 """What Spark's text has in it -> what to do. The first that fits; `{0}` is what the group found."""
 
