@@ -1,10 +1,13 @@
 """`chaffinch replay` without Spark: what it refuses before it starts one, and what it prints."""
 
 import json
+import socket
 
 import pytest
 
 from chaffinch.cli import replay as command
+from chaffinch.runtime.sockets import SocketFailed
+from chaffinch.spark.replay import replaying
 from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 from tests.cli.shell import run_bytes
 
@@ -90,7 +93,47 @@ def test_an_error_is_one_line(monkeypatch):
     from chaffinch.spark.refusals import Refusal
 
     command_error = Refusal(Group.INVALID_CONFIGURATION, "UNKNOWN_TOPIC_OR_PARTITION", "topic 'd' (option subscribe) does not exist")
+    monkeypatch.setattr(replaying, "look_at_cluster", lambda plan: None)
     monkeypatch.setattr(command, "_quiet_session", fail)
     status, out, err = run(*SERVER, "--topic", "d")
     assert (status, out) == (1, "")
     assert err == "chaffinch: KAFKA[InvalidConfiguration] UNKNOWN_TOPIC_OR_PARTITION: topic 'd' (option subscribe) does not exist\n"
+
+
+@pytest.fixture
+def no_spark(monkeypatch):
+    def fail():
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(command, "_quiet_session", fail)
+
+
+def test_a_host_that_is_not_known_is_told_at_once(no_spark, monkeypatch):
+    def resolved(host, port):
+        if host == "known":
+            return []
+        raise SocketFailed("name not known: nobody of that name")
+
+    monkeypatch.setattr(replaying, "resolve", resolved)
+    status, out, err = run("--bootstrap-server", "nowhere:9092,elsewhere:9092", "--topic", "d")
+    assert (status, out) == (2, "")
+    assert err == (
+        "chaffinch: option bootstrap.servers cannot be 'nowhere:9092,elsewhere:9092': "
+        "nowhere: name not known: nobody of that name; elsewhere: name not known: nobody of that name\n"
+    )
+    monkeypatch.setattr(replaying.writing, "asking", lambda client: 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # One that is known is asked.
+        replaying.look_at_cluster(ReplayPlan(client={"kafka.bootstrap.servers": "nowhere:9092,known:9092"}, topic="d"))
+
+
+def test_a_broker_that_does_not_answer_is_told_before_spark_starts(no_spark, monkeypatch):
+    monkeypatch.setattr(replaying, "LOOK_MS", 100)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # Nobody listens there, and nobody else gets the port.
+        address = "{}:{}".format(*taken.getsockname())
+        status, out, err = run("--bootstrap-server", address, "--topic", "d")
+    assert (status, out) == (1, "")
+    assert err.startswith("chaffinch: KAFKA[Retriable] REQUEST_TIMED_OUT: ")
+    assert f"no broker reachable at {address}" in err
+    assert err.endswith("run it again\n")
+    assert err.count("\n") == 1

@@ -78,9 +78,11 @@ def _replayed(plan: ReplayPlan) -> ReplayReport:
     from chaffinch.spark.error_texts import first_line, tag_of
     from chaffinch.spark.java import JavaNotFound
     from chaffinch.spark.refusals import Refusal
+    from chaffinch.spark.replay.replaying import look_at_cluster
     from chaffinch.spark.replay.replaying import replay as replay_letters
 
     try:
+        look_at_cluster(plan)
         with _quiet_session() as spark:
             return replay_letters(spark, plan)
     except (Refusal, JavaNotFound, PySparkException, Py4JError) as error:

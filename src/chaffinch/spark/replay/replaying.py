@@ -8,9 +8,13 @@ with a token made from its name, and moves to the folder `_replayed` below when 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from chaffinch.client.addresses import parse_bootstrap_servers
+from chaffinch.errors import ConfigException
+from chaffinch.runtime.sockets import SocketFailed, resolve
 from chaffinch.spark.refusals import Kind, worded_for
+from chaffinch.spark.replay import writing
 from chaffinch.spark.replay.of_files import replay_files
 from chaffinch.spark.replay.of_topic import replay_topic
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
@@ -18,7 +22,26 @@ from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["ReplayPlan", "ReplayReport", "replay"]
+__all__ = ["ReplayPlan", "ReplayReport", "look_at_cluster", "replay"]
+
+LOOK_MS: Final = 15_000
+
+
+def look_at_cluster(plan: ReplayPlan) -> None:
+    """For whoever would start Java only to hear that nobody is there. ConfigException where no host is known; Refusal where no broker
+    answers or lets this client in."""
+    servers = plan.client["kafka.bootstrap.servers"]
+    reasons = []
+    for address in parse_bootstrap_servers(servers):
+        try:
+            resolve(address.host, address.port)
+            break
+        except SocketFailed as failure:
+            reasons.append(f"{address.host}: {failure}")
+    else:
+        raise ConfigException(f"option bootstrap.servers cannot be {servers!r}: {'; '.join(reasons)}")
+    with worded_for(Kind.BATCH_ONCE), writing.asking(plan.client) as client:
+        client.refresh_metadata([], timeout_ms=LOOK_MS)
 
 
 def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
