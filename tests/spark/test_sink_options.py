@@ -215,10 +215,13 @@ class TestColumns:
         (False, {"chaffinch.batch.id": "1"}),
         (False, {"Chaffinch.Sink": "s"}),
         (True, {"chaffinch.batch.id": "1", "chaffinch.sink": "s"}),
+        (False, {"chaffinch.batch.id": "1", "chaffinch.sink": "s", "chaffinch.notes": "1"}),
+        (False, {"chaffinch.notes": "-1"}),
+        (True, {"chaffinch.notes": "1"}),
     ],
 )
-def test_what_only_kafka_sink_may_say(is_stream, given):
-    with pytest.raises(ConfigException, match="KafkaSink sets it for the writes of its micro-batches, leave it out"):
+def test_what_only_chaffinch_itself_may_say(is_stream, given):
+    with pytest.raises(ConfigException, match="Chaffinch sets it for writes of its own, leave it out"):
         SinkOptions.parse({**LEAST, **given}, is_stream=is_stream)
     with pytest.raises(ConfigException, match="leave it out"):
         KafkaSink({**LEAST, **given})

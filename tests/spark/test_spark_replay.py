@@ -56,7 +56,11 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
             replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
     keyed = plan(broker, topic=dead, repairs={"key": "coalesce(key, value)"})
     spans = letters.spans_in(spark, keyed.client, dead, is_all=False)
-    report = replay(spark, keyed)
+    asked = []
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "write", lambda *given, do=writing.write: (asked.append(given[-1]), do(*given)))
+        report = replay(spark, keyed)
+    assert asked[0]["chaffinch.notes"] == "1"
     assert outcome(report) == (2, 1, {"MESSAGE_TOO_LARGE": 1})
     assert "max.message.bytes allows 1000 bytes" in report.examples[0]
     (repaired,) = (row for row in broker.read(topic).to_pylist() if row["key"] == b"v0")

@@ -17,6 +17,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.letters import Outcome, Span
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
+from chaffinch.spark.sink.options import NOTES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,10 +58,11 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
     if plan.is_dry_run:
         return left + writing.tried(plan, rows, topic)
     token = plan.token or _unused_token(spark, plan.client, topic, known)
-    if plan.token is None:
+    note_count = 0 if plan.token is not None else len(spans)
+    if note_count:
         rows = rows.unionByName(letters.notes(spark, topic, spans, token))
-    if plan.token is None or real > cut:
-        writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic})
+    if note_count or real > cut:
+        writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, NOTES: str(note_count)})
     outcome = _outcome(spark, plan.client, topic, known, token)
     if plan.token is None and outcome.notes != {letters.note_of(spans)}:
         raise _meanwhile(topic)

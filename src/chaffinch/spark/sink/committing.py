@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from chaffinch.errors.codes import Group
@@ -71,7 +72,8 @@ class Committer:
             _told.add(query)
             text = "nobody acknowledges rows; a record batch of which the broker refuses one is lost as a whole, unseen"
             _log.warning("query %s: deliveryGuarantee=%s: %s", query, NONE, text)
-        _log.info("query %s, %s", self._query(facts), result.counts.line(batch_id, result.outcome))
+        counts = replace(result.counts, rows_written=result.counts.rows_written - self._options.note_count)
+        _log.info("query %s, %s", self._query(facts), counts.line(batch_id, result.outcome))
         self.clean_up(outcomes, batch_id, facts if shell.has_staged else None)
         return result
 

@@ -15,11 +15,12 @@ from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
 _KAFKA: Final = "kafka."
-# Options that KafkaSink sets for its writes; nobody else's, so they are in no table (`refuse_own_options`).
+# Options that KafkaSink sets for its writes, and a replay for its own; nobody else's, so they are in no table (`refuse_own_options`).
 _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
 _QUERY_ID: Final = "chaffinch.query.id"
-_HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID)
+NOTES: Final = "chaffinch.notes"
+_HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +58,8 @@ class SinkOptions:
     """Of the micro-batch that a batch write inside `foreachBatch` belongs to: it is committed as the stream's own sink would commit it."""
     query_id: str | None = None
     """Of its query, on Spark Connect, where tasks are not told."""
+    note_count: int = 0
+    """Rows among the others that a replay has added: they are not counted as written."""
 
     @property
     def is_exactly_once(self) -> bool:
@@ -113,6 +116,7 @@ class SinkOptions:
             sink_name=hidden.get(_SINK_NAME),
             batch_id=batch_id,
             query_id=hidden.get(_QUERY_ID),
+            note_count=int(hidden.get(NOTES, "0")),
         )
 
 
@@ -120,14 +124,19 @@ def refuse_own_options(options: Mapping[str, object]) -> None:
     """ConfigException for an option that only KafkaSink may set."""
     for name, value in options.items():
         if name.lower() in _HIDDEN:
-            raise ConfigException(f"option {name} cannot be {value!r}: KafkaSink sets it for the writes of its micro-batches, leave it out")
+            raise ConfigException(f"option {name} cannot be {value!r}: Chaffinch sets it for writes of its own, leave it out")
 
 
 def _refuse_others(hidden: Mapping[str, str], is_stream: bool) -> None:
-    """The same for options that KafkaSink cannot have set like this."""
-    number = hidden.get(_BATCH_ID, "")
-    if is_stream or not (hidden.get(_SINK_NAME) and number.isascii() and number.isdecimal()):
+    """The same for options that neither KafkaSink nor a replay can have set like this."""
+    of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and NOTES not in hidden
+    of_replay = hidden.keys() == {NOTES} and _is_number(hidden[NOTES])
+    if is_stream or not (of_sink or of_replay):
         refuse_own_options(hidden)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 _OF_THE_SINK: Final = frozenset({"kafka.custom.exception.handler.class", "kafka.drop.invalid.large.records"})
