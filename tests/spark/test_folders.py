@@ -1,9 +1,13 @@
 """Folders: files whole or not at all, Hadoop's spellings, and what cannot be used is named with its option."""
 
+import os
+import pickle
+import stat
+
 import pytest
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.folders import Folder, _normalised
+from chaffinch.spark.folders import Folder, OwnFolder, _normalised
 from chaffinch.spark.refusals import Refusal
 
 
@@ -64,3 +68,43 @@ def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path):
     with pytest.raises(Refusal, match="cannot be written"):
         Folder(str(tmp_path), "checkpointLocation").write("state", [b"x"])
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+class TestOwnFolder:
+    """A folder whose name others of the machine can tell."""
+
+    def test_it_is_made_for_this_user_alone_when_something_is_written(self, tmp_path):
+        root = tmp_path / "own"
+        folder = OwnFolder(str(root), "stagingLocation").below("query", "0")
+        assert not root.exists()
+        pickle.loads(pickle.dumps(folder)).write("a", [b"1"])
+        assert stat.filemode(root.stat().st_mode) == "drwx------"
+        assert folder.read("a") == b"1"
+        folder.parent().remove_all()
+        assert list(root.iterdir()) == []
+
+    def test_one_that_others_may_read_is_closed_to_them(self, tmp_path):
+        (tmp_path / "own").mkdir(mode=0o755)
+        OwnFolder(str(tmp_path / "own"), "stagingLocation").write("a", [b"1"])
+        assert stat.filemode((tmp_path / "own").stat().st_mode) == "drwx------"
+
+    @pytest.mark.parametrize("wrong", ["of another user", "writable for others", "a link", "a file"])
+    def test_one_that_another_user_may_have_made_is_refused(self, tmp_path, monkeypatch, wrong):
+        root, elsewhere = tmp_path / "own", tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        match wrong:
+            case "a link":
+                root.symlink_to(elsewhere)
+            case "a file":
+                root.write_text("")
+            case _:
+                root.mkdir()
+                root.chmod(0o777 if wrong == "writable for others" else 0o700)
+        if wrong == "of another user":
+            monkeypatch.setattr(os, "getuid", lambda: root.stat().st_uid + 1)
+        with pytest.raises(
+            Refusal, match=rf"^KAFKA\[InvalidConfiguration\] LOCATION_NOT_USABLE: stagingLocation={root} cannot be used"
+        ) as caught:
+            OwnFolder(str(root), "stagingLocation").below("query").write("a", [b"1"])
+        assert "and only this user may write to it; name a folder that" in str(caught.value)
+        assert list(elsewhere.iterdir()) == []

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -42,14 +43,17 @@ class Folder:
     def __reduce__(self) -> tuple[object, ...]:
         return Folder, (self.location, self.option)
 
+    def _at(self, location: str) -> Folder:
+        return Folder(location, self.option)
+
     def below(self, *names: str) -> Folder:
         path, mark, query = _split(self.location)
-        return Folder("/".join((path.rstrip("/"), *names)) + mark + query, self.option)
+        return self._at("/".join((path.rstrip("/"), *names)) + mark + query)
 
     def parent(self) -> Folder:
         """Of a folder that `below` has made."""
         path, mark, query = _split(self.location)
-        return Folder(path.rpartition("/")[0] + mark + query, self.option)
+        return self._at(path.rpartition("/")[0] + mark + query)
 
     def opened(self) -> tuple[FileSystem, str]:
         """The file system and the folder's path on it."""
@@ -173,6 +177,38 @@ class Folder:
             return [found.base_name for found in filesystem.get_file_info(fs.FileSelector(folder, allow_not_found=True))]
         except OSError as error:
             raise self.refusal("cannot be listed", error) from None
+
+
+class OwnFolder(Folder):
+    """`root`, a folder of this machine, or one below it. It is made where it is missing, for this user alone, and refused where it is
+    not his: whoever can tell its name may have made it first."""
+
+    def __init__(self, root: str, option: str, location: str | None = None) -> None:
+        super().__init__(root if location is None else location, option)
+        self._root = root
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return OwnFolder, (self._root, self.option, self.location)
+
+    def _at(self, location: str) -> Folder:
+        return OwnFolder(self._root, self.option, location)
+
+    def opened(self) -> tuple[FileSystem, str]:
+        if self._opened is None:
+            self._claim()
+        return super().opened()
+
+    def _claim(self) -> None:
+        try:
+            with suppress(FileExistsError):
+                os.makedirs(self._root, 0o700)
+            found = os.lstat(self._root)
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                text = f"it belongs to user {found.st_uid}, with {stat.filemode(found.st_mode)}, and only this user may write to it"
+                raise PermissionError(text)
+            os.chmod(self._root, 0o700)
+        except OSError as error:
+            raise Folder(self._root, self.option).refusal("cannot be used", error) from None
 
 
 def _normalised(location: str) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.folders import Folder, name_of
+from chaffinch.spark.folders import Folder, OwnFolder, name_of
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.task_facts import TaskContextFacts
@@ -67,7 +67,7 @@ class Places:
     @staticmethod
     def temporary(facts: TaskContextFacts, query: str) -> Folder:
         """A folder of this machine's, for what the same process, or one beside it, reads again."""
-        base = Folder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
+        base = OwnFolder(os.path.join(tempfile.gettempdir(), f"chaffinch-staging-{os.getuid()}"), "stagingLocation (temporary folder)")
         return base.below(name_of(query), str(facts.batch_id or 0))
 
     def spill(self, facts: TaskContextFacts, query: str) -> Folder:
