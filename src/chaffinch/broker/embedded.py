@@ -55,7 +55,7 @@ class EmbeddedBroker:
         argument_checks.check_config("config", {} if config is None else config)
         wanted = parse_python(topics)
         argument_checks.check_users("users", {} if users is None else users)
-        self._config = dict(config or {})
+        self._config = _with_own_default(config or {})
         self._users = dict(users or {})
         self._file_system: DiskFileSystem | MemoryFileSystem = MemoryFileSystem() if data_dir is None else DiskFileSystem(str(data_dir))
         self._data_dir = None if data_dir is None else str(data_dir)
@@ -213,6 +213,12 @@ class EmbeddedBroker:
             return self._thread.call(lambda: function(server.core))
         except RequestRefused as refused:
             raise refused.as_exception() from None
+
+
+def _with_own_default(config: Mapping[str, Any]) -> dict[str, Any]:
+    """This thread shares the interpreter with its clients in the process: awake for nothing it would only be in their way."""
+    is_given = "socket.busy.poll.us" in (name.strip().replace("_", ".") for name in config)
+    return dict(config) if is_given else {**config, "socket.busy.poll.us": 0}
 
 
 class UnknownTopic(UnknownTopicOrPartitionException):

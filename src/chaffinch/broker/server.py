@@ -12,10 +12,12 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from chaffinch.broker.busy_poll import BusyPoll
 from chaffinch.broker.connection_watch import ConnectionWatch
 from chaffinch.broker.connections import Peer, RequestsHeld
 from chaffinch.broker.core import options
@@ -89,6 +91,9 @@ class BrokerServer:
         self._is_ending = False
         self._arms = False
         self._watch = ConnectionWatch(settings, self._loop.time)
+        self._busy_poll = BusyPoll(
+            settings["socket.busy.poll.us"], call_soon=self._loop.call_soon, now_s=time.perf_counter, worked_s=time.thread_time
+        )
         self.traffic = Traffic()
 
     @classmethod
@@ -265,6 +270,8 @@ class BrokerServer:
         if not self._arms:
             self._arms = True
             self._loop.call_later(LOOK_INTERVAL_S, self._arm)
+        if not self._unsent:  # Else the turn's answers are still to come, after a sync.
+            self._busy_poll.turn_ended()
 
     # Effects --------------------------------------------------------------------------------------------------------------------------
 
@@ -394,6 +401,7 @@ class BrokerServer:
     def _end(self) -> None:
         """From now on nothing comes in, and the core is asked for nothing."""
         self._is_ending = True
+        self._busy_poll.end()
         for listener in self._listeners:
             listener.close()
         for timer in (self._timer, self._sweep):

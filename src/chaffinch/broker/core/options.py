@@ -61,6 +61,16 @@ _OWN = (
         "A client that reads nothing of its answers for longer is disconnected; -1 for never.",
         minimum=-1,
     ),
+    Option(
+        "socket.busy.poll.us",
+        "int",
+        50,
+        "How long the broker stays awake after an answer, for clients that wait for it before they send more: it need not be woken, and "
+        "takes up to so much more processor time. Where that is in vain, or others need the processor, it is done after 1 answer of 256. "
+        "0 for never, the default of EmbeddedBroker.",
+        minimum=0,
+        maximum=1_000_000,
+    ),
     Option("max.decompressed.bytes", "int", 128 << 20, "Largest size a batch may unpack to.", minimum=1, maximum=INT_MAX),
 )
 
