@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -114,6 +115,7 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("accused", lambda: checkers.only_culprits_are_blamed(ledger(told(7, InvalidRecordException("x"))), {7})),
     ("the end lost", lambda: checkers.only_the_end_is_lost(logs(log(at(0, 7), at(1, 8))), logs(log(at(0, 7))), {PLACE: 1})),
     ("compacted since", lambda: checkers.only_the_end_is_lost(compacted(log(at(0, 7), at(1, 8))), logs(log(at(1, 8), end=2)), {PLACE: 2})),
+    ("topics that stay", lambda: checkers.topics_stay({"orders": UUID(int=1)}, {"orders": UUID(int=1)})),
     ("well in the end", lambda: checkers.all_is_well_in_the_end(ledger(told(7, 0), told(8, LOST)), {7, 9})),
     ("in order", lambda: checkers.order_is_kept(ledger(told(7), told(8)), logs(log(at(0, 7), at(1, 8))))),
     (
@@ -231,6 +233,8 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("took [0]", lambda: checkers.only_the_end_is_lost(logs(log(at(0, 7), at(1, 8))), logs(log()), {PLACE: 1})),
     ("it ends at 1", lambda: checkers.only_the_end_is_lost(compacted(log(at(0, 7), at(1, 8))), logs(log(at(0, 7))), {PLACE: 2})),
     ("number=9", lambda: checkers.only_the_end_is_lost(logs(log(at(0, 7), at(1, 8))), logs(log(at(0, 7), at(1, 9))), {PLACE: 1})),
+    ("after a loss of power None", lambda: checkers.topics_stay({"orders": UUID(int=1)}, {})),
+    ("topic orders was None", lambda: checkers.topics_stay({}, {"orders": UUID(int=1)})),
     ("in the end, and failed", lambda: checkers.all_is_well_in_the_end(ledger(told(7, LOST)), {7})),
     ("for no good reason", lambda: blamed_unknown()),
     ("for no good reason", lambda: blamed_unknown(said=RetriableResponse.RETRY)),

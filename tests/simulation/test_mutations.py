@@ -31,6 +31,7 @@ from tests.simulation.mutation import (
     PLAIN,
     POWER,
     QUERY,
+    REMADE,
     TRANSACTIONAL,
     VERSION_2,
     Mutation,
@@ -215,6 +216,11 @@ def forgets_names_of_segments(patch: Patch) -> None:
     patch.setattr(PartitionLog, "_new_segment", forgetful)
 
 
+def forgets_topics(patch: Patch) -> None:
+    """What a request says of topics is not synced before its answer, as with flush.policy=os it once was not."""
+    patch.setattr(BrokerCore, "_with_metadata_synced", lambda _self, _request, result, _now_ms: result)
+
+
 def leaves_swaps_undone(patch: Patch) -> None:
     """A start takes no notice of a swap that was decided."""
     patch.setattr(recovery, "settle", lambda *_: None)
@@ -252,6 +258,13 @@ DISK = [
         breaks=lambda patch: drops_last_batch(patch, only_without_power=True),
         knobs={**COMPACTING, "flush_policy": "os", "deeds": Deeds()},
         says=("loss of power", "CorruptLog"),
+    ),
+    Mutation(
+        name="topics are not synced when they are made",
+        breaks=forgets_topics,
+        knobs={**REMADE, "flush_policy": "os"},
+        says=("topic remade was",),
+        seeds=40,
     ),
     Mutation(name="compacted files take their place without a sync", breaks=forgets_to_sync(".log.cleaned"), knobs=POWER_CUTS, seeds=60),
     Mutation(name="journals are written anew without a sync", breaks=forgets_to_sync(".journal.new"), knobs=POWER_CUTS, first=25, seeds=60),

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Final
+from uuid import UUID
 
 from chaffinch.errors import KafkaException, Stored, codes
 from chaffinch.identifiers import TopicPartition
@@ -107,6 +108,13 @@ def logs_survive(before: Logs, after: Logs) -> Iterator[str]:
         if old != new:
             was, found = (None if log is None else (log.log_start_offset, log.log_end_offset) for log in (old, new))
             yield f"{topic_partition}: the log spanned {was}, after one more death of the quiet broker {found}"
+
+
+def topics_stay(before: Mapping[str, UUID], after: Mapping[str, UUID]) -> Iterator[str]:
+    """A loss of power takes no topic whose creation was acknowledged, and gives none back, whatever flush.policy is."""
+    for name in sorted({*before, *after}):
+        if before.get(name) != after.get(name):
+            yield f"topic {name} was {before.get(name)}, after a loss of power {after.get(name)}"
 
 
 def only_the_end_is_lost(before: Logs, after: Logs, flushed: Mapping[TopicPartition, int]) -> Iterator[str]:

@@ -192,7 +192,8 @@ class ProducerProcess(ProgramProcess):
         )
         self._blocked: Callable[[], bool] | None = None
         self._awaited: Call | None = None
-        self._batch_bytes: int = settings["batch.size"]
+        # A batch that is larger than all the memory would wait for it in vain; `table_send.py` cuts there too.
+        self._batch_bytes: int = min(settings["batch.size"], settings["buffer.memory"])
         self._timer = WakeTimer(self._world, who, lambda: self.handle(events.TimePassed()))
 
     # The program -----------------------------------------------------------------------------------------------------------------------

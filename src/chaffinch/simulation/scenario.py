@@ -359,21 +359,22 @@ class _Scene:
         return found
 
     def _after_a_loss_of_power(self) -> list[str]:
-        """Lost is at most what was not flushed; the broker starts, whatever was in the middle of being written."""
+        """Lost is at most what was not flushed, and no topic; the broker starts, whatever was in the middle of being written."""
         broker, core = self.broker, self.broker.core
         assert core is not None
         partitions = {partition.topic_partition: partition for partition in core.topics.partitions()}
-        ids = {topic.name: topic.topic_id for topic in core.topics}
+        topics = {topic.name: topic.topic_id for topic in core.topics}
         before, flushed = read_logs(core), {place: flushed_end(each, broker.disk.file_system) for place, each in partitions.items()}
         broker.die(Death.POWER_LOST)
         self.world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="no start after a loss of power")
         assert broker.core is not None
-        # That a topic was made may be lost too.
-        stayed = {topic.name for topic in broker.core.topics if ids.get(topic.name) == topic.topic_id}
-        after = {place: log for place, log in read_logs(broker.core).items() if place.topic in stayed}
-        self.world.count("topics lost with the power", len(ids.keys() - stayed))
-        self.world.count("records lost with the power", sum(len(before[place].records) - len(log.records) for place, log in after.items()))
-        return list(checkers.only_the_end_is_lost(before, after, flushed))
+        after = read_logs(broker.core)
+        stayed = {place: log for place, log in after.items() if place in before}
+        self.world.count("records lost with the power", sum(len(before[place].records) - len(log.records) for place, log in stayed.items()))
+        return [
+            *checkers.topics_stay(topics, {topic.name: topic.topic_id for topic in broker.core.topics}),
+            *checkers.only_the_end_is_lost(before, stayed, flushed),
+        ]
 
     def _producer_verdict(
         self,

@@ -91,6 +91,11 @@ class Journal:
         """Of the file."""
         return self._file.size
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether `sync` has nothing to do."""
+        return not (self._has_unsynced_bytes or self._has_unsynced_name)
+
     def put(self, entries: Entries, *, now_ms: int = NO_TIMESTAMP) -> None:
         """Store all of `entries` or none; None takes a key away. Not synced: see `sync`."""
         if self._failure is not None:

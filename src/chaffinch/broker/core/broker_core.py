@@ -97,6 +97,7 @@ class BrokerCore:
                 )
                 for name in ("cluster", "transactions", "offsets")
             }
+            self._metadata = self._journals["cluster"]
             self._open(file_system, static, nodes, dice, now_ms, users or {})
         except BaseException:
             self._directory.close()
@@ -214,7 +215,8 @@ class BrokerCore:
             self.state.refusals.say_within_limit(text, now_ms)
 
     def sync(self) -> None:
-        """With `flush.policy=always`: return once everything that the answers so far promise is on disk. Else nothing.
+        """With `flush.policy=always`: return once everything that the answers so far promise is on disk. Else nothing: what they say of
+        topics and configurations is there already.
 
         Raises StorageError: then the answers must not be sent.
         """
@@ -270,7 +272,7 @@ class BrokerCore:
             name, partition_count=partitions, replication_factor=replication, overrides=config, now_ms=now_ms
         )
         self.state.say_without_effect(name, created.topic.overrides)
-        self.sync()
+        self._metadata.sync()
         return created.topic
 
     # Requests -------------------------------------------------------------------------------------------------------------------------
@@ -300,11 +302,23 @@ class BrokerCore:
                 result = self._result_with_fault(event, fault, now_ms)
         except AnswerTooLarge as too_large:
             result = Close(f"{request.api.name} asks for too much at once: {too_large}")
+        if not (self._syncs or self._metadata.is_synced):
+            result = self._with_metadata_synced(request, result, now_ms)
         if isinstance(result, Waiting):
             connection.current = event
             self._waits.add(event.connection_id, result)
         else:
             self._finish(event, result)
+
+    def _with_metadata_synced(self, request: ReceivedRequest, result: Result, now_ms: int) -> Result:
+        """What a request says of topics and configurations survives a loss of power, whatever `flush.policy` is: a lost topic would take
+        all that was flushed of its records with it. One sync for all that the request has changed. Kafka's metadata log is no different."""
+        try:
+            self._metadata.sync()
+        except StorageError as error:
+            self.state.refusals.say_within_limit(f"nothing is answered before the broker is started again: {error}", now_ms)
+            return Close(f"nobody knows what is on disk of what {request.api.name} tells")
+        return result
 
     def _fault_for(self, request: ReceivedRequest) -> Fault | None:
         topics, sessions = self.state.topics, self.state.fetch_sessions

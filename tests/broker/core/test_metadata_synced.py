@@ -1,0 +1,128 @@
+"""What was said of topics and configurations survives a loss of power, whatever `flush.policy` is: all that was not synced goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from chaffinch.broker.core.effects import CloseConnection, Respond
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
+from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest
+from chaffinch.protocol.messages.create_topics import CreateTopicsRequest
+from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_TOPIC
+from chaffinch.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.storage.file_system import StorageError
+from tests.broker.core.test_alter_configs import change
+from tests.broker.core.test_create_partitions import wanted
+from tests.broker.core.test_topics import creatable
+from tests.broker.core_client import Cluster
+
+UPSERTION = ScramCredentialUpsertion(name="ann", mechanism=1, iterations=4096, salt=b"salt" * 4, salted_password=b"s" * 32)
+
+
+def effects_of(cluster: Cluster, message: Any) -> Sequence[Any]:
+    """Of one request as the server hands it over: no `handle`, no sync of its own."""
+    client = cluster.client()
+    (request,) = client.server.receive(b"".join(client.connection.encode_request(message)[1]))
+    return cluster.core.apply(RequestReceived(connection_id=client.connection_id, request=request), cluster.now_ms)
+
+
+def synced(cluster: Cluster) -> list[str]:
+    """Files as they are synced from now on."""
+    paths: list[str] = []
+    cluster.file_system.hook = lambda operation, path, _: paths.append(path) if operation == "sync" else None
+    return paths
+
+
+def lose_power(cluster: Cluster) -> None:
+    cluster.core.abandon()
+    cluster.file_system.hook = None
+    cluster.file_system.crash(lambda path, unsynced: 0)
+    cluster.clients.clear()
+    cluster.core = cluster._core()
+
+
+def topics(cluster: Cluster) -> dict[str, int]:
+    return {topic.name: len(topic.partitions) for topic in cluster.core.topics}
+
+
+CHANGES: list[tuple[str, Any, Callable[[Cluster], Any], Any]] = [
+    ("create", CreateTopicsRequest(topics=[creatable("new", 3)]), topics, {"old": 1, "new": 3}),
+    ("create many", CreateTopicsRequest(topics=[creatable(f"new-{n}") for n in range(20)]), lambda cluster: len(topics(cluster)), 21),
+    ("create by asking", MetadataRequest(topics=[MetadataRequestTopic(name="new")]), topics, {"old": 1, "new": 1}),
+    ("delete", DeleteTopicsRequest(topics=[DeleteTopicState(name="old")], timeout_ms=0), topics, {}),
+    ("widen", CreatePartitionsRequest(topics=[wanted(4, name="old")], timeout_ms=0), topics, {"old": 4}),
+    (
+        "a topic's option",
+        IncrementalAlterConfigsRequest(resources=[change("old", RESOURCE_TOPIC, retention_ms="5000")]),
+        lambda cluster: cluster.core.topics.get("old").overrides,
+        {"retention.ms": "5000"},
+    ),
+    (
+        "the broker's option",
+        IncrementalAlterConfigsRequest(resources=[change("", RESOURCE_BROKER, log_retention_ms="5000")]),
+        lambda cluster: cluster.core.state.settings["log.retention.ms"],
+        5000,
+    ),
+    (
+        "a credential",
+        AlterUserScramCredentialsRequest(upsertions=[UPSERTION]),
+        lambda cluster: [user for user, _ in cluster.core.state.authentication.credentials.added()],
+        ["ann"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("message", "look", "expected"), [row[1:] for row in CHANGES], ids=[row[0] for row in CHANGES])
+def test_it_is_there_after_a_loss_of_power(message: Any, look: Callable[[Cluster], Any], expected: Any) -> None:
+    cluster = Cluster({"flush.policy": "os"})
+    cluster.topic("old")
+    paths = synced(cluster)
+    assert [type(effect) for effect in effects_of(cluster, message)].count(Respond) == 1
+    before_directories_go = isinstance(message, DeleteTopicsRequest)
+    assert paths == ["journals/cluster.journal"] * (1 + before_directories_go)
+    lose_power(cluster)
+    assert look(cluster) == expected
+
+
+def test_a_topic_of_the_command_line_too() -> None:
+    cluster = Cluster()
+    cluster.topic("orders", 2)
+    lose_power(cluster)
+    assert topics(cluster) == {"orders": 2}
+
+
+def test_what_a_killed_process_left_is_synced_before_anybody_hears_of_it() -> None:
+    cluster = Cluster()
+    cluster.core.topics.create("orders", partition_count=2, now_ms=cluster.now_ms)
+    cluster.restart()
+    effects_of(cluster, MetadataRequest(topics=[MetadataRequestTopic(name="orders")]))
+    lose_power(cluster)
+    assert topics(cluster) == {"orders": 2}
+
+
+def test_no_answer_leaves_when_the_sync_fails() -> None:
+    cluster = Cluster()
+    cluster.topic("old")
+
+    def broken(operation: str, path: str, size: int) -> None:
+        if operation == "sync":
+            raise StorageError(path, "sync", "input/output error")
+
+    cluster.file_system.hook = broken
+    effects = effects_of(cluster, CreateTopicsRequest(topics=[creatable("new")]))
+    assert [type(effect) for effect in effects if not hasattr(effect, "text")] == [CloseConnection]
+    assert any("input/output error" in effect.text for effect in effects if hasattr(effect, "text"))
+
+
+def test_what_changes_nothing_syncs_nothing() -> None:
+    cluster = Cluster()
+    cluster.topic("old")
+    paths = synced(cluster)
+    effects_of(cluster, MetadataRequest(topics=None))
+    assert paths == []
