@@ -111,7 +111,27 @@ def test_topic_options_are_split_by_what_they_do() -> None:
 @each(DOCUMENTS)
 def test_links(path: Path) -> None:
     targets = [target for target in _LINK.findall(path.read_text(encoding="utf-8")) if "://" not in target]
-    assert [target for target in targets if not (path.parent / target.partition("#")[0]).exists()] == []
+    assert [target for target in targets if not leads_somewhere(path, target)] == []
+
+
+def leads_somewhere(path: Path, target: str) -> bool:
+    """A file that is there and, behind a `#`, one of its headings."""
+    file, _, anchor = target.partition("#")
+    found = path.parent / file if file else path
+    return found.exists() and (not anchor or anchor in anchors(found))
+
+
+def anchors(path: Path) -> set[str]:
+    """Headings as links name them: small letters, hyphens for spaces, no punctuation."""
+    headings = re.findall(r"^#+ (.+)$", _FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [("errors.md", True), ("errors.md#groups-kip-1050", True), ("errors.md#nowhere", False), ("no.md", False)]
+)
+def test_a_link_to_nowhere_is_noticed(target: str, expected: bool) -> None:
+    assert leads_somewhere(ROOT / "docs" / "spark.md", target) is expected
 
 
 @cache
