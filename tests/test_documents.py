@@ -134,6 +134,14 @@ def test_a_link_to_nowhere_is_noticed(target: str, expected: bool) -> None:
     assert leads_somewhere(ROOT / "docs" / "spark.md", target) is expected
 
 
+def test_every_page_can_be_found() -> None:
+    """From the README by way of `docs/README.md`."""
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / target.partition("#")[0]).resolve() for target in _LINK.findall(index.read_text(encoding="utf-8"))}
+    assert set((ROOT / "docs").rglob("*.md")) - {index} <= linked
+    assert "docs/README.md" in _LINK.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+
+
 @cache
 def all_files() -> tuple[str, ...]:
     folders = ("src", "tests", "docs", "tools", "examples", "benchmarks")
