@@ -149,3 +149,21 @@ def test_disconnect_fails_what_is_under_way(network: Network) -> None:
 def test_wakeup_ends_a_wait(network: Network) -> None:
     threading.Timer(0.01, network.wakeup).start()
     assert network.poll(60_000) == []
+
+
+def test_who_waits_for_an_answer_has_it_without_a_sleep(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float | None] = []
+    select = network._selector.select
+
+    def noted(timeout: float | None = None) -> Any:
+        waits.append(timeout)
+        # Whatever is to come is here before anybody could look twice.
+        return select(20)
+
+    monkeypatch.setattr(network._selector, "select", noted)
+    with ScriptedServer() as server:
+        network.send(address(server), MetadataRequest(topics=[]), "token")
+        while not any(isinstance(event, Answered) for event in network.poll(1000, is_awaited=True)):
+            pass
+    assert waits
+    assert not any(waits)

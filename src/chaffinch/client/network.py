@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Dice
+from chaffinch.client.busy_poll import BusyPoll
 from chaffinch.client.connections import BrokerConnection, ConnectionEvent, Disconnected, Failed
 from chaffinch.client.effects import SendRequest
 from chaffinch.client.options import ConnectionSettings
@@ -72,6 +73,7 @@ class Network:
         self._selector = selectors.DefaultSelector()
         self._waker = Waker()
         self._selector.register(self._waker.fileno(), selectors.EVENT_READ, None)
+        self._busy_poll = BusyPoll()
         self._events: list[ConnectionEvent] = []
         self._is_closed = False
 
@@ -112,8 +114,10 @@ class Network:
             expects_answer=request.expects_answer,
         )
 
-    def poll(self, timeout_ms: int | None) -> list[ConnectionEvent]:
-        """Move bytes and wait up to `timeout_ms` (None: for ever) until something has happened; what did."""
+    def poll(self, timeout_ms: int | None, *, is_awaited: bool = False) -> list[ConnectionEvent]:
+        """Move bytes and wait up to `timeout_ms` (None: for ever) until something has happened; what did.
+
+        `is_awaited`: somebody waits for an answer that is on its way; the thread does not fall asleep at once."""
         now_ms, look_at_ms = self._clock.now_ms(), self._look_at_ms()
         wait_ms = timeout_ms
         if look_at_ms is not None:
@@ -121,7 +125,8 @@ class Network:
             wait_ms = look_in_ms if timeout_ms is None else min(look_in_ms, timeout_ms)
         if self._events:
             wait_ms = 0
-        for key, mask in self._selector.select(None if wait_ms is None else wait_ms / 1000):
+        ready = self._busy_poll.look(self._ready_now) if is_awaited and wait_ms != 0 else []
+        for key, mask in ready or self._selector.select(None if wait_ms is None else wait_ms / 1000):
             transport: _Transport | None = key.data
             if transport is None:
                 self._waker.drain()
@@ -163,6 +168,9 @@ class Network:
         self._transports.clear()
         self._selector.close()
         self._waker.close()
+
+    def _ready_now(self) -> list[tuple[selectors.SelectorKey, int]]:
+        return self._selector.select(0)
 
     def _look_at_ms(self) -> int | None:
         """When the first connection has to be looked at: its set-up or an answer takes too long, or nobody has used it."""

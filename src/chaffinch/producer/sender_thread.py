@@ -105,11 +105,15 @@ class SenderThread(ClientThread):
             if self._unclosed is not None:
                 self.warn_of_unclosed()
                 heard += self._last_calls()
-            self._carry_out(self._handle(heard))
+            effects = self._handle(heard)
+            # Requests first: brokers work on them meanwhile. Outcomes last: who hears his wants the interpreter, which is free in `poll`.
+            self._untold.extend(effects)
+            self._send_requests(effects)
             with self.lock:
-                deadline_ms = self.core.next_deadline_ms
+                deadline_ms, is_awaited = self.core.next_deadline_ms, self.core.is_awaited
+            self._tell_all()
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
-            heard = list(self._network.poll(0 if self._outbox else wait_ms))
+            heard = list(self._network.poll(0 if self._outbox else wait_ms, is_awaited=is_awaited))
 
     def _handle(self, heard: list[Any]) -> list[Effect]:
         """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
@@ -140,12 +144,12 @@ class SenderThread(ClientThread):
         over.add_done_callback(lambda _: self.stop())
         return [*calls, events.CloseCalled(call=over, deadline_ms=NEVER_MS)]
 
-    def _carry_out(self, effects: list[Effect]) -> None:
-        self._untold.extend(effects)
-        # Requests first: brokers work on them while outcomes are told.
+    def _send_requests(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, SendRequest):
                 self._network.carry_out(effect)
+
+    def _tell_all(self) -> None:
         while self._untold:
             self._tell(self._untold.popleft())
 

@@ -137,6 +137,14 @@ class ProducerCore:
         return self.outstanding.is_empty
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether a caller waits for an answer that is on its way."""
+        if self.callers.are_any or (self.transaction is not None and self.transaction.has_callers):
+            return True
+        receipts = [batch.receipt for queue in self.queues.busy() for batch in queue.in_flight]
+        return any(isinstance(receipt, Receipts) and receipt.apart for receipt in receipts)
+
+    @property
     def has_open_transaction(self) -> bool:
         """Whether there is a transaction that can be aborted. After a commit without an answer there is none: it may have happened."""
         return self.transaction is not None and self.transaction.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)

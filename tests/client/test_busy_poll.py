@@ -1,0 +1,66 @@
+"""Staying awake for an answer: only for a moment, and seldom where that is in vain."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from chaffinch.client.busy_poll import AWAKE_US, WAITS_ASLEEP_MAX, BusyPoll
+
+LOOK_US = 10
+ANSWER = ["answer"]
+
+
+class Selector:
+    """Looks cost `LOOK_US` each; an answer is there after so many microseconds of a wait, or never."""
+
+    def __init__(self) -> None:
+        self.now_us = 0.0
+        self.looks = 0
+
+    def select(self, answer_us: float | None) -> Callable[[], list[str]]:
+        started_us = self.now_us
+
+        def look() -> list[str]:
+            self.looks += 1
+            self.now_us += LOOK_US
+            return ANSWER if answer_us is not None and self.now_us - started_us >= answer_us else []
+
+        return look
+
+
+def waits(answers_us: Sequence[float | None]) -> list[int]:
+    """How often was looked in each wait."""
+    selector, looks = Selector(), []
+    busy_poll = BusyPoll(lambda: selector.now_us)
+    for answer_us in answers_us:
+        before = selector.looks
+        found = busy_poll.look(selector.select(answer_us))
+        looks.append(selector.looks - before)
+        assert looks[-1] == 0 or bool(found) == (answer_us is not None and answer_us <= LOOK_US * looks[-1])
+    return looks
+
+
+IN_VAIN = AWAKE_US // LOOK_US
+HERE = LOOK_US * 3
+TABLE: list[tuple[str, list[float | None], list[int]]] = [
+    ("one that is there", [0, 0], [1, 1]),
+    ("one that comes soon", [HERE, HERE], [3, 3]),
+    ("the next 1, 2, 4 sleep", [None] * 8, [IN_VAIN, 0, IN_VAIN, 0, 0, IN_VAIN, 0, 0]),
+    ("one that comes too late is none", [AWAKE_US + 100, HERE, HERE], [IN_VAIN, 0, 3]),
+    ("one that came makes up for all", [None, 0, HERE, None, 0, HERE], [IN_VAIN, 0, 3, IN_VAIN, 0, 3]),
+]
+
+
+@pytest.mark.parametrize(("answers_us", "looks"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+def test_how_often_it_looks(answers_us: list[float | None], looks: list[int]) -> None:
+    assert waits(answers_us) == looks
+
+
+def test_it_never_stops_trying() -> None:
+    looks = waits([None] * 4 * WAITS_ASLEEP_MAX)
+    asleep = [len(list(group)) for looked, group in itertools.groupby(looks, key=bool) if not looked]
+    assert max(asleep) == WAITS_ASLEEP_MAX
+    assert asleep.count(WAITS_ASLEEP_MAX) >= 2

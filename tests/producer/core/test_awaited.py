@@ -1,0 +1,52 @@
+"""Whether a caller waits for an answer that is on its way: then the sender thread does not fall asleep before it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.core.accumulator import record_size
+from tests.producer.core.rig import OK, ORDERS_0, Rig
+
+
+def sent(place: TopicPartition = ORDERS_0, **options: object) -> tuple[Rig, list[int]]:
+    """A record on its way; and its batch's indices of futures that are waited for or watched."""
+    rig = Rig(options=options)
+    rig.append("a", place)
+    rig.step(events.TimePassed())
+    (batch,) = rig.core.queues.of(place).in_flight
+    apart: list[int] = batch.receipt.apart
+    return rig, apart
+
+
+def test_a_future_that_is_waited_for() -> None:
+    rig, apart = sent()
+    assert not rig.core.is_awaited, "somebody may ask for it later"
+    apart.append(0)
+    assert rig.core.is_awaited
+    rig.answer(OK)
+    assert not rig.core.is_awaited
+
+
+def test_one_that_lingers_is_no_answer_to_wait_for() -> None:
+    rig = Rig(options={"linger.ms": 1000})
+    receipts, _ = rig.core.append(ORDERS_0, None, b"a", 0, (), object(), record_size(None, b"a", ()), rig.now_ms)
+    receipts.apart.append(0)
+    rig.step(events.TimePassed())
+    assert not rig.core.is_awaited
+
+
+CALLS: list[tuple[str, Callable[[], events.Event]]] = [
+    ("flush", lambda: events.FlushCalled(call="flush")),
+    ("close", lambda: events.CloseCalled(call="close", deadline_ms=2**53)),
+]
+
+
+@pytest.mark.parametrize("call", [row[1] for row in CALLS], ids=[row[0] for row in CALLS])
+def test_who_waits_for_everything(call: Callable[[], events.Event]) -> None:
+    rig, _ = sent()
+    rig.step(call())
+    assert rig.core.is_awaited
