@@ -6,10 +6,12 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
 import chaffinch
+import chaffinch.spark
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,3 +54,28 @@ def test_the_import_itself_loads_nothing_but_the_version():
 
 def test_the_version_is_the_package_s():
     assert chaffinch.__version__ == tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def undocumented(name, thing):
+    """Names of what a user meets without a docstring of its own: the thing itself, its public methods and properties."""
+    if not isinstance(thing, type):
+        return [] if not callable(thing) or thing.__doc__ else [name]
+    members = [(f"{name}.{key}", value) for key, value in vars(thing).items() if not key.startswith("_") or key == "__call__"]
+    of_class = [] if "__doc__" in vars(thing) and vars(thing)["__doc__"] else [name]
+    functions = (key for key, value in members if isinstance(value, FunctionType | property) and not value.__doc__)
+    return [*of_class, *functions]
+
+
+@pytest.mark.parametrize("package", [chaffinch, chaffinch.spark], ids=["chaffinch", "chaffinch.spark"])
+def test_help_has_something_to_say_about_every_name(package):
+    assert [found for name in package.__all__ for found in undocumented(name, getattr(package, name))] == []
+
+
+def test_what_is_not_documented_is_noticed():
+    class Bare:
+        def told(self):
+            """Told."""
+
+        def untold(self): ...
+
+    assert undocumented("Bare", Bare) == ["Bare", "Bare.untold"]

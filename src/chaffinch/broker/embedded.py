@@ -34,8 +34,17 @@ T = TypeVar("T")
 
 
 class EmbeddedBroker:
-    """See the module. `topics` as in `topic_arguments.Topics`; `config`: broker options; `port` 0: a free one;
-    `users`: names and passwords of who may log in, where `security.protocol` asks for a login.
+    """A broker that speaks Kafka's protocol, in this process, for tests, examples and development; any Kafka client can use it.
+
+        with EmbeddedBroker(topics={"orders": {"partitions": 3, "cleanup.policy": "compact"}}) as broker:
+            ...  # Clients of broker.bootstrap_servers.
+            print(broker.read("orders").num_rows)
+
+    `topics`: names, or names with their partitions, replication and options. `data_dir`: where it keeps everything; without one that is
+    memory, which survives `restart` and is gone at the end. `brokers`: how many nodes it declares, each with a port (docs/broker.md).
+    `config`: options of the broker. `port` 0: a free one, else the first node's, on the loopback address. `users`: names and passwords
+    of who may log in, where `security.protocol` asks for a login. `faults` makes it answer with errors on purpose. All methods may be
+    called from any thread.
 
     Raises ConfigException for wrong arguments and options, an ApiException for a topic that is refused, OSError for a port in use, and
     StorageError for a data directory that is in use, foreign or damaged.

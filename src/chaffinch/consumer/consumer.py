@@ -48,7 +48,21 @@ T = TypeVar("T")
 
 
 class Consumer:
-    """Reads records from Kafka. Options as in docs/consumer.md, as a mapping with dots or as keywords with underscores."""
+    """Reads records from Kafka, shared with a group's other members or by itself: as objects or as Arrow tables.
+
+        with Consumer(bootstrap_servers="localhost:9092", group_id="billing", auto_offset_reset="earliest") as consumer:
+            consumer.subscribe(["orders"])
+            for record in consumer.poll(timeout=10):
+                print(record.partition, record.offset, record.key, record.value)
+
+    Options have Kafka's names: in a mapping with dots, as keywords with underscores (docs/consumer.md). `bootstrap.servers` is required,
+    `group.id` for `subscribe` and commits; times are in ms there, and in seconds where a method takes a `timeout`. ConfigException names
+    an option that is unknown, wrong, or contradicts another. As in Kafka, `isolation.level=read_committed` has to be asked for.
+
+    One thread at a time may use it, `wakeup` excepted; heartbeats and fetches go on in a thread of its own. Callbacks are called within
+    the call that leads to them. Also an iterator, of single records and without end. `close`, which the `with` statement calls, commits
+    what was read where that is automatic, and leaves the group.
+    """
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self.settings = parse_options(options, **keywords)
@@ -264,6 +278,7 @@ class Consumer:
         self._set_paused(partitions, True, "pause")
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Give records of these partitions again, from where they were paused."""
         self._set_paused(partitions, False, "resume")
 
     def _set_paused(self, partitions: Collection[TopicPartition], is_paused: bool, what: str) -> None:
@@ -274,6 +289,7 @@ class Consumer:
             self._thread.push()
 
     def paused(self) -> frozenset[TopicPartition]:
+        """The assigned partitions of which nothing is given until they are resumed."""
         with self._entered("paused"), self._changed:
             return frozenset(place for place, state in self._core.subscriptions.assigned.items() if state.is_paused)
 

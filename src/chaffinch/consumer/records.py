@@ -46,6 +46,7 @@ class ConsumerRecord(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """Topic and partition as one name."""
         return TopicPartition(self.topic, self.partition)
 
 

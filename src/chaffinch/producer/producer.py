@@ -52,7 +52,22 @@ GRACE_S: Final = 1.0
 
 
 class Producer:
-    """Writes records to Kafka. Options as in docs/producer.md, as a mapping with dots or as keywords with underscores."""
+    """Writes records to Kafka: single ones and whole Arrow tables, idempotently unless told otherwise, and in transactions.
+
+        with Producer({"bootstrap.servers": "localhost:9092"}) as producer:      # Or Producer(bootstrap_servers="localhost:9092").
+            future = producer.send("orders", b"value", key=b"key")
+            print(future.result(timeout=10).offset)
+
+    Options have Kafka's names: in a mapping with dots, as keywords with underscores (docs/producer.md, `chaffinch.errors` for what is
+    raised). `bootstrap.servers` is required; times are in ms there, and in seconds where a method takes a `timeout`. ConfigException
+    names an option that is unknown, wrong, or contradicts another.
+
+    A record that is refused fails its own future, with an exception that names it, its class (KIP-1050) and whether it is stored; the
+    others of its batch are written (KIP-467). With `transactional.id`: `init_transactions` once, then `transaction()`, or
+    `begin_transaction` ... `commit_transaction`; a TransactionAbortableException asks for `abort_transaction`.
+
+    May be used from any thread; outcomes come from a thread of its own. `close`, which the `with` statement calls, sends what is left.
+    """
 
     def __init__(self, options: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self.settings = parse_options(options, **keywords)
@@ -110,6 +125,10 @@ class Producer:
         on_delivery: Callback | None = None,
     ) -> RecordFuture[RecordMetadata]:
         """Hand over one record; the future has its outcome, and `on_delivery(metadata, error)` is called with it by the sender thread.
+
+        `value` and `key` are bytes, text (UTF-8), None, or what the serializers take; `headers` are pairs of a name and bytes or None;
+        `timestamp_ms` counts from 1970, by default now. Without `partition` the option `partitioner` decides, by the key as in Java.
+        In place of the topic a ProducerRecord may hold all of these. The future is a `concurrent.futures.Future`.
 
         Waits up to `max.block.ms` for the topic's metadata and for memory. What is wrong with the record or the cluster fails the
         future; TypeError and ValueError name an argument that can never be right; IllegalStateException says that the producer is
@@ -353,7 +372,7 @@ class Producer:
         self._transact("init_transactions", lambda call: events.InitTransactionsCalled(call=call, deadline_ms=self._block_until_ms()))
 
     def begin_transaction(self) -> None:
-        """From now on records belong to a transaction."""
+        """From now on records belong to a transaction. IllegalStateException before `init_transactions`, and while one is open."""
         self._transact("begin_transaction", lambda call: events.BeginTransactionCalled(call=call))
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, Any], group_metadata: str | GroupMetadata) -> None:

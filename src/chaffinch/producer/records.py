@@ -15,7 +15,10 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """One record to send. Without `partition` the key decides; without `timestamp_ms` it is the time of `send`."""
+    """One record to send. Without `partition` the key decides; without `timestamp_ms`, ms since 1970, it is the time of `send`.
+
+    Text is sent as UTF-8; a `value` of None is a tombstone. `headers`: pairs of a name and bytes or None, in order, names may recur.
+    """
 
     topic: str
     value: bytes | str | None = None
@@ -40,4 +43,5 @@ class RecordMetadata(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
+        """Topic and partition as one name."""
         return TopicPartition(self.topic, self.partition)

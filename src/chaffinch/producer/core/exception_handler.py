@@ -26,6 +26,7 @@ class NonRetriableResponse(Enum):
 
     @property
     def id(self) -> int:
+        """The KIP's number."""
         return self.value
 
 
@@ -39,12 +40,18 @@ class RetriableResponse(Enum):
 
     @property
     def id(self) -> int:
+        """The KIP's number."""
         return self.value
 
 
 class ProducerExceptionHandler:
-    """The option `custom.exception.handler.class`. Also define `handle_rejected_record(record, exception)`, which answers a
-    NonRetriableResponse, to be asked about records that a broker rejected for good: see `Question.REJECTED`."""
+    """Who decides about records that cannot be sent (KIP-1038): the option `custom.exception.handler.class` takes one, or its class.
+
+    Override the methods of interest; the others answer what the options say. They are called without a lock, on the thread of `send` or
+    on the producer's own, so they have to be thread-safe, and while one thinks its thread waits. Another answer than theirs, and an
+    exception, means FAIL. Also define `handle_rejected_record(record, exception)`, which answers a NonRetriableResponse, to be asked
+    about records that a broker rejected for good (beyond the KIP): see `Question.REJECTED`.
+    """
 
     drops_large_records: bool = False
     """The option `drop.invalid.large.records`, set by the producer before `configure`."""
