@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from unittest.mock import Mock
 
 import pytest
+from pyspark import SparkContext
 
 from chaffinch.spark import interruption, session
 
@@ -64,3 +66,56 @@ def test_threads_have_no_handlers_to_set():
     thread.start()
     thread.join()
     assert found == [False]
+
+
+class Context:
+    """A SparkContext with two executors, whose tasks end while somebody looks."""
+
+    def __init__(self) -> None:
+        self.levels: list[object] = []
+        self.running = 3
+        self._jvm, self._jsc = Mock(), Mock()
+        log4j = self._jvm.org.apache.logging.log4j
+        log4j.Level.OFF = "OFF"
+        log4j.LogManager.getRootLogger().getLevel.return_value = "WARN"
+        log4j.core.config.Configurator.setRootLevel = self.levels.append
+        executors = Mock(numRunningTasks=self.look), Mock(numRunningTasks=lambda: 0)
+        self._jsc.sc().statusTracker().getExecutorInfos.return_value = executors
+
+    def look(self) -> int:
+        self.running -= 1
+        return self.running
+
+
+def test_the_log_is_off_until_the_tasks_that_were_stopped_have_ended(monkeypatch):
+    context = Context()
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    with interruption.quietly():
+        assert (context.levels, context.running) == (["OFF"], 3)
+    assert (context.levels, context.running) == (["OFF", "WARN"], 0)
+
+
+def test_the_log_is_on_again_whatever_happens(monkeypatch):
+    context = Context()
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    with pytest.raises(KeyboardInterrupt), interruption.quietly():
+        raise KeyboardInterrupt
+    assert context.levels == ["OFF", "WARN"]
+
+
+@pytest.mark.parametrize("context", [None, Mock(_jvm=None)], ids=["Spark Connect", "Java has ended"])
+def test_where_there_is_no_log_nothing_is_asked_of_it(monkeypatch, context):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    with interruption.quietly():
+        pass
+    assert context is None or not context._jsc.called
+
+
+def test_tasks_that_do_not_end_are_not_waited_for_longer_than_some_seconds(monkeypatch):
+    context = Context()
+    context.running = 1 << 30
+    monkeypatch.setattr(interruption, "_TASKS_END_S", 0.0)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    with interruption.quietly():
+        pass
+    assert context.running == (1 << 30) - 1

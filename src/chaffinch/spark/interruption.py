@@ -1,11 +1,16 @@
-"""Ctrl-C while Java is at work: noted, and acted upon when that is over."""
+"""Ctrl-C while Java is at work: noted, and acted upon when that is over, without traces of what is stopped for it."""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+_TASKS_END_S: Final = 10.0
+_LOOK_S: Final = 0.05
 
 
 @contextmanager
@@ -30,3 +35,34 @@ def noted() -> Iterator[Callable[[], bool]]:
     finally:
         if signal.getsignal(signal.SIGINT) is note:  # A session that began meanwhile has set its own.
             signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Spark's log is off until the tasks that are stopped meanwhile have ended: it has a trace of each, which whoever pressed Ctrl-C
+    would take for an error. On Spark Connect the log is the server's."""
+    from pyspark import SparkContext
+
+    context: Any = SparkContext._active_spark_context
+    try:
+        log4j = context._jvm.org.apache.logging.log4j
+        # Spark's own setLogLevel forgets that shells, and Python is one, show less than the root's level.
+        set_level, level = log4j.core.config.Configurator.setRootLevel, log4j.LogManager.getRootLogger().getLevel()
+        set_level(log4j.Level.OFF)
+    except Exception:  # No Spark of this process, or one that has ended: this is about the log alone.
+        yield
+        return
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            _wait_for_tasks(context)
+            set_level(level)
+
+
+def _wait_for_tasks(context: Any) -> None:
+    deadline_s = time.monotonic() + _TASKS_END_S
+    while sum(executor.numRunningTasks() for executor in context._jsc.sc().statusTracker().getExecutorInfos()):
+        if time.monotonic() >= deadline_s:
+            return
+        time.sleep(_LOOK_S)  # Nobody tells when a task that was cancelled has ended.

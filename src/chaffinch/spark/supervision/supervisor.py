@@ -119,7 +119,8 @@ def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> Stre
         return error
     except BaseException:
         try:
-            query.stop()
+            with interruption.quietly():
+                query.stop()
         except Exception as error:  # It must not stand for the interruption.
             _log.warning("the query could not be stopped: %s", first_line(None, str(error)))
         raise
