@@ -26,7 +26,7 @@ class Loop:
 
     def __init__(self, duration_us: int) -> None:
         self.us = 1000
-        self.away_us = 0
+        self.away_us = 500
         self.turns = 0
         self.tries: list[int] = []  # The turns after which it began to stay awake.
         self._ready: list[Callable[[], None]] = []
@@ -127,15 +127,22 @@ def test_after_its_end_it_sleeps() -> None:
 
 
 class StandingClock:
-    """A broker's loop whose time stands still: once awake it stays so until the time is over."""
+    """A broker's loop whose time stands still: once awake it stays so until the time is over. `turns` counts those that it hears of."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.s = 0.0
+        self.turns = 0
+        clock = self
 
-        def busy_poll(duration_us: int, *, call_soon: Any, now_s: Any, worked_s: Any) -> BusyPoll:
-            return BusyPoll(duration_us, call_soon=call_soon, now_s=lambda: self.s, worked_s=lambda: self.s)
+        class CountedPoll(BusyPoll):
+            def __init__(self, duration_us: int, *, call_soon: Any, now_s: Any, worked_s: Any) -> None:
+                super().__init__(duration_us, call_soon=call_soon, now_s=lambda: clock.s, worked_s=lambda: clock.s)
 
-        monkeypatch.setattr(server, "BusyPoll", busy_poll)
+            def turn_ended(self) -> None:
+                clock.turns += 1
+                super().turn_ended()
+
+        monkeypatch.setattr(server, "BusyPoll", CountedPoll)
 
 
 @pytest.fixture(params=["asyncio", "the fastest"])
@@ -164,6 +171,16 @@ def test_a_broker_that_is_awake_does_everything_else_too(clock: StandingClock, p
         assert is_awake(broker)
         clock.s += 51e-6
         assert not is_awake(broker)
+
+
+@pytest.mark.parametrize("policy", ["os", "always"])
+def test_each_answer_is_looked_out_after_once(clock: StandingClock, policy: str) -> None:
+    config = {"flush.policy": policy, "socket.busy.poll.us": 50}
+    with EmbeddedBroker(topics=["orders"], config=config) as broker, SocketClient(broker.bootstrap_servers) as client:
+        for _ in range(5):
+            client.ask(produce_request("orders", batch_of(b"a")))
+        assert is_awake(broker)
+        assert clock.turns == 6, "the greeting, too"
 
 
 def test_what_comes_in_one_turn_is_synced_at_once_while_it_is_awake(clock: StandingClock, monkeypatch: pytest.MonkeyPatch) -> None:

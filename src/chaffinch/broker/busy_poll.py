@@ -41,7 +41,7 @@ class BusyPoll:
         self._until_s = 0.0
         self._away_s = 0.0  # The difference of the two clocks when the last turn ended.
         self._is_awake = False
-        self._has_looked = False  # Since the last turn ended: what came in the same turn of the loop did not need it.
+        self._has_looked = False  # Since it is awake: what comes together with the turn it began after did not need it.
         self._turns_asleep = 0  # To come.
         self._turns_asleep_next = 1  # After the next time in vain.
 
@@ -57,9 +57,7 @@ class BusyPoll:
         away_s = now_s - self._worked_s()
         if self._has_looked:
             if away_s - self._away_s > AWAY_S_MAX:
-                self._until_s = 0.0
                 return
-            self._has_looked = False
             self._turns_asleep_next = 1
         self._away_s = away_s
         self._until_s = now_s + self._duration_s
