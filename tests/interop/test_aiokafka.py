@@ -22,13 +22,6 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.fixture
-def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
-    name = "".join(character if character.isalnum() else "-" for character in request.node.name)[:200]
-    broker.create_topic(name, 2)
-    return name
-
-
 def run(main: Coroutine[Any, Any, Any]) -> Any:
     async def limited() -> Any:
         return await asyncio.wait_for(main, TIMEOUT_SECONDS)

@@ -24,13 +24,6 @@ def broker() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-@pytest.fixture
-def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
-    name = "".join(character if character.isalnum() else "-" for character in request.node.name)[:200]
-    broker.create_topic(name, 2)
-    return name
-
-
 def producer(broker: EmbeddedBroker, **config: Any) -> confluent_kafka.Producer:
     named = {name.replace("_", "."): value for name, value in config.items()}
     return confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0, **named})

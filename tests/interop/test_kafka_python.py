@@ -24,13 +24,6 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def topic(broker: EmbeddedBroker, request: pytest.FixtureRequest) -> str:
-    name = "".join(character if character.isalnum() else "-" for character in request.node.name)[:200]
-    broker.create_topic(name, 2)
-    return name
-
-
-@pytest.fixture
 def make(broker: EmbeddedBroker) -> Iterator[Any]:
     """Producers and consumers that are closed in the end."""
     made: list[Any] = []

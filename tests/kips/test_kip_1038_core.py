@@ -14,6 +14,7 @@ from chaffinch.producer.core.exception_handler import NonRetriableResponse, Retr
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from tests.client.scripted_server import metadata
+from tests.kips.refused_batches import rejected
 from tests.producer.core.rig import LOST, OK, PORT, Answer, Rig, added
 
 UNKNOWN = Answer(codes.UNKNOWN_TOPIC_OR_PARTITION)
@@ -28,10 +29,6 @@ UNKNOWN_POSSIBLY = "UnknownTopicOrPartitionException possibly"
 INVALID_NO = "InvalidRecordException no"
 UNCLEAR = "NetworkException possibly"
 ABORTABLE = "TransactionAbortableException no"
-
-
-def rejected(*indices: int) -> Answer:
-    return Answer(codes.INVALID_RECORD, indices)
 
 
 def run(says: str, answers: list[Answer | str], *, options: dict[str, object] | None = None, values: str = "abc", kind=RETRIABLE) -> Rig:

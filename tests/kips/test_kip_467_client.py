@@ -6,28 +6,19 @@ record. Decisions 12 to 18 of the design settle what the KIP leaves open; each c
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
 from chaffinch.errors import (
-    ErrorCode,
     InvalidRecordException,
     RecordTooLargeException,
     Stored,
     codes,
 )
 from chaffinch.producer.core import events
+from tests.kips.refused_batches import INVALID, MIXED, TIMESTAMP, rejected
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, TIMED_OUT, Answer, Rig
-
-INVALID = "InvalidRecordException no"
-TIMESTAMP = "InvalidTimestampException no"
-# Where several codes meet in one batch, Apache Kafka's rule: this one wins.
-MIXED = codes.INVALID_TIMESTAMP
-
-
-def rejected(*indices: int | tuple[int, ErrorCode], code: ErrorCode = codes.INVALID_RECORD, **more: Any) -> Answer:
-    return Answer(code, indices, **more)
 
 
 class Scenario(NamedTuple):

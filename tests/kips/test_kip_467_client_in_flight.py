@@ -24,9 +24,9 @@ from chaffinch.producer.core.culprits import FailAll, Situation, judge
 from chaffinch.producer.core.in_flight import Front
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
 from chaffinch.records.byte_columns import NO_ENTRIES
+from tests.kips.refused_batches import INVALID, rejected
 from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, TIMED_OUT, Answer, Rig
 
-INVALID = "InvalidRecordException no"
 UNKNOWN = "NetworkException possibly"
 ABORTED = "TransactionAbortableException no"
 GAP = Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER)
@@ -40,10 +40,6 @@ Step: TypeAlias = "Answer | str | tuple[int, Answer | str]"
 
 def at(offset: int) -> Answer:
     return Answer(base_offset=offset)
-
-
-def rejected(*indices: int) -> Answer:
-    return Answer(codes.INVALID_RECORD, indices)
 
 
 class Scenario(NamedTuple):

@@ -5,8 +5,6 @@ Decision 14 of the design, for one and for several batches in flight. Scenarios 
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from chaffinch.errors import (
@@ -15,16 +13,8 @@ from chaffinch.errors import (
     NetworkException,
     codes,
 )
+from tests.kips.refused_batches import rejected
 from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, Answer, Rig
-
-INVALID = "InvalidRecordException no"
-TIMESTAMP = "InvalidTimestampException no"
-# Where several codes meet in one batch, Apache Kafka's rule: this one wins.
-MIXED = codes.INVALID_TIMESTAMP
-
-
-def rejected(*indices: int | tuple[int, ErrorCode], code: ErrorCode = codes.INVALID_RECORD, **more: Any) -> Answer:
-    return Answer(code, indices, **more)
 
 
 class TestOrder:

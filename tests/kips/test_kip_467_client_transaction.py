@@ -8,23 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from chaffinch.errors import (
-    ErrorCode,
     InvalidRecordException,
     TimeoutException,
     TransactionAbortableException,
     codes,
 )
 from chaffinch.producer.core import events
+from tests.kips.refused_batches import INVALID, rejected
 from tests.producer.core.rig import LOST, OK, Answer, Rig
-
-INVALID = "InvalidRecordException no"
-TIMESTAMP = "InvalidTimestampException no"
-# Where several codes meet in one batch, Apache Kafka's rule: this one wins.
-MIXED = codes.INVALID_TIMESTAMP
-
-
-def rejected(*indices: int | tuple[int, ErrorCode], code: ErrorCode = codes.INVALID_RECORD, **more: Any) -> Answer:
-    return Answer(code, indices, **more)
 
 
 def transactional(**more: Any) -> Rig:

@@ -5,30 +5,18 @@ Scenarios read as in `test_kip_467_client.py`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from chaffinch.errors import (
     CorruptRecordException,
-    ErrorCode,
     InconsistentReplicationFactorException,
     InvalidCompactionKeyException,
     InvalidRecordException,
     codes,
 )
 from chaffinch.protocol.messages.describe_configs import DescribeConfigsRequest
+from tests.kips.refused_batches import TIMESTAMP, rejected
 from tests.producer.core.rig import KEYLESS, LOST, NOT_SENT, OK, Answer, Rig
-
-INVALID = "InvalidRecordException no"
-TIMESTAMP = "InvalidTimestampException no"
-# Where several codes meet in one batch, Apache Kafka's rule: this one wins.
-MIXED = codes.INVALID_TIMESTAMP
-
-
-def rejected(*indices: int | tuple[int, ErrorCode], code: ErrorCode = codes.INVALID_RECORD, **more: Any) -> Answer:
-    return Answer(code, indices, **more)
-
 
 COMPACTED = {"cleanup.policy": "compact", "min.insync.replicas": "1"}
 

@@ -216,3 +216,10 @@ class ConsumerMember:
     def partitions(self) -> list[int]:
         """Indexes of what it has."""
         return sorted(index for _, index in self.owned)
+
+
+def state_of(cluster: Cluster) -> str:
+    """Of the group GROUP, which must be there, the state as Kafka writes it."""
+    group = cluster.core.state.groups.find(GROUP)
+    assert group is not None
+    return group.state.value

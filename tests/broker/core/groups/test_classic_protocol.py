@@ -19,6 +19,7 @@ from tests.broker.core.groups.members import (
     commit,
     full_disk,
     stable_group,
+    state_of,
     subscription,
 )
 from tests.broker.core_client import Cluster
@@ -31,12 +32,6 @@ def cluster() -> Cluster:
     cluster = Cluster()
     cluster.topic("orders", 4)
     return cluster
-
-
-def state_of(cluster: Cluster) -> str:
-    group = cluster.core.state.groups.find(GROUP)
-    assert group is not None
-    return group.state.value
 
 
 class TestJoining:

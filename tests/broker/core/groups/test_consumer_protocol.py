@@ -15,7 +15,7 @@ from chaffinch.protocol.messages.consumer_group_heartbeat import TopicPartitions
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from tests.broker.core.groups.members import GROUP, REBALANCE_MS, ClassicMember, ConsumerMember, commit, full_disk, stable_group
+from tests.broker.core.groups.members import GROUP, REBALANCE_MS, ClassicMember, ConsumerMember, commit, full_disk, stable_group, state_of
 from tests.broker.core_client import Cluster
 
 SESSION_MS = 45_000
@@ -39,12 +39,6 @@ def group_of(cluster: Cluster) -> ConsumerGroup:
     group = cluster.core.state.groups.find(GROUP)
     assert isinstance(group, ConsumerGroup)
     return group
-
-
-def state_of(cluster: Cluster) -> str:
-    group = cluster.core.state.groups.find(GROUP)
-    assert group is not None
-    return group.state.value
 
 
 class TestMembers:

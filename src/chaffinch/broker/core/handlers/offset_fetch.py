@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 from uuid import UUID
 
 from chaffinch.broker.core.answer_room import AnswerRoom
@@ -31,6 +32,9 @@ from chaffinch.protocol.primitives import ZERO_UUID
 VERSION_WITH_ERROR_CODE = 2
 VERSION_WITH_GROUPS = 8
 VERSION_WITH_TOPIC_IDS = 10
+
+Part = TypeVar("Part", OffsetFetchResponsePartition, OffsetFetchResponsePartitions)
+"""One partition, as single groups and as several have it."""
 
 _NOTHING = CommittedOffset(offset=NO_OFFSET)
 
@@ -70,18 +74,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         topics=[
             OffsetFetchResponseTopic(
                 name=found.name,
-                partitions=[
-                    room.add(
-                        OffsetFetchResponsePartition(
-                            partition_index=index,
-                            committed_offset=offset.offset,
-                            committed_leader_epoch=offset.leader_epoch,
-                            metadata=offset.metadata,
-                            error_code=code.number,
-                        )
-                    )
-                    for index, offset, code in found.partitions
-                ],
+                partitions=[room.add(_answered(OffsetFetchResponsePartition, *part)) for part in found.partitions],
             )
             for found in _found(broker, request.group_id, asked, request.require_stable, whole)
         ]
@@ -103,21 +96,20 @@ def _group(
             OffsetFetchResponseTopics(
                 name=found.name,
                 topic_id=found.topic_id,
-                partitions=[
-                    room.add(
-                        OffsetFetchResponsePartitions(
-                            partition_index=index,
-                            committed_offset=offset.offset,
-                            committed_leader_epoch=offset.leader_epoch,
-                            metadata=offset.metadata,
-                            error_code=code.number,
-                        )
-                    )
-                    for index, offset, code in found.partitions
-                ],
+                partitions=[room.add(_answered(OffsetFetchResponsePartitions, *part)) for part in found.partitions],
             )
             for found in _found(broker, group.group_id, asked, require_stable, codes.NONE)
         ],
+    )
+
+
+def _answered(kind: type[Part], index: int, offset: CommittedOffset, code: ErrorCode) -> Part:
+    return kind(
+        partition_index=index,
+        committed_offset=offset.offset,
+        committed_leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        error_code=code.number,
     )
 
 
