@@ -102,8 +102,9 @@ class BorrowedBroker:
                 deleted.exception(REQUEST_S)  # Some a test has deleted itself.
             _until(lambda: not self._made.keys() & self._admin.list_topics(timeout=REQUEST_S).topics.keys())
         self._made = {}
-        for deleted in self._admin.delete_consumer_groups(sorted(self._groups() - self._groups_before) or ["none"]).values():
-            deleted.exception(REQUEST_S)  # Some have members that nobody closed.
+        groups = sorted(self._groups() - self._groups_before)
+        for deleted in self._admin.delete_consumer_groups(groups, request_timeout=REQUEST_S).values() if groups else ():
+            deleted.exception(2 * REQUEST_S)  # Some have members that nobody closed.
 
     def restart(self, *, kill: bool = True) -> None:
         if self.kafka is None or not kill:
