@@ -21,8 +21,8 @@ import pytest
 
 from chaffinch import EmbeddedBroker
 from chaffinch.cli.produce_run import ProduceRun
-from chaffinch.cli.rejected_rows import rejected_rows
-from chaffinch.cli.row_sources import Piece
+from chaffinch.cli.rows.rejected import rejected_rows
+from chaffinch.cli.rows.sources import Piece
 from tests.cli.checks_records import pairs
 from tests.cli.shell import Shell, run_bytes
 

@@ -18,7 +18,7 @@ from chaffinch.admin import group_offsets, offsets, options, topics
 from chaffinch.admin.reading import RecordReader
 from chaffinch.cli.connection import BootstrapServer, CommandConfig, settings_of
 from chaffinch.cli.progress import progress
-from chaffinch.cli.row_sinks import (
+from chaffinch.cli.rows.sinks import (
     BINARY_FORMATS,
     FORMATS,
     SCHEMA,

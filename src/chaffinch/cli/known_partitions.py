@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chaffinch.admin.topics import Topic
-from chaffinch.cli.record_texts import PARTITION_MAX
-from chaffinch.cli.rejected_rows import RejectedRows
-from chaffinch.cli.row_sources import Numbers, Piece
+from chaffinch.cli.rows.record_texts import PARTITION_MAX
+from chaffinch.cli.rows.rejected import RejectedRows
+from chaffinch.cli.rows.sources import Numbers, Piece
 from chaffinch.errors import Stored, codes
 from chaffinch.identifiers import partitions_in_words
 from chaffinch.producer.table_columns import PARTITION

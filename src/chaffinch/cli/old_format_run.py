@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from chaffinch.admin.topics import Topic
 from chaffinch.cli.produce_run import how_far, span
-from chaffinch.cli.rejected_rows import RejectedRows
-from chaffinch.cli.row_sources import Piece
+from chaffinch.cli.rows.rejected import RejectedRows
+from chaffinch.cli.rows.sources import Piece
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import InvalidRecordException, KafkaException, UnsupportedVersionException, group_of

@@ -15,16 +15,17 @@ from typing import IO, TYPE_CHECKING, Annotated, Final
 import typer
 
 from chaffinch.admin import options, topics
-from chaffinch.cli import record_texts, row_sources
 from chaffinch.cli.connection import AsJson, BootstrapServer, CommandConfig, print_json, settings_of
 from chaffinch.cli.known_partitions import with_known_partitions
 from chaffinch.cli.main import EXIT_REFUSED
 from chaffinch.cli.old_format_run import OldFormatRun
 from chaffinch.cli.produce_run import ProduceRun, Run, said_when_interrupted
 from chaffinch.cli.progress import progress
-from chaffinch.cli.rejected_rows import RejectedRows, rejected_rows
-from chaffinch.cli.row_sinks import FORMATS, format_of
-from chaffinch.cli.row_sources import Piece
+from chaffinch.cli.rows import record_texts
+from chaffinch.cli.rows import sources as row_sources
+from chaffinch.cli.rows.rejected import RejectedRows, rejected_rows
+from chaffinch.cli.rows.sinks import FORMATS, format_of
+from chaffinch.cli.rows.sources import Piece
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.options import PRODUCER_OPTIONS

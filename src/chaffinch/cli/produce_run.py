@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow.compute as pc
 
-from chaffinch.cli.rejected_rows import RejectedRows
-from chaffinch.cli.row_sources import Piece
+from chaffinch.cli.rows.rejected import RejectedRows
+from chaffinch.cli.rows.sources import Piece
 from chaffinch.errors import KafkaException
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import counted

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.cli.record_json import json_lines
-from chaffinch.cli.record_texts import keyed_object, record_of
-from chaffinch.cli.row_sinks import read_batch
+from chaffinch.cli.rows.record_json import json_lines
+from chaffinch.cli.rows.record_texts import keyed_object, record_of
+from chaffinch.cli.rows.sinks import read_batch
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records import batch
 from chaffinch.records.columns import RecordColumns

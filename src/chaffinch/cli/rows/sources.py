@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chaffinch.cli.csv_quotes import QuoteWatch
-from chaffinch.cli.record_json import compact
-from chaffinch.cli.record_texts import READ_ONLY, TextRecord, headers_of, no_key, parse_json, partition_of, timestamp_of
+from chaffinch.cli.rows.csv_quotes import QuoteWatch
+from chaffinch.cli.rows.record_json import compact
+from chaffinch.cli.rows.record_texts import READ_ONLY, TextRecord, headers_of, no_key, parse_json, partition_of, timestamp_of
 from chaffinch.errors import ConfigException, KafkaException
 from chaffinch.records.arrow_columns import HEADER_TYPE
 

@@ -13,9 +13,9 @@ from typing import IO, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from chaffinch.cli.record_json import json_lines
-from chaffinch.cli.row_sinks import open_output
-from chaffinch.cli.row_sources import BrokenRow, Numbers
+from chaffinch.cli.rows.record_json import json_lines
+from chaffinch.cli.rows.sinks import open_output
+from chaffinch.cli.rows.sources import BrokenRow, Numbers
 from chaffinch.errors import ConfigException, codes
 from chaffinch.records.arrow_columns import COLUMNS
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA

@@ -13,7 +13,7 @@ from typing import IO, Any, Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from chaffinch.cli.record_json import headers_text, json_lines
+from chaffinch.cli.rows.record_json import headers_text, json_lines
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.arrow_columns import SCHEMA as RECORD_SCHEMA

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, NoReturn
 
-from chaffinch.cli.record_json import BASE64, compact
+from chaffinch.cli.rows.record_json import BASE64, compact
 from chaffinch.cli.times import parse_time
 from chaffinch.errors import ConfigException
 
