@@ -1,6 +1,7 @@
-"""Other releases of Spark than that of `.venv`, and what Spark Connect needs: each a folder that comes before `.venv` on Python's path.
+"""Other releases of Spark than that of `.venv`, what Spark Connect needs, and a store that plays S3: each a folder that comes before
+`.venv` on Python's path.
 
-    python -m tests.interop.spark_environments                                     # makes all of them: some 1.5 GB
+    python -m tests.interop.spark_environments                                     # makes all of them: some 1.8 GB
     python -m tests.interop.spark_environments spark-4.1 pytest -m spark tests/spark    # makes one and runs a command of .venv in it
 
 Everything but PySpark itself is that of `.venv`, so a difference between two runs is Spark's. `connector_jars()`: Spark's own Kafka
@@ -24,7 +25,7 @@ from tests.interop.processes import NotRun, run
 PARTS = Path(__file__).with_name("spark_parts")
 POM = PARTS / "pom.xml"
 ENVIRONMENTS = tuple(sorted(path.stem for path in PARTS.glob("*.lock")))
-"""`spark-4.1`, `spark-4.2`, and `spark-connect`: the packages that Connect needs beside the Spark of `.venv`."""
+"""`spark-4.1`, `spark-4.2`; `spark-connect`: the packages that Connect needs beside the Spark of `.venv`; `object-store`: moto's S3."""
 
 
 def environment(name: str) -> Path:

@@ -43,6 +43,19 @@ class TestFolder:
             Folder("floppy://a", "stagingLocation").probe()
 
     @pytest.mark.parametrize(
+        ("location", "shown"),
+        [
+            ("s3://name:secret@bucket/a?region=x", "s3://...@bucket/a?region=x"),
+            ("s3://bucket/a@b", "s3://bucket/a@b"),
+            ("/a/b@c", "/a/b@c"),
+        ],
+    )
+    def test_no_password_of_a_location_is_shown(self, location, shown):
+        assert Folder(location, "stagingLocation").shown == shown
+        refusal = Folder(location, "stagingLocation").refusal("cannot be opened", ValueError(f"cannot parse {location}"))
+        assert refusal.text.startswith(f"stagingLocation={shown} cannot be opened: cannot parse {shown}; ")
+
+    @pytest.mark.parametrize(
         ("location", "expected"),
         [
             ("file:/a/b", "/a/b"),

@@ -72,9 +72,14 @@ class Folder:
                 raise self.refusal("cannot be opened", ValueError("it names no folder"))
         return self._opened
 
+    @property
+    def shown(self) -> str:
+        """The location as messages have it: without a name and password that may be in it."""
+        return re.sub(r"(?<=://)[^/?]*@", "...@", self.location)
+
     def refusal(self, what: str, error: Exception) -> Refusal:
-        reason = " ".join(str(error).split())
-        text = f"{self.option}={self.location} {what}: {reason}; name a folder that driver and executors can write to"
+        reason = " ".join(str(error).split()).replace(self.location, self.shown)
+        text = f"{self.option}={self.shown} {what}: {reason}; name a folder that driver and executors can write to"
         return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
 
     def path(self, name: str) -> str:

@@ -82,9 +82,10 @@ class Places:
     def _not_shared(self, facts: TaskContextFacts) -> str | None:
         options, task = self._options, f"task {facts.task} on {facts.host}"
         if options.staging_location is not None:
-            if Folder(options.staging_location, "stagingLocation").read(self._token) is not None:
+            folder = Folder(options.staging_location, "stagingLocation")
+            if folder.read(self._token) is not None:
                 return None
-            found = f"stagingLocation={options.staging_location} is not shared: {task} does not find there the file {self._token}"
+            found = f"stagingLocation={folder.shown} is not shared: {task} does not find there the file {self._token}"
             return f"{found} that the driver has left; {_SHARED}"
         assert options.checkpoint_location is not None, "else it was found by its metadata"
         folder = self._given_checkpoint(options.checkpoint_location, facts)

@@ -174,7 +174,7 @@ class StagedReader:
         return self._files.get(name, lambda: self._folder.opened()[0].open_input_file(self._folder.path(name)))
 
     def _lost(self, staged: StagedBytes, reason: str) -> Refusal:
-        text = f"staged file {self._folder.location}/{staged.file} cannot be read back: {' '.join(reason.split())}"
+        text = f"staged file {self._folder.shown}/{staged.file} cannot be read back: {' '.join(reason.split())}"
         return Refusal(Group.APPLICATION_RECOVERABLE, STAGING_LOST, text, Remedy.AGAIN)
 
     def close(self) -> None:

@@ -1,0 +1,105 @@
+"""Folders of Spark's processes on an object store: moto's S3, through pyarrow's own driver. Run by `make cluster`, in some seconds.
+
+No Java: planner, tasks and committer are played, each with a writer of its own that has travelled.
+"""
+
+import os
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+from chaffinch.spark.commit.messages import STAGING_LOST
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink.places import token_of_this_machine
+from tests.interop.processes import Server
+from tests.interop.spark_environments import variables
+from tests.spark.played_query import PlayedQuery
+
+START_S = 120.0
+_AT = "Running on http://"
+LARGE = {"key": [f"k{number}" for number in range(200)], "value": [os.urandom(10_000) for _ in range(200)]}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """What is behind `s3://bucket/FOLDER?` there."""
+    log = tmp_path_factory.mktemp("store") / "log"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with Server(command, ready_text=_AT, log=log, timeout_s=START_S, environment=variables("object-store")) as server:
+        address = server.ready_line.rpartition(_AT)[2].strip().replace(":", "%3A")
+        options = f"endpoint_override={address}&scheme=http&region=us-east-1&allow_bucket_creation=true"
+        Folder(f"s3://key:secret@bucket?{options}", "test").opened()[0].create_dir("bucket")
+        yield options
+
+
+@pytest.fixture
+def folder(store, request):
+    """A folder of the test's own."""
+    return Folder(f"s3://key:secret@bucket/{request.node.name}?{store}", "stagingLocation")
+
+
+@pytest.fixture
+def query(monkeypatch, tmp_path, folder):
+    topics = {"orders": {"partitions": 2, "cleanup.policy": "compact"}}
+    with EmbeddedBroker(topics=topics) as broker:
+        played = PlayedQuery(
+            monkeypatch, broker.bootstrap_servers, tmp_path / "checkpoint", stagingLocation=folder.location,
+            errors__tolerance="all", errors__dead__letter__path=folder.below("letters").location,
+        )  # fmt: skip
+        played.broker = broker
+        yield played
+        played.close()
+
+
+def test_a_folder_is_as_one_of_the_machine(folder):
+    assert (folder.exists(), folder.names(), folder.read("state")) == (False, [], None)
+    folder.probe()
+    for text in (b"one", b"two"):
+        folder.write("state", [text])
+        assert folder.read("state") == text
+    assert folder.names() == ["state"]
+    below = folder.below("query", "0")
+    below.write("a", [b"1"])
+    below.parent().remove_all()
+    below.parent().remove_all()
+    folder.remove("state")
+    folder.remove("state")
+    assert folder.names() == []
+
+
+def test_tasks_stage_there_and_the_committer_reads_and_removes_it(query, folder):
+    messages = query.write(LARGE, LARGE)
+    staged = {name for message in messages for name in message.outcome.files()}
+    assert set(folder.below("q", "0").names()) == staged
+    assert len(staged) == 2
+    query.commit(messages)
+    assert query.broker.read("orders").num_rows == 400
+    assert set(folder.names()) == {token_of_this_machine(), "letters"}
+
+
+def test_dead_letters_as_parquet_lie_there(query, folder):
+    query.run({"key": ["a", None], "value": [b"1", b"2"]})
+    letters = folder.below("letters")
+    (name,) = letters.names()
+    found = pq.read_table(pa.BufferReader(letters.read(name)))
+    assert (found.column("value").to_pylist(), found.column("error_name").to_pylist()) == ([b"2"], ["INVALID_COMPACTION_KEY"])
+
+
+def test_what_is_gone_is_said_and_nothing_is_written(query, folder):
+    messages = query.write(LARGE)
+    folder.below("q").remove_all()
+    with pytest.raises(Refusal, match=STAGING_LOST):
+        query.commit(messages)
+    assert query.broker.read("orders").num_rows == 0
+
+
+def test_a_bucket_that_is_not_there_is_refused_before_any_task(query, store):
+    location = f"s3://key:secret@nowhere/staging?{store.replace('&allow_bucket_creation=true', '')}"
+    with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=s3://\.\.\.@nowhere/.* cannot be written: ") as caught:
+        query.writer(stagingLocation=location)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
