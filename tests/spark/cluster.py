@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pyarrow
 import pyspark
 
 from chaffinch.spark.java import find_java_home
@@ -88,7 +89,9 @@ class StandaloneCluster:
 def bare_python(folder: Path) -> Path:
     """A Python with all that Chaffinch needs, and without Chaffinch."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (site_packages(folder) / "rest.pth").write_text(f"{SPARK_HOME.parent}\n")
+    # Spark is a release of its own where `spark_environments` runs this.
+    found = dict.fromkeys((SPARK_HOME.parent, Path(pyarrow.__file__).parents[1]))
+    (site_packages(folder) / "rest.pth").write_text("".join(f"{place}\n" for place in found))
     return folder / "bin" / "python"
 
 
