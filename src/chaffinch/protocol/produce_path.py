@@ -246,13 +246,13 @@ def read_response(frame: memoryview, position: int, version: int) -> ProduceResp
         if data[0] != _ONE:
             return None
         if version >= VERSION_WITH_TOPIC_IDS:
-            topic = TopicProduceResponse(topic_id=_topic_id(data[start : start + _ID_BYTES]))
+            name, topic_id = "", _topic_id(data[start : start + _ID_BYTES])
             start += _ID_BYTES
         else:
             size = data[start]
             if not 0 < size <= _NAME_BYTES_MAX:
                 return None
-            topic = TopicProduceResponse(name=str(data[start + 1 : start + size], "utf-8"))
+            name, topic_id = str(data[start + 1 : start + size], "utf-8"), ZERO_UUID
             start += size
         found = _read_plainly(data, start) if len(data) == start + _ANSWER.size else None
         found = found or _read_with_reasons(data, start)
@@ -261,8 +261,11 @@ def read_response(frame: memoryview, position: int, version: int) -> ProduceResp
     if found is None:
         return None
     answer, throttle_time_ms = found
-    topic.partition_responses.append(answer)
-    return ProduceResponse(responses=[topic], throttle_time_ms=throttle_time_ms)
+    topic = TopicProduceResponse.__new__(TopicProduceResponse)  # As in `RequestReader.read`.
+    topic.name, topic.topic_id, topic.partition_responses = name, topic_id, [answer]
+    response = ProduceResponse.__new__(ProduceResponse)
+    response.responses, response.throttle_time_ms, response.node_endpoints = [topic], throttle_time_ms, []
+    return response
 
 
 def _read_plainly(data: bytes, start: int) -> tuple[PartitionProduceResponse, int] | None:

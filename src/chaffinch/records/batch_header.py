@@ -42,6 +42,8 @@ ATTRIBUTE_DELETE_HORIZON = 0b0100_0000
 
 _LONG_BYTES_MIN = 32 * 1024
 """From here on a checksum is put right after a change of the header, below it computed anew: that takes as long for so many bytes."""
+_COPIED_BYTES_MAX = 2048
+"""Up to here a copy of what is checked costs less than two views of it."""
 _MIN_LENGTH = 14
 """Below this not even a format 0 message fits; Kafka's slicer uses the same number (`LegacyRecord.RECORD_OVERHEAD_V0`)."""
 _LENGTH = Struct(">i")
@@ -206,8 +208,11 @@ def _size_at(buffer: memoryview, position: int) -> int | None:
 def write_crc(buffer: bytearray | memoryview, position: int = 0) -> int:
     """Compute the CRC-32C of the batch at `position`, write it there and return it."""
     end = position + LENGTH_END + _LENGTH.unpack_from(buffer, position + 8)[0]
-    with memoryview(buffer) as view, view[position + CHECKED_POSITION : end] as checked:
-        crc = crc32c(checked)
+    if end - position < _COPIED_BYTES_MAX:
+        crc = crc32c(buffer[position + CHECKED_POSITION : end])
+    else:
+        with memoryview(buffer) as view, view[position + CHECKED_POSITION : end] as checked:
+            crc = crc32c(checked)
     _CRC.pack_into(buffer, position + CRC_POSITION, crc)
     return crc
 

@@ -22,19 +22,18 @@ def _varint(value: int) -> bytes:
     return bytes(written)
 
 
+_ZERO: Final = b"\0"
+_ABSENT: Final = _varint(-1)
+
+
 def encode_few(keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]) -> bytearray:
     """As `batch.encode` of the same records, which have no headers; not compressed, without a producer. At least one record."""
     out = bytearray(HEADER_BYTES)
     base = timestamps[0]
     for index, (key, value, timestamp) in enumerate(zip(keys, values, timestamps, strict=True)):
-        record = bytearray(1)
-        record += _varint(timestamp - base)
-        record += _varint(index)
-        for content in (key, value):
-            record += _varint(-1 if content is None else len(content))
-            if content:
-                record += content
-        record.append(0)
+        key_size, value_size = _ABSENT if key is None else _varint(len(key)), _ABSENT if value is None else _varint(len(value))
+        # Attributes, times, key, value, and the count of headers.
+        record = b"".join((_ZERO, _varint(timestamp - base), _varint(index), key_size, key or b"", value_size, value or b"", _ZERO))
         out += _varint(len(record))
         out += record
     write_header(out, 0, len(keys), (base, max(timestamps)))

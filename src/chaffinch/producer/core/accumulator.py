@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,18 @@ Headers = Sequence[tuple[str, bytes | None]]
 RECORD_OVERHEAD_BYTES = 36
 HEADER_OVERHEAD_BYTES = 10
 BATCH_OVERHEAD_BYTES = 61
+
+
+@lru_cache(maxsize=FEW_RECORDS)
+def _few_rows(count: int) -> npt.NDArray[np.int64]:
+    rows = np.arange(count, dtype=np.int64)
+    rows.flags.writeable = False  # Of many batches.
+    return rows
+
+
+def _all_rows(count: int) -> npt.NDArray[np.int64]:
+    """The rows of a batch that has all of its receipt."""
+    return _few_rows(count) if count <= FEW_RECORDS else np.arange(count, dtype=np.int64)
 
 
 def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -327,7 +340,7 @@ class Accumulator:
         return ProducerBatch(
             topic_partition=topic_partition,
             receipt=open_batch.receipts,
-            rows=np.arange(len(open_batch.receipts), dtype=np.int64),
+            rows=_all_rows(len(open_batch.receipts)),
             timestamps=timestamps,
             data=data,
             created_ms=open_batch.created_ms,

@@ -6,8 +6,6 @@ became of a batch in between (it expired, the producer was closed) counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
@@ -34,6 +32,8 @@ class HandlerDesk:
         self._queues = queues
         self._reported: set[TopicPartition] = set()
         self._outstanding = outstanding
+        self._may_end = wiring.retry_unknown_ms < wiring.delivery_timeout_ms
+        """Whether `retry.unknown.topic.partition.ms` ends anything before `delivery.timeout.ms` does."""
 
     def answered(self, event: events.HandlerAnswered, now_ms: int) -> None:
         """The handler has decided."""
@@ -60,11 +60,6 @@ class HandlerDesk:
                     if batch not in self._delivery.asked:
                         self._judge_waiting(batch, now_ms, None)
 
-    @property
-    def _may_end(self) -> bool:
-        """Whether `retry.unknown.topic.partition.ms` ends anything before `delivery.timeout.ms` does."""
-        return self._wiring.retry_unknown_ms < self._wiring.delivery_timeout_ms
-
     def _report(self) -> None:
         """Say once that records wait for what is not there; again when it has been there meanwhile."""
         unknown = {place for place in self._outstanding.partitions() if _is_unknown(self._wiring.cluster, place)}
@@ -76,7 +71,7 @@ class HandlerDesk:
 
     def expire(self, now_ms: int) -> None:
         """End batches that wait for a topic which nobody knows for too long, at their time and not with the next answer."""
-        for batch, end_ms in list(self._ends()):
+        for batch, end_ms in self._ends():
             if end_ms <= now_ms and batch not in self._delivery.asked:
                 self._judge_waiting(batch, now_ms, None)
 
@@ -84,14 +79,18 @@ class HandlerDesk:
         """When the first of them ends."""
         return min((end_ms for _, end_ms in self._ends()), default=None)
 
-    def _ends(self) -> Iterator[tuple[ProducerBatch, int]]:
+    def _ends(self) -> list[tuple[ProducerBatch, int]]:
+        """Batches that will end so, and when."""
         if not self._may_end:
-            return
-        for queue in self._queues.busy():
-            if _is_unknown(self._wiring.cluster, queue.topic_partition):
-                for batch in (*queue.retries, *queue.returned):
-                    if batch.unknown_since_ms is not None:
-                        yield batch, batch.unknown_since_ms + self._wiring.retry_unknown_ms
+            return []
+        waiting = [queue for queue in self._queues.busy() if queue.retries or queue.returned]
+        return [
+            (batch, batch.unknown_since_ms + self._wiring.retry_unknown_ms)
+            for queue in waiting
+            if _is_unknown(self._wiring.cluster, queue.topic_partition)
+            for batch in (*queue.retries, *queue.returned)
+            if batch.unknown_since_ms is not None
+        ]
 
     def _judge_waiting(self, batch: ProducerBatch, now_ms: int, said: HandlerSaid | None) -> None:
         verdict = culprits.judge(UNKNOWN_TO_ALL, self._delivery.situation(batch, UNKNOWN_TO_ALL, now_ms, said))

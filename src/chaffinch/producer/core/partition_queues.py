@@ -43,6 +43,8 @@ class PartitionQueues:
 
     def busy(self) -> Collection[PartitionQueue]:
         """Those of partitions with something under way, or that came back."""
+        if not self._busy:
+            return ()
         busy = [queue for queue in self._busy.values() if queue.in_flight or queue.retries or queue.returned]
         if len(busy) < len(self._busy):
             self._busy = {queue.topic_partition: queue for queue in busy}

@@ -70,7 +70,9 @@ class ProduceSent:
         topics: dict[str, TopicProduceData] = {}
         for topic_partition, batch in self.batches.items():
             name = topic_partition.topic
-            topic = topics.setdefault(name, TopicProduceData(name=name, topic_id=self.topic_ids[name]))
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = TopicProduceData(name=name, topic_id=self.topic_ids[name])
             topic.partitions.append(PartitionProduceData(index=topic_partition.partition, records=batch.data))
         return ProduceRequest(transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topics=list(topics.values()))
 
