@@ -207,7 +207,7 @@ def test_a_close_meanwhile_names_the_call_that_waits(
         waiting = other.submit(getattr(producer, call), *arguments)
         assert is_waiting.wait(60), "no line says that it waits"
         producer.close()
-        with pytest.raises(IllegalStateException, match=rf"^{call}\(\) after close\(\)"):
+        with pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
             waiting.result(60)
 
 
@@ -224,5 +224,5 @@ def test_a_close_while_it_is_said_is_not_missed(
         return wait(timeout)
 
     monkeypatch.setattr(door.lock, "wait", wait_for_somebody)
-    with once_it_is_said(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\) after close\(\)"):
+    with once_it_is_said(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
         getattr(producer, call)(*arguments)

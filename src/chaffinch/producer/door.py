@@ -85,7 +85,7 @@ class Door:
         """IllegalStateException where the call is a mistake whatever it is about."""
         self.check_process(what)
         if self.is_closed:
-            raise IllegalStateException(f"{what}() after close(): the producer is closed")
+            raise IllegalStateException(f"{what}(): close() was called, the producer is closed")  # Before the call, or meanwhile.
 
     def check_process(self, what: str) -> None:
         """IllegalStateException in a forked child."""
