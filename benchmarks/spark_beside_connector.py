@@ -11,19 +11,24 @@ back by Spark's connector: each row once, or the run fails; what the connector w
 - reading, the lengths of values summed;
 - micro-batches, empty and of ten rows, beside a Python sink that does nothing;
 - how it grows: rows, partitions, cores.
+
+A load that fails is told in one line, and the others go on.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,6 +44,8 @@ READ_BATCH_RECORDS = 2000
 BAD_EVERY = 100
 MS_MORE_MAX = 100
 LOG_BYTES_TOLD = 4000
+GROWTH_ROUNDS_MAX = 2
+ROWS_MAX, ROWS_MAX_LARGE = 10_000_000, 100_000_000
 WARM_UP_ROUNDS = 2
 """Java compiles what it runs often: the first million rows of a session cost twice as much as later ones, on either side."""
 TUNED = {"kafka.batch.size": "262144", "kafka.linger.ms": "5"}
@@ -46,6 +53,10 @@ LZ4 = {"kafka.compression.type": "lz4"}
 AT_LEAST_ONCE = {"deliveryGuarantee": "at-least-once"}
 LETTERS = "letters"
 TOLERANT = {"errors.tolerance": "all", "errors.dead.letter.queue.topic.name": LETTERS}
+
+
+class LoadFailed(Exception):
+    """A load came to no figure; the text is one line."""
 
 
 class Spark:
@@ -65,7 +76,10 @@ class Spark:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"load": load, **parts}) + "\n")
         self._process.stdin.flush()
-        return self._answer()
+        answer = self._answer()
+        if "failed" in answer:
+            raise LoadFailed(f"{parts.get('side', '')} {load}: {answer['failed']}".strip())
+        return answer
 
     def _answer(self) -> Mapping[str, Any]:
         assert self._process.stdout is not None
@@ -151,14 +165,35 @@ class Stage:
     def rows(self, count: int, *, keyless: bool = False) -> str:
         """The Parquet folder with so many rows, made once."""
         path = self._rows / f"{count}{'-keyless' if keyless else ''}"
-        if not path.exists():
+        if not (path / "_SUCCESS").exists():
             self.spark.ask("rows", path=str(path), count=count, keyless_every=BAD_EVERY if keyless else 0)
         return str(path)
 
-    def compare(self, contest: Contest) -> None:
+    def warm_up(self, count: int) -> None:
+        contest = beside_defaults("warming up", count)
+        for side in WARM_UP_ROUNDS * (contest.first, contest.second):
+            self.attempt(contest.name, partial(self.written, contest, side))
+
+    def attempt(self, name: str, load: Callable[[], object]) -> None:
+        """One line, whether there are figures or not."""
+        try:
+            load()
+        except LoadFailed as failure:
+            print(f"{name:<35} FAILED: {failure}", flush=True)
+            self.missed.append(f"{name}: failed")
+
+    def forget_rows(self, count: int, *, unless: int) -> None:
+        """Removes the Parquet folder with so many rows, which no later contest reads."""
+        if count != unless:
+            shutil.rmtree(self._rows / str(count), ignore_errors=True)
+
+    def compare(self, contest: Contest, rounds: int | None = None) -> None:
         """Both sides in turn, a line of their medians."""
+        self.attempt(contest.name, lambda: self._compare(contest, rounds or self.rounds))
+
+    def _compare(self, contest: Contest, rounds: int) -> None:
         figures: list[tuple[Figure, Figure]] = []
-        for turn in range(self.rounds):
+        for turn in range(rounds):
             sides = {place: getattr(contest, place) for place in (("first", "second") if turn % 2 == 0 else ("second", "first"))}
             told = {place: self.written(contest, side) for place, side in sides.items()}
             figures.append((told["first"], told["second"]))
@@ -179,29 +214,43 @@ class Stage:
         self._topics += 1
         topic = f"contest-{self._topics}"
         wire.create_topic(topic, contest.partitions, **({"cleanup_policy": "compact"} if contest.is_compacted else {}))
+        # An idempotent producer whose first batch comes too early, and its second not, repeats the first until its time is over.
+        wire.await_leaders(topic, contest.partitions)
         has_letters = LETTERS in side.options.values()
         if has_letters:
             wire.create_topic(LETTERS, PARTITIONS)
+        try:
+            return self._write_and_look(contest, side, topic, wire)
+        finally:
+            for name in [topic, LETTERS] if has_letters else [topic]:
+                wire.delete_topic(name)
+            wire.close()
+
+    def _write_and_look(self, contest: Contest, side: Side, topic: str, wire: WireClient) -> Figure:
         path = self.rows(contest.count, keyless=side.keyless)
+        os.sync()  # What was written before is not to be measured now.
         broker_cpu = self.broker.cpu_seconds
         told = self.spark.ask("write", side=side.name, path=path, options={**self._servers, **side.options, "topic": topic})
         broker_cpu = self.broker.cpu_seconds - broker_cpu
         if side.name == OURS:
             self._look_for(path, topic, "key is not null")
-            if has_letters:
+            if LETTERS in side.options.values():
                 self._look_for(path, LETTERS, "key is null")
         else:
             found = sum(wire.read_back(topic, partition, 0) for partition in range(contest.partitions))
-            assert found == contest.count, f"{topic}: {contest.count} rows were written, {found} are there"
-        for name in [topic, LETTERS] if has_letters else [topic]:
-            wire.delete_topic(name)
-        wire.close()
+            self._expect(found == contest.count, f"{topic}: {contest.count} rows were written, {found} are there")
         millions = contest.count / 1e6
         return Figure(rate=millions / told["seconds"], spark_cpu=told["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
 
+    @staticmethod
+    def _expect(is_so: bool, text: str) -> None:
+        if not is_so:
+            raise LoadFailed(text)
+
     def _look_for(self, path: str, topic: str, where: str) -> None:
         found = self.spark.ask("is_whole", path=path, options={**self._servers, "subscribe": topic}, where=where)
-        assert found["is_whole"], f"{topic}: rows and the sum of their hashes are {found['found']}, expected {found['expected']}"
+        text = f"{topic}: rows and the sum of their hashes are {found['found']}, expected {found['expected']}"
+        self._expect(found["is_whole"], text)
 
     @property
     def _servers(self) -> Mapping[str, str]:
@@ -209,6 +258,9 @@ class Stage:
 
     def reading(self, name: str, count: int, aim: float | None) -> None:
         """A topic of ready-made batches, read by both in turn."""
+        self.attempt(name, lambda: self._reading(name, count, aim))
+
+    def _reading(self, name: str, count: int, aim: float | None) -> None:
         wire = WireClient(self.broker)
         self._topics += 1
         topic = f"contest-{self._topics}"
@@ -230,12 +282,15 @@ class Stage:
         broker_cpu = self.broker.cpu_seconds
         told = self.spark.ask("read", side=side, options={**self._servers, "subscribe": topic})
         broker_cpu = self.broker.cpu_seconds - broker_cpu
-        assert told["count"] == count, f"{topic}: {count} rows were written, {side} read {told['count']}"
+        self._expect(told["count"] == count, f"{topic}: {count} rows were written, {side} read {told['count']}")
         millions = count / 1e6
         return Figure(rate=millions / told["seconds"], spark_cpu=told["cpu_seconds"] / millions, broker_cpu=broker_cpu / millions)
 
     def micro_batches(self, name: str, where: str) -> None:
         """Micro-batches of ours and of Spark's sink, beside those of a sink that does nothing."""
+        self.attempt(name, lambda: self._micro_batches(name, where))
+
+    def _micro_batches(self, name: str, where: str) -> None:
         wire = WireClient(self.broker)
         medians: dict[str, list[float]] = {}
         for turn in range(self.rounds):
@@ -266,18 +321,20 @@ def two_cores(stage: Stage, arguments: argparse.Namespace, count: int) -> None:
     for name, where in (("micro-batches, empty", "value < 0"), ("micro-batches of ten rows", "true")):
         if arguments.only in name:
             stage.micro_batches(name, where)
+    growth_rounds = min(GROWTH_ROUNDS_MAX, arguments.rounds)
     if arguments.only in "rows":
         size = 10_000
-        while size <= arguments.rows:
-            stage.compare(beside_defaults(f"rows: {size:,}", size))
+        while size <= (ROWS_MAX_LARGE if arguments.large else ROWS_MAX):
+            stage.compare(beside_defaults(f"rows: {size:,}", size), growth_rounds if size <= ROWS_MAX else 1)
+            stage.forget_rows(size, unless=count)
             size *= 10
     for partitions in (1, 4, 16, 64) if arguments.only in "partitions" else ():
-        stage.compare(beside_defaults(f"partitions: {partitions}", count, partitions))
+        stage.compare(beside_defaults(f"partitions: {partitions}", count, partitions), growth_rounds)
 
 
 def one_core(stage: Stage, arguments: argparse.Namespace, count: int) -> None:
     if arguments.only in "cores":
-        stage.compare(beside_defaults("cores: 1, write", count))
+        stage.compare(beside_defaults("cores: 1, write", count), min(GROWTH_ROUNDS_MAX, arguments.rounds))
         stage.reading("cores: 1, read", int(10_000_000 * arguments.scale), None)
 
 
@@ -295,7 +352,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of rows: 4 M written, 10 M read")
-    parser.add_argument("--rows", type=int, default=10_000_000, help="how far the number of rows grows; 100 M take 30 GB of disk")
+    parser.add_argument("--large", action="store_true", help="100 M rows too: ten minutes more, and 35 GB of disk")
     parser.add_argument("--only", default="", help="contests whose name contains this; rows, partitions, cores: how it grows")
     parser.add_argument("--broker", choices=("apache", "chaffinch"), default="apache")
     arguments = parser.parse_args()
@@ -311,9 +368,7 @@ def main() -> int:
                     told = f"Spark {spark.version}, local[{cores}], {running.name}: ours, Spark's connector, ours over it; median of"
                     print(f"{told} {arguments.rounds} rounds; CPU-seconds per million rows of Spark + broker", flush=True)
                     stage = Stage(running, spark, folder / "rows", arguments.rounds)
-                    warm_up = beside_defaults("", count)
-                    for side in WARM_UP_ROUNDS * (warm_up.first, warm_up.second):
-                        stage.written(warm_up, side)
+                    stage.warm_up(count)
                     contest(stage, arguments, count)
                     missed += stage.missed
     for text in missed:

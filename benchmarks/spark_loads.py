@@ -3,7 +3,8 @@
     python -m benchmarks.spark_loads local[2] JARS FOLDER
 
 Each line on standard input is one load as JSON, answered by one line on standard output: seconds, and the processor time of the session,
-which is that of all its processes (Java, and the Python workers below it). "ours" is the format `chaffinch`, "theirs" Spark's `kafka`.
+which is that of all its processes (Java, and the Python workers below it); or `failed`, one line that says why. "ours" is the format
+`chaffinch`, "theirs" Spark's `kafka`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from benchmarks.spark_sink import Nothing
 from chaffinch.spark import session
 
 MICRO_BATCHES, WARM_UP_BATCHES = 15, 4
+FAILURE_TEXT_MAX = 600
 FORMATS = {"ours": "chaffinch", "theirs": "kafka", "nothing": "nothing"}
 _VALUE = """rpad(concat('{"order":"', lpad(hex(xxhash64(id)), 16, '0'), '","customer":', lpad(pmod(id * 48271, 1000003), 7, '0'),
     ',"amount":', lpad(pmod(id * 7919, 100000), 5, '0'), ',"currency":"EUR","state":"open"}'), 100, ' ')"""
@@ -68,7 +70,7 @@ class Loads:
         """Parquet: a key of 12 bytes, of each `keyless_every`-th row null (0: of none), and 100 bytes of JSON, a third of them noise."""
         key = "lpad(cast(id as string), 12, '0')"
         key = f"if(id % {keyless_every} = 0, null, {key})" if keyless_every else key
-        self._spark.range(0, count, 1, 4).selectExpr(f"{key} as key", f"{_VALUE} as value").write.parquet(path)
+        self._spark.range(0, count, 1, 4).selectExpr(f"{key} as key", f"{_VALUE} as value").write.mode("overwrite").parquet(path)
         return {}
 
     def write(self, side: str, path: str, options: Mapping[str, str]) -> Mapping[str, Any]:
@@ -117,6 +119,16 @@ def _measured(action: Callable[[], object]) -> Mapping[str, Any]:
     return {"seconds": time.perf_counter() - began, "cpu_seconds": family_cpu_seconds() - cpu}
 
 
+def _answered(loads: Loads, load: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the load tells, or why it failed: what Spark says first, and the innermost cause that Java names."""
+    try:
+        return loads.run(load)
+    except Exception as error:  # Whatever Spark raises: the loads after it go on.
+        lines = str(error).splitlines() or [""]
+        causes = [line.strip() for line in lines[1:] if line.startswith("Caused by: ")]
+        return {"failed": " ".join([f"{type(error).__name__}: {lines[0]}", *causes[-1:]])[:FAILURE_TEXT_MAX]}
+
+
 def _lines() -> Iterator[Mapping[str, Any]]:
     for line in sys.stdin:
         yield json.loads(line)
@@ -134,7 +146,7 @@ def main() -> int:
     loads = Loads(spark, folder)
     print(json.dumps({"spark": spark.version}), file=answers)
     for load in _lines():
-        print(json.dumps(loads.run(load)), file=answers)
+        print(json.dumps(_answered(loads, load)), file=answers)
     spark.stop()
     return 0
 

@@ -83,6 +83,18 @@ class WireClient:
         (result,) = answer.topics  # type: ignore[attr-defined]
         assert result.error_code == 0, result
 
+    def await_leaders(self, topic: str, partitions: int) -> None:
+        """Returns when every partition of a new topic answers: creation is told before its leaders are there."""
+        for partition in range(partitions):
+            for _ in range(TRIES_MAX):
+                asked = FetchTopic(topic=topic, partitions=[FetchPartition(partition=partition, partition_max_bytes=FETCH_BYTES)])
+                answer = self.request(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[asked]))
+                if answer.responses[0].partitions[0].error_code == 0:  # type: ignore[attr-defined]
+                    break
+                time.sleep(PAUSE_SECONDS)
+            else:
+                raise RuntimeError(f"partition {partition} of {topic} does not answer")
+
     def delete_topic(self, name: str) -> None:
         request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], topic_names=[name], timeout_ms=CREATE_TIMEOUT_MS)
         (result,) = self.request(request).responses  # type: ignore[attr-defined]
