@@ -25,7 +25,7 @@ DONE: Final = "_replayed"
 def replay_files(spark: SparkSession, plan: ReplayPlan, path: str) -> ReplayReport:
     folder = Folder(path, "--parquet")
     if not folder.exists():
-        text = f"--parquet={path}: there is no such folder; name the one that errors.dead.letter.path had"
+        text = f"--parquet={folder.shown}: there is no such folder; name the one that errors.dead.letter.path had"
         raise Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
     names = {name for name in folder.names() if name.endswith(".parquet") and not name.startswith((".", "_"))}
     report = ReplayReport()
@@ -91,7 +91,7 @@ def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
     try:
         return letters.letters_in_file(spark, f"{folder.location.rstrip('/')}/{name}")
     except (PySparkException, Py4JError) as error:
-        text = f"--parquet={folder.location}: {name} is no file of dead letters: {first_line(None, str(error))}"
+        text = f"--parquet={folder.shown}: {name} is no file of dead letters: {first_line(None, str(error))}"
         text += "; the files before it, by name, are replayed; move it elsewhere and begin again"
         raise Refusal(Group.INVALID_CONFIGURATION, "NOT_DEAD_LETTERS", text) from None
 

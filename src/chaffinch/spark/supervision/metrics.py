@@ -84,7 +84,7 @@ class Metrics:
                 if data is not None:
                     found[name] = CheckpointState.from_text(data.decode())
         except (Refusal, ValueError, KeyError, TypeError, AttributeError) as error:
-            _log.warning("counts in %s cannot be read: %s", self._folder.location, error)
+            _log.warning("counts in %s cannot be read: %s", self._folder.shown, error)
         return found
 
 
