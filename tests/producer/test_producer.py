@@ -185,6 +185,24 @@ class TestSend:
         with producer_of(broker) as producer:
             assert asyncio.run(send(producer)).offset == 0
 
+    def test_the_sender_stays_awake_for_what_is_awaited(
+        self, producer_of: Make, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with producer_of(broker, linger_ms=60_000) as producer:
+            producer.partitions_for("orders")
+            network, seen = producer._sender._network, []
+            poll = network.poll
+
+            def noted(timeout_ms: int | None, *, is_awaited: bool = False) -> Any:
+                seen.append(is_awaited)
+                return poll(timeout_ms, is_awaited=is_awaited)
+
+            monkeypatch.setattr(network, "poll", noted)
+            producer.send("orders", b"v")
+            assert not any(seen), "nobody waits yet"
+            producer.flush(60)
+            assert any(seen)
+
 
 class TestFaults:
     def test_an_answer_lost_after_the_append_is_not_stored_twice(self, producer_of: Make, broker: EmbeddedBroker) -> None:
