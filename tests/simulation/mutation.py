@@ -28,6 +28,7 @@ NOBODY: dict[str, Any] = {
     "reader_count": 0,
     "transformer_count": 0,
     "producer_records": 90,
+    "records_least": 0,
 }
 PLAIN: dict[str, Any] = {**NOBODY, "plain_count": 2, "faults": ROUGH, "deeds": KILLS, "bad_share": 0.1}
 TRANSACTIONAL: dict[str, Any] = {**PLAIN, "plain_count": 0, "transactional_count": 2}

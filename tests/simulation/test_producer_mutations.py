@@ -260,12 +260,12 @@ PRODUCER = [
         breaks=forgets_late_requests,
         knobs={**TRANSACTIONAL, "deeds": Deeds(), "faults": SLOW, "bad_share": 0.0, "producer_records": 200},
         says=("transaction",),
-        first=3,
+        first=4,
     ),
     Mutation(
         name="once real: records are blamed for their batch's size", breaks=blames_all_for_size, knobs=PLAIN, says=("innocent",), first=7
     ),
-    Mutation(name="sequences of a batch that may be stored are used again", breaks=takes_sequences_back, knobs=TRANSACTIONAL, first=6),
+    Mutation(name="sequences of a batch that may be stored are used again", breaks=takes_sequences_back, knobs=TRANSACTIONAL, first=16),
     Mutation(
         name="innocents are sent again although they may be stored",
         breaks=resends_innocents,
@@ -293,7 +293,7 @@ PRODUCER = [
         breaks=ignores_where_it_was_written,
         knobs=OVERTAKEN,
         says=("stored 2 times", "as not stored"),
-        first=85,
+        first=90,
         seeds=60,
     ),
     Mutation(name="lost attempts are forgotten", breaks=forgets_lost_attempts, knobs=PLAIN, seeds=40),

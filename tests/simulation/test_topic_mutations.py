@@ -128,7 +128,7 @@ MUTATIONS = [
         breaks=keeps_numbers_of_gone_topics,
         knobs=REMADE_ROUGHLY,
         says=("which was sent later",),
-        first=6,
+        first=67,
     ),
     Mutation(
         name="once real: what is sent by name is thought to be in the topic that is gone",

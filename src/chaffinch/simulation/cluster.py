@@ -19,6 +19,7 @@ from chaffinch.broker.core.topics import Partition
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.frames import BufferPool
 from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.schema import Message
@@ -60,7 +61,7 @@ class _Connection:
     """The broker's end of one link."""
 
     def __init__(self, process: BrokerProcess, link: Link, connection_id: int, node_id: int) -> None:
-        self.protocol = ServerConnection()
+        self.protocol = ServerConnection(pool=process.pool)
         self.link = link
         self.connection_id = connection_id
         self.node_id = node_id
@@ -93,6 +94,8 @@ class BrokerProcess:
     ) -> None:
         """`takes_topic_ids`: whether Produce may tell topics by their ids (KIP-516), as it may since Kafka 4.1."""
         self.disk = Disk(world)
+        self.pool = BufferPool()
+        """All connections read into the same buffers, as those of a server do."""
         self.validation_first = ValidationFirst(world, validation_first_share)
         self.liar = Liar(world, lying_share)
         self._is_forgetful = is_forgetful
@@ -284,6 +287,7 @@ class BrokerProcess:
             requests = connection.protocol.receive(data)
         except ProtocolViolation as violation:
             raise AssertionError(f"a client of ours broke the protocol: {violation}") from violation
+        connection.protocol.end_turn()
         for request in requests:
             if connection.connection_id not in self._connections:
                 return  # The one before was answered by closing.

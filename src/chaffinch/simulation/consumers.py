@@ -27,6 +27,8 @@ RESTART_MS_MAX: Final = 1_500
 SLOW_SHARE: Final = 0.01
 """Of polls: what they gave takes longer than max.poll.interval.ms."""
 LOOK_MS: Final = 50
+LARGE_BYTES: Final = 2_000
+"""Up to this size of values the fetches of members hold from less than one to all of them."""
 INCARNATIONS_MAX: Final = 80
 STRATEGIES: Final = ("range", "roundrobin", "sticky", "cooperative-sticky", "range,cooperative-sticky")
 
@@ -44,7 +46,9 @@ class Group:
         *,
         committed_only: bool,
         begins_at_end: bool = False,
+        value_bytes_max: int = LARGE_BYTES,
     ):
+        """`value_bytes_max`: what is read; where values are large, so are fetches."""
         self.world = world
         self.network = network
         self.broker = broker
@@ -56,9 +60,9 @@ class Group:
         self._is_finishing = False
         self._is_over = False
         self._looks_at_ms = 0
-        self._options = self._common_options(world, committed_only)
+        self._options = self._common_options(world, committed_only, max(1, value_bytes_max // LARGE_BYTES))
 
-    def _common_options(self, world: World, committed_only: bool) -> dict[str, Any]:
+    def _common_options(self, world: World, committed_only: bool, size: int) -> dict[str, Any]:
         dice = world.dice
         return {
             "bootstrap.servers": ",".join(map(str, self.broker.addresses)),
@@ -73,8 +77,8 @@ class Group:
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 400,
             "fetch.max.wait.ms": dice.choice((100, 400)),
-            "fetch.max.bytes": dice.choice((2_000, 20_000, 1 << 20)),
-            "max.partition.fetch.bytes": dice.choice((1_000, 10_000)),
+            "fetch.max.bytes": dice.choice((2_000, 20_000, 1 << 20)) * size,
+            "max.partition.fetch.bytes": dice.choice((1_000, 10_000)) * size,
             "metadata.max.age.ms": 5_000,
         }
 

@@ -29,7 +29,8 @@ they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
 sent, because the transaction for which they were planned did not begin."""
-MADE_BY_TRANSFORMERS: Final = 70
+RECORDS_LEAST: Final = 200
+MADE_BY_TRANSFORMERS: Final = 50
 CONSUMERS: Final = (*((0, 0),) * 10, (1, 0), (3, 0), (0, 1), (0, 2), (2, 1), (1, 1))
 """Members that read, members that transform: in three worlds of eight, which cost twice as much as others."""
 FIRST_DEATH_MS_MAX: Final = 700
@@ -49,6 +50,8 @@ class Knobs:
     """Producers of transaction version 2."""
     producer_records: int = 100
     """Of each producer."""
+    records_least: int = 0
+    """In all: what is missing when everybody is done is written then."""
     in_flight_max: int = BROKER_REMEMBERED_BATCHES
     """Requests under way per broker, of each producer, at least; with 1 some producers have five nevertheless."""
     query_count: int = 0
@@ -112,6 +115,7 @@ class Knobs:
             transactional_count=transactional_count,
             version_2_count=version_2_count,
             producer_records=-(-record_count // producer_count),
+            records_least=RECORDS_LEAST,
             in_flight_max=dice.choice((1, BROKER_REMEMBERED_BATCHES)),
             query_count=query_count,
             query_rows=query_rows,
@@ -140,7 +144,7 @@ class Knobs:
             deeds=Deeds(
                 broker_death_ms=int(dice.choice((600, 1_500, 4_000)) / roughness),
                 client_death_ms=dice.choice((0, 3_000, 8_000)),
-                zombie_ms=dice.choice((0, 0, 5_000)),
+                zombie_ms=dice.choice((0, 0, 2_000)),
                 full_disk_ms=dice.choice((0, 0, 1_500, 5_000)),
                 clock_step_ms=1_000 * (world.seed % CLOCK_EVERY == CLOCK_EVERY - 1),
                 node_stop_ms=dice.choice((0, 0, 1_500)),

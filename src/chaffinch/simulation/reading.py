@@ -43,7 +43,7 @@ REMEMBERED_BYTES_MAX: Final = 4_000
 FOLLOW_MS_MAX: Final = 1_500
 ELSEWHERE: Final = frozenset({codes.NOT_LEADER_OR_FOLLOWER.number, codes.OFFSET_NOT_AVAILABLE.number})
 """Errors of a partition whose leader has just moved."""
-FETCH_BYTES: Final = 20_000
+FETCH_BYTES_MIN: Final = 20_000
 """Small, so that aborted transactions begin in one answer and end in another."""
 
 
@@ -160,9 +160,19 @@ class CommittedReader:
     not to be committed, or to be lost, stays in `found`.
     """
 
-    def __init__(self, world: World, network: Network, broker: BrokerProcess, partitions: Sequence[TopicPartition], who: str) -> None:
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        broker: BrokerProcess,
+        partitions: Sequence[TopicPartition],
+        who: str,
+        *,
+        fetch_bytes: int = FETCH_BYTES_MIN,
+    ) -> None:
         self.found: dict[TopicPartition, list[LogRecord]] = {topic_partition: [] for topic_partition in partitions}
         self._who = who
+        self._fetch_bytes = max(fetch_bytes, FETCH_BYTES_MIN)
         self._world = world
         self._broker = broker
         self._transport = Transport(world, network, who, self._told, request_timeout_ms=1_000, connect_timeout_ms=500)
@@ -192,14 +202,14 @@ class CommittedReader:
             request = FetchRequest(
                 max_wait_ms=0 if self._is_finishing else self._world.dice.choice((0, 100)),
                 min_bytes=1,
-                max_bytes=FETCH_BYTES,
+                max_bytes=self._fetch_bytes,
                 isolation_level=READ_COMMITTED,
                 topics=[FetchTopic(topic=place.topic, partitions=[self._part(place)]) for place in places],
             )
             self._transport.send(address, request, (places, self._is_finishing))
 
     def _part(self, place: TopicPartition) -> FetchPartition:
-        return FetchPartition(partition=place.partition, fetch_offset=self._offsets[place], partition_max_bytes=FETCH_BYTES)
+        return FetchPartition(partition=place.partition, fetch_offset=self._offsets[place], partition_max_bytes=self._fetch_bytes)
 
     def _told(self, events: Sequence[ConnectionEvent]) -> None:
         is_behind = False

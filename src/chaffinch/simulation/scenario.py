@@ -44,6 +44,8 @@ ARMED_ENDS_SHARE: Final = 0.15
 STARTS_WITHIN_MS: Final = 10_000
 READ_WITHIN_MS: Final = 60_000
 BACK_SINCE_MS: Final = 5_000
+FETCHED_VALUES: Final = 10
+"""How many of the largest fit in an answer to a reader: with one each, a world would consist of nothing else."""
 
 
 SETTINGS: Final = {
@@ -124,7 +126,7 @@ class _Scene:
         self.broker.start()
         shortened = [place for place in self.broker.partitions if place.topic in SHORTENED]
         self.administrator = Administrator(world, self.broker, remade, shortened)
-        self.follower = CommittedReader(world, self.network, self.broker, self._lasting, "follower")
+        self.follower = self._committed_reader(self._lasting, "follower")
         self.queries = [
             self.workload.query(
                 f"query-{number}",
@@ -201,7 +203,20 @@ class _Scene:
         )
 
     def _group(self, name: str, topics: Sequence[str], *, committed_only: bool, begins_at_end: bool = False) -> Group:
-        return Group(self.world, self.network, self.broker, name, topics, committed_only=committed_only, begins_at_end=begins_at_end)
+        return Group(
+            self.world,
+            self.network,
+            self.broker,
+            name,
+            topics,
+            committed_only=committed_only,
+            begins_at_end=begins_at_end,
+            value_bytes_max=self.knobs.value_bytes_max,
+        )
+
+    def _committed_reader(self, partitions: Sequence[TopicPartition], who: str) -> CommittedReader:
+        fetch_bytes = FETCHED_VALUES * self.knobs.value_bytes_max
+        return CommittedReader(self.world, self.network, self.broker, partitions, who, fetch_bytes=fetch_bytes)
 
     def _member(self, number: int) -> Member:
         dice = self.world.dice
@@ -256,11 +271,24 @@ class _Scene:
         self.network.heal()
         world.tell("world", "from here on nothing goes wrong")
         self._wait_until_done(self.actors)
+        self._write_the_rest()
         for group, users in ((self.transformers_group, self.transformers), (self.readers, self.members)):
             if users:
                 group.finish()
                 self._wait_until_done(users)
         return self._verdict()
+
+    def _write_the_rest(self) -> None:
+        """No world has fewer records than it should, though transactions did not begin for which some were planned."""
+        sent = sum(len(user.ledger.told) for user in [*self.producers, *self.transformers]) + sum(
+            len(query.rows()) for query in self.queries
+        )
+        if sent < self.knobs.records_least:
+            self.world.count("records written at the end", self.knobs.records_least - sent)
+            rest = self._user("plain-rest", self._options(), iter(self.workload.bursts(self.knobs.records_least - sent)))
+            self.producers.append(rest)
+            rest.start()
+            self._wait_until_done([rest])
 
     def _wait_until_done(self, users: Sequence[ProducerUser | Supervisor | Member]) -> None:
         """Until they have done their work, and every transaction is decided."""
@@ -309,7 +337,7 @@ class _Scene:
         before = self.administrator.whole(read_logs(broker.core))
         broker.die(Death.POWER_LOST if self.knobs.flush_policy == "always" else Death.KILLED)
         world.run(lambda: broker.core is not None, limit_ms=STARTS_WITHIN_MS, waiting_for="the broker does not start again")
-        reader = CommittedReader(world, self.network, broker, broker.partitions, "reader")
+        reader = self._committed_reader(broker.partitions, "reader")
         for each in (reader, self.follower):
             each.finish()
         world.run(

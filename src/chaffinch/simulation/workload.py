@@ -182,7 +182,7 @@ class Workload:
             batches=tasks,
             marker_partition=TopicPartition(PLAIN, 0),
             dead_letter_target=TopicSnapshot(topic=DEAD_LETTER_TOPIC, topic_id=bytes(16), partition_count=TOPICS[-1].partition_count),
-            record_count_max=dice.choice((1, 4, 4, 10)),
+            record_count_max=dice.choice((1, 4, 10, 10)),
             is_stream=is_stream,
             has_checkpoint=has_checkpoint and is_stream,
             has_handler=has_handler,
