@@ -14,7 +14,7 @@ from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequ
 from chaffinch.protocol.messages.produce import ProduceRequest
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
-from chaffinch.records.message_set_encoding import CODECS, encode_message_set
+from chaffinch.records.old_formats.encoding import CODECS, encode_message_set
 from tests.cli.checks_records import TIME_MS, pairs, records
 from tests.cli.shell import Shell
 from tests.client.scripted_server import ScriptedServer

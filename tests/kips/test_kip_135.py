@@ -8,8 +8,8 @@ import pytest
 from chaffinch.errors import codes, exceptions
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.records.batch import encode_control_batch
-from chaffinch.records.message_set import read_message_set
-from chaffinch.records.message_set_validation import validate_set
+from chaffinch.records.old_formats.message_set import read_message_set
+from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Accepted, Origin, Rejected, ValidationPolicy, response_fields, validate
 from chaffinch.records.validation_rules import CODECS
 from tests.kips.rule_table import written

@@ -11,8 +11,8 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records import findings
 from chaffinch.records.compression import Compression
-from chaffinch.records.message_set import OLD_FORMATS, read_message_set
-from chaffinch.records.message_set_validation import validate_set
+from chaffinch.records.old_formats.message_set import OLD_FORMATS, read_message_set
+from chaffinch.records.old_formats.validation import validate_set
 from chaffinch.records.validation import Rejected, ValidationPolicy
 from chaffinch.records.validation_rules import ALL_RULES, CODECS
 from tests.broker.core_client import Cluster

@@ -26,7 +26,7 @@ from chaffinch.producer.table_result import REJECTED_SCHEMA
 from chaffinch.producer.table_split import Run, runs
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.records.compression import from_name
-from chaffinch.records.message_set_encoding import encode_message_set
+from chaffinch.records.old_formats.encoding import encode_message_set
 from chaffinch.runtime.clock import SystemClock
 from chaffinch.settings import Settings
 

@@ -31,7 +31,7 @@ from chaffinch.identifiers import counted
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.producer.producer import Producer
 from chaffinch.records.compression import from_name
-from chaffinch.records.message_set_encoding import CODECS
+from chaffinch.records.old_formats.encoding import CODECS
 from chaffinch.settings import Settings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from chaffinch.records.batch_header import BatchView, TimestampType
 from chaffinch.records.byte_columns import Int64s
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import CorruptBatch, Fault
-from chaffinch.records.old_formats import OldBatch
+from chaffinch.records.old_formats.reading import OldBatch
 
 
 def decode_batches(batches: Sequence[BatchView], payload_bytes: int) -> tuple[RecordColumns, int]:

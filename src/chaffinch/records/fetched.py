@@ -17,7 +17,7 @@ from chaffinch.records.batches_codec import decode_batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
 from chaffinch.records.faults import CorruptBatch, Fault, RecordsError
-from chaffinch.records.old_formats import OldBatch, mixed_views
+from chaffinch.records.old_formats.reading import OldBatch, mixed_views
 
 # Batches are decoded together up to so many bytes, as they came and uncompressed, whatever number of records is asked for.
 PART_BYTES: Final = 8 << 20

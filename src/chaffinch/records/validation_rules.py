@@ -28,7 +28,7 @@ from chaffinch.records.checksum import crc32c
 from chaffinch.records.compression import Compression
 from chaffinch.records.kernels_reference import messages
 from chaffinch.records.kernels_reference.walk import KEY_MISSING, OFFSET_DELTA_WRONG, TIMESTAMP_WRONG
-from chaffinch.records.message_set import CODECS_OF_OLD_FORMATS, OLD_FORMATS, MessageSet
+from chaffinch.records.old_formats.message_set import CODECS_OF_OLD_FORMATS, OLD_FORMATS, MessageSet
 from chaffinch.records.validation_policy import Origin, ValidationPolicy
 
 NO_KEY: Final = "NoKeyCompactedTopicRecordsPerSec"

@@ -19,7 +19,7 @@ from chaffinch.records.compression import Compression, CompressionError, compres
 from chaffinch.records.faults import CorruptBatch, Fault
 from chaffinch.records.findings import Finding, rejected
 from chaffinch.records.kernels_reference import messages
-from chaffinch.records.message_set import MessageSet, unwrapped
+from chaffinch.records.old_formats.message_set import MessageSet, unwrapped
 from chaffinch.records.validation_policy import ValidationPolicy
 from chaffinch.records.validation_rules import (
     CONTENT_RULES,
