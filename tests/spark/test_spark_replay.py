@@ -176,7 +176,8 @@ def test_folders_of_something_else(spark, broker, tmp_path):
     with pytest.raises(Refusal, match=r"NOT_DEAD_LETTERS: --parquet=.*/other: part-.* is no file of dead letters: \[UNRESOLVED_COLUMN"):
         asked(tmp_path / "other")
     (tmp_path / "damaged.parquet").write_bytes(b"damaged")
-    with pytest.raises(Refusal, match=r"damaged.parquet is no file of dead letters: org.apache.spark.SparkException: \[FAILED_READ_FILE"):
+    # What follows is Spark's, and each release has other words.
+    with pytest.raises(Refusal, match=r"damaged.parquet is no file of dead letters: org.apache.spark.SparkException: .*; the files before it"):
         asked(tmp_path)
 
 
