@@ -177,7 +177,9 @@ def test_folders_of_something_else(spark, broker, tmp_path):
         asked(tmp_path / "other")
     (tmp_path / "damaged.parquet").write_bytes(b"damaged")
     # What follows is Spark's, and each release has other words.
-    with pytest.raises(Refusal, match=r"damaged.parquet is no file of dead letters: org.apache.spark.SparkException: .*; the files before it"):
+    with pytest.raises(
+        Refusal, match=r"damaged.parquet is no file of dead letters: org.apache.spark.SparkException: .*; the files before it"
+    ):
         asked(tmp_path)
 
 
