@@ -17,6 +17,7 @@ from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.produce_requests import ProduceSent
 from chaffinch.simulation.nemesis import Deeds
+from chaffinch.simulation.network import Faults
 from chaffinch.storage import log_state
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
@@ -140,9 +141,9 @@ MUTATIONS = [
     Mutation(
         name="positions of a topic that is gone are used in the next",
         breaks=reads_on_in_new_topics,
-        knobs={**REMADE, "reader_count": 2},
+        knobs={**REMADE, "reader_count": 2, "faults": Faults(latency_max_ms=4), "value_bytes_max": 100, "bad_share": 0.0},
         says=("nor begins a new topic",),
-        first=6,
+        seeds=40,
     ),
     Mutation(name="once real: snapshots are lost after the records", breaks=loses_snapshots, knobs=POWER_LOST, seeds=60),
     Mutation(name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, first=14),
