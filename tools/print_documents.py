@@ -21,8 +21,8 @@ from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 from chaffinch.admin import options as admin_options
 from chaffinch.broker.core import counters, options, topic_options
-from chaffinch.broker.core import transaction_moves as moves
-from chaffinch.broker.core.transaction_moves import Ending
+from chaffinch.broker.core.transactions import moves
+from chaffinch.broker.core.transactions.moves import Ending
 from chaffinch.cli import errors as errors_page
 from chaffinch.cli.main import COMMANDS
 from chaffinch.client.metrics import table_markdown

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond
 from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
+from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.client_connection import ClientConnection
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData

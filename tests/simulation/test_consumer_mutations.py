@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.groups.classic_requests import ClassicRequests
+from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.consumer.core import commits, fetcher, group_requests
 from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.consumer_core import ConsumerCore

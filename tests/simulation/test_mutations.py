@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.group_offsets import GroupOffsets
-from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
-from chaffinch.broker.core.transaction_participants import TransactionParticipants
+from chaffinch.broker.core.groups.offsets import GroupOffsets
+from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
+from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM, Faults

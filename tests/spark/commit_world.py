@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.effects import Respond
 from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
+from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from chaffinch.broker.core.group_offsets import CommittedOffset
+from chaffinch.broker.core.groups.offsets import CommittedOffset
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest

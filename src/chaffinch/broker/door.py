@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chaffinch.broker.connections import Peer
-from chaffinch.broker.core.authentication import Authentication
+from chaffinch.broker.core.security.authentication import Authentication
 from chaffinch.broker.listeners import Tls
 from chaffinch.protocol.security_options import TLS_PROTOCOLS
 from chaffinch.runtime.tls import TlsSettings, server_context

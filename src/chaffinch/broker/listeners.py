@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from chaffinch.broker.core.declared_replicas import Node
+from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.errors import ConfigException
 
 LOG = logging.getLogger("chaffinch.broker")

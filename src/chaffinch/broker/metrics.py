@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from chaffinch.broker.core.counters import ALL_TOPICS, HELP
-from chaffinch.broker.core.declared_replicas import NO_LEADER
-from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
+from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.broker.http_listener import Refused, Reply, Request
 from chaffinch.broker.server import BrokerServer
 from chaffinch.runtime.prometheus import CONTENT_TYPE, NO_LABELS, Family, single

@@ -22,9 +22,9 @@ from chaffinch.broker.connection_watch import ConnectionWatch
 from chaffinch.broker.connections import Peer, RequestsHeld
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
+from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topics import Dice
 from chaffinch.broker.door import Door, tls_context
 from chaffinch.broker.listeners import Listener

@@ -26,8 +26,8 @@ import typer
 from chaffinch.broker.argument_checks import BROKERS_MAX, check_users
 from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
-from chaffinch.broker.core.declared_replicas import Node
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.broker.core.topic_names import INTERNAL
 from chaffinch.broker.http_listener import HttpListener, Route
 from chaffinch.broker.listeners import PORT_MAX, Address, check_ports, listen, nodes_of

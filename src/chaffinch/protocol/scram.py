@@ -1,7 +1,7 @@
 """SCRAM (RFC 5802, with SHA-256 of RFC 7677): its messages, keys and proofs, as both ends of a connection need them.
 
 Without channel binding, as in Kafka. Nonces and salts come from outside. What a peer sends is checked for form here; whether it is who
-it says is the business of `client/authentication.py` and `broker/core/authentication.py`.
+it says is the business of `client/authentication.py` and `broker/core/security/authentication.py`.
 """
 
 from __future__ import annotations

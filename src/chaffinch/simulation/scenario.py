@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES
 from chaffinch.simulation import checkers, consumer_checkers

@@ -10,7 +10,7 @@ from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, Repl
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.fetch_requests import fetch, first, offsets, told
-from tests.broker.core.transactional_writer import Writer
+from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
 

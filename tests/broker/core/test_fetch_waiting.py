@@ -11,7 +11,7 @@ from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, Delet
 from chaffinch.protocol.messages.fetch import FetchPartition
 from tests.broker.batches import batch_of
 from tests.broker.core.fetch_requests import fetch, first, offsets, told
-from tests.broker.core.transactional_writer import Writer
+from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
 SIZE = len(batch_of(b"a"))

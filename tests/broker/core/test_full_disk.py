@@ -17,7 +17,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from chaffinch.storage.file_system import MemoryFileSystem, StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core.transactional_writer import Writer
+from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
 STORAGE = codes.KAFKA_STORAGE_ERROR.number

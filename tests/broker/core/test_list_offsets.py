@@ -6,7 +6,7 @@ import pytest
 
 from chaffinch.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tests.broker.batches import NOW_MS, batch_of
-from tests.broker.core.transactional_writer import Writer
+from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 
 

@@ -17,7 +17,7 @@ from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOUR
 from chaffinch.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.storage.file_system import StorageError
-from tests.broker.core.test_alter_configs import change
+from tests.broker.core.configs.test_alter_configs import change
 from tests.broker.core.test_create_partitions import wanted
 from tests.broker.core.test_topics import creatable
 from tests.broker.core_client import Cluster

@@ -14,7 +14,7 @@ from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest
 from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from tests.broker.batches import NOW_MS, batch_of
-from tests.broker.core.test_transactions import add, add_group, end, identity_of, write
+from tests.broker.core.transactions.test_transactions import add, add_group, end, identity_of, write
 from tests.broker.core_client import Client, Cluster
 
 DAY_MS = 86_400_000

@@ -16,9 +16,9 @@ from chaffinch.records.batch_header import ATTRIBUTE_DELETE_HORIZON, read_header
 from chaffinch.records.columns import RecordColumns
 from tests.broker.batches import batch_of
 from tests.broker.core.clock_steps import DAY_MS, HOUR_MS, MINUTE_MS, STEPS, cluster_with, log_of
-from tests.broker.core.coordinator_world import T0, World
 from tests.broker.core.groups.members import ClassicMember, commit, stable_group
-from tests.broker.core.transactional_writer import Writer
+from tests.broker.core.transactions.coordinator_world import T0, World
+from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster
 from tests.support.raw_messages import message
 

@@ -11,7 +11,7 @@ from tests.broker.batches import batch_of
 from tests.broker.core.clock_steps import HOUR_MS, STEPS, cluster_with, log_of
 from tests.broker.core.fetch_requests import fetch
 from tests.broker.core.groups.members import REBALANCE_MS, SESSION_MS, ClassicMember, ConsumerMember, assign, stable_group
-from tests.broker.core.transactional_writer import Writer
+from tests.broker.core.transactions.transactional_writer import Writer
 from tests.broker.core_client import Cluster, produce_request
 
 SHORT_LIVED = {"producer.id.expiration.ms": "5000", "producer.id.expiration.check.interval.ms": "1"}

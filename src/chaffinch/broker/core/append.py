@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from chaffinch.broker.core import replication_check
 from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode

@@ -21,29 +21,29 @@ from uuid import UUID
 
 from chaffinch.broker.core import chores, options
 from chaffinch.broker.core.answer_room import AnswerTooLarge
-from chaffinch.broker.core.authentication import Authentication
 from chaffinch.broker.core.broker_state import BrokerState, Close, Last, Result, Silence, Waiting, result_of
-from chaffinch.broker.core.cluster_membership import ClusterMembership, first_epoch
+from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.counters import Counters
-from chaffinch.broker.core.declared_replicas import DeclaredNodes, Node
-from chaffinch.broker.core.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
 from chaffinch.broker.core.fetch.sessions import FetchSessions
-from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
 from chaffinch.broker.core.groups.offset_expiry import OffsetExpiry
+from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.groups.topic_view import TopicView
 from chaffinch.broker.core.handlers import HANDLERS, PER_PARTITION_FAULTS
 from chaffinch.broker.core.log_maintenance import LogMaintenance
 from chaffinch.broker.core.producer_expiry import ProducerExpiry
 from chaffinch.broker.core.refusal_log import RefusalLog
-from chaffinch.broker.core.scram_credentials import ScramCredentials
+from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership, first_epoch
+from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
+from chaffinch.broker.core.security.authentication import Authentication
+from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.broker.core.topics import Dice, Partition, Topic, TopicRegistry
-from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
-from chaffinch.broker.core.transaction_participants import TransactionParticipants
+from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
+from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.core.waiting_answers import WaitingAnswers
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest

@@ -6,21 +6,21 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from chaffinch.broker.core.authentication import Authentication, Outcome
 from chaffinch.broker.core.chores import Chore
-from chaffinch.broker.core.cluster_membership import ClusterMembership
+from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.counters import Counters
-from chaffinch.broker.core.declared_replicas import DeclaredNodes
-from chaffinch.broker.core.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault, FaultScript
 from chaffinch.broker.core.fetch.sessions import FetchSessions
-from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
+from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.refusal_log import RefusalLog
+from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership
+from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
+from chaffinch.broker.core.security.authentication import Authentication, Outcome
 from chaffinch.broker.core.topic_options import WITH_EFFECT
 from chaffinch.broker.core.topics import Partition, TopicRegistry
-from chaffinch.broker.core.transaction_coordinator import TransactionCoordinator
+from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.schema import Message

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chaffinch.broker.core import topics_error_answers, transaction_error_answers
+from chaffinch.broker.core import topics_error_answers
 from chaffinch.broker.core.groups import error_answers as groups_error_answers
+from chaffinch.broker.core.transactions import error_answers as transaction_error_answers
 from chaffinch.protocol.messages import (
     alter_user_scram_credentials,
     api_versions,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chaffinch.broker.core import replication_check
 from chaffinch.broker.core.groups.group_options import GROUP_OPTIONS
-from chaffinch.broker.core.security_options import SECURITY_OPTIONS
+from chaffinch.broker.core.replicas import replication_check
+from chaffinch.broker.core.security.options import SECURITY_OPTIONS
 from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
 from chaffinch.errors import ConfigException
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from chaffinch.broker.core import topic_names
-from chaffinch.broker.core.declared_replicas import DeclaredNodes, Replicas
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Replicas
 from chaffinch.broker.core.topic_options import TopicConfig, check, resolve
 from chaffinch.errors import ConfigException, codes
 from chaffinch.identifiers import TopicPartition, counted

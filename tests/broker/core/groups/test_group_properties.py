@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chaffinch.broker.core import options
-from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, TopicInfo
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
+from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.groups.tickets import Ticket
 from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
 from chaffinch.broker.core.refusal import RequestRefused

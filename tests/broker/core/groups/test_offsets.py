@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from chaffinch.broker.core.group_offsets import CommittedOffset
 from chaffinch.broker.core.groups.offset_expiry import OFFSETS_PER_CALL
+from chaffinch.broker.core.groups.offsets import CommittedOffset
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -123,14 +123,14 @@ class TestCommit:
         assert [row.topic_id for row in everything.groups[0].topics] == [topic.topic_id]
 
     def test_all_offsets_together_are_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("chaffinch.broker.core.group_offsets.OFFSETS_BYTES_MAX", 5000)
+        monkeypatch.setattr("chaffinch.broker.core.groups.offsets.OFFSETS_BYTES_MAX", 5000)
         codes = [commit(cluster.client(), group=f"g{number}", metadata="x" * 1000) for number in range(5)]
         assert codes == [0, 0, 0, 28, 28]
         cluster.core.state.groups.delete("g0")
         assert commit(cluster.client(), metadata="x" * 1000) == 0
 
     def test_names_of_groups_count(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("chaffinch.broker.core.group_offsets.OFFSETS_BYTES_MAX", 50_000)
+        monkeypatch.setattr("chaffinch.broker.core.groups.offsets.OFFSETS_BYTES_MAX", 50_000)
         assert [commit(cluster.client(), group=f"{number}" + "g" * 30_000) for number in range(2)] == [0, 28]
 
     def test_a_full_disk(self, cluster: Cluster) -> None:

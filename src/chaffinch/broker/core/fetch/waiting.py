@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.fetch.places import FetchPlace
 from chaffinch.broker.core.fetch.reading import FetchTerms, Reading
-from chaffinch.broker.core.leader_epochs import leadership_fault
+from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition

@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chaffinch.broker.core.effects import Report
-from chaffinch.broker.core.group_offsets import GroupOffsets
 from chaffinch.broker.core.groups import classic_journal, consumer_journal
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
 from chaffinch.broker.core.groups.classic_joins import ClassicJoins, JoinResult, refusal
@@ -24,6 +23,7 @@ from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
 from chaffinch.broker.core.groups.consumer_rules import ConsumerRules
 from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics, Topics
 from chaffinch.broker.core.groups.context import Dice, GroupContext
+from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes

@@ -11,10 +11,10 @@ from itertools import islice
 from typing import Any, Final
 
 from chaffinch.broker.core.effects import Report
-from chaffinch.broker.core.group_offsets import CommittedOffset, GroupOffsets
 from chaffinch.broker.core.groups.classic_group import ClassicGroup
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.coordinator import Group, GroupCoordinator
+from chaffinch.broker.core.groups.offsets import CommittedOffset, GroupOffsets
 from chaffinch.identifiers import TopicPartition
 from chaffinch.storage.file_system import StorageError
 from chaffinch.storage.wall_time import WallTime

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from chaffinch.broker.core import transaction_codes
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.transactions import codes as transaction_codes
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition

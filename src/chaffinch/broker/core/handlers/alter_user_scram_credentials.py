@@ -11,7 +11,7 @@ from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.core.scram_credentials import ScramCredentials
+from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,

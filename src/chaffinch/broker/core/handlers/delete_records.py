@@ -5,8 +5,8 @@ from __future__ import annotations
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.leader_epochs import leadership_fault
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
 from chaffinch.errors import codes
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
 from chaffinch.protocol.messages.delete_records import (

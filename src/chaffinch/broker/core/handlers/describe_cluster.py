@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core import authorized_operations
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.security import authorized_operations
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 

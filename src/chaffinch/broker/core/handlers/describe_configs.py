@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from chaffinch.broker.core import config_entries
 from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
-from chaffinch.broker.core.config_changes import check_node, existing_topic
-from chaffinch.broker.core.config_entries import ConfigEntry
+from chaffinch.broker.core.configs import entries as config_entries
+from chaffinch.broker.core.configs.changes import check_node, existing_topic
+from chaffinch.broker.core.configs.entries import ConfigEntry
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused

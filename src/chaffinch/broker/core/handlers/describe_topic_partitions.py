@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaffinch.broker.core import authorized_operations, topic_names
+from chaffinch.broker.core import topic_names
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
+from chaffinch.broker.core.security import authorized_operations
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_topic_partitions import (

@@ -9,7 +9,7 @@ from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transaction_metadata import TransactionMetadata
+from chaffinch.broker.core.transactions.metadata import TransactionMetadata
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_transactions import (
     DescribeTransactionsRequest,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
-from chaffinch.broker.core.declared_replicas import NO_LEADER
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.elect_leaders import (

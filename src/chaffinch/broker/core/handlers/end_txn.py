@@ -5,12 +5,12 @@ From version 5 on the client speaks transaction version 2: the answer has the id
 
 from __future__ import annotations
 
-from chaffinch.broker.core import transaction_codes
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transaction_coordinator import IdentityAnswer
-from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP
+from chaffinch.broker.core.transactions import codes as transaction_codes
+from chaffinch.broker.core.transactions.coordinator import IdentityAnswer
+from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse

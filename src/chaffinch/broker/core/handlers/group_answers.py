@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from chaffinch.broker.core.broker_state import BrokerState, Waiting
-from chaffinch.broker.core.cluster_membership import COORDINATORS
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.groups.classic_group import Client
 from chaffinch.broker.core.groups.tickets import Ticket
+from chaffinch.broker.core.replicas.cluster_membership import COORDINATORS
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.schema import Message

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core import config_changes
 from chaffinch.broker.core.broker_state import BrokerState, Result
-from chaffinch.broker.core.config_changes import ConfigChange
+from chaffinch.broker.core.configs import changes as config_changes
+from chaffinch.broker.core.configs.changes import ConfigChange
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.protocol.messages.incremental_alter_configs import (

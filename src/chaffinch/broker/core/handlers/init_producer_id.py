@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core import transaction_codes
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transaction_coordinator import IdentityAnswer
+from chaffinch.broker.core.transactions import codes as transaction_codes
+from chaffinch.broker.core.transactions.coordinator import IdentityAnswer
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

@@ -7,7 +7,7 @@ from collections import Counter
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.leader_epochs import NO_EPOCH, leadership_fault
+from chaffinch.broker.core.replicas.leader_epochs import NO_EPOCH, leadership_fault
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode

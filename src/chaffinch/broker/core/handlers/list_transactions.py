@@ -6,8 +6,8 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups.topic_pattern import InvalidPattern, TopicPattern
-from chaffinch.broker.core.transaction_metadata import TransactionMetadata
-from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.broker.core.transactions.metadata import TransactionMetadata
+from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, ListTransactionsState
 

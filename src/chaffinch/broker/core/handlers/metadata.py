@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from chaffinch.broker.core import authorized_operations, topic_names
+from chaffinch.broker.core import topic_names
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
-from chaffinch.broker.core.declared_replicas import NO_LEADER
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
+from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
+from chaffinch.broker.core.security import authorized_operations
 from chaffinch.broker.core.topics import Partition, Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.metadata import (

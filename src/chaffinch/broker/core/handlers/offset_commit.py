@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core import offset_rules
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.offset_rules import Offsets
+from chaffinch.broker.core.groups import offset_rules
+from chaffinch.broker.core.groups.offset_rules import Offsets
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.offset_commit import (

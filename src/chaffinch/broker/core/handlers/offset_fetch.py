@@ -12,7 +12,7 @@ from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.group_offsets import CommittedOffset
+from chaffinch.broker.core.groups.offsets import CommittedOffset
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET, TopicPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.leader_epochs import end_of_epoch, leadership_fault
+from chaffinch.broker.core.replicas.leader_epochs import end_of_epoch, leadership_fault
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.offset_for_leader_epoch import (
     EpochEndOffset,

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import TypeGuard
 from uuid import UUID
 
-from chaffinch.broker.core.acknowledgement import Unacknowledged
 from chaffinch.broker.core.append import VERSION_WITH_IMPLICIT_ADD, AppendTerms, Outcome, Refusal, append
 from chaffinch.broker.core.broker_state import SILENCE, BrokerState, Close, Result, Waiting, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.replication_check import ACKS_ALL
+from chaffinch.broker.core.replicas.acknowledgement import Unacknowledged
+from chaffinch.broker.core.replicas.replication_check import ACKS_ALL
 from chaffinch.broker.core.topic_names import INTERNAL
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes

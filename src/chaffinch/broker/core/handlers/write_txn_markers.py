@@ -9,7 +9,7 @@ from __future__ import annotations
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP
+from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition

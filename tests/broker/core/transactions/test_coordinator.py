@@ -1,6 +1,6 @@
 """The transaction coordinator alone: state x request -> answer, identities, time, and a crash between decision and markers.
 
-Transaction version 1; version 2 is in `test_transaction_version_2.py`.
+Transaction version 1; version 2 is in `test_version_2.py`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from itertools import product
 
 import pytest
 
-from chaffinch.broker.core import transaction_moves
-from chaffinch.broker.core.transaction_coordinator import EXPIRED_PER_CALL, GROUP_BYTES, GROUPS_BYTES_MAX, MARKER_RETRY_MS
-from chaffinch.broker.core.transaction_metadata import TransactionMetadata, from_bytes, to_bytes
-from chaffinch.broker.core.transaction_moves import Answer, Ending, Move, TransactionState
+from chaffinch.broker.core.transactions import moves as transaction_moves
+from chaffinch.broker.core.transactions.coordinator import EXPIRED_PER_CALL, GROUP_BYTES, GROUPS_BYTES_MAX, MARKER_RETRY_MS
+from chaffinch.broker.core.transactions.metadata import TransactionMetadata, from_bytes, to_bytes
+from chaffinch.broker.core.transactions.moves import Answer, Ending, Move, TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.storage.file_system import StorageError
-from tests.broker.core.coordinator_world import EXPIRATION_MS, ORDERS, OTHER, REACHABLE, T0, TIMEOUT_MS, S, World
+from tests.broker.core.transactions.coordinator_world import EXPIRATION_MS, ORDERS, OTHER, REACHABLE, T0, TIMEOUT_MS, S, World
 
 # state -> answer to commit, abort, add partitions, fresh InitProducerId (Kafka's TransactionCoordinator, protocol version 1)
 _51, _48 = codes.CONCURRENT_TRANSACTIONS, codes.INVALID_TXN_STATE

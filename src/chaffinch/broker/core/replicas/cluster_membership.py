@@ -18,9 +18,9 @@ from collections.abc import Container, Hashable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from chaffinch.broker.core.declared_replicas import DeclaredNodes
-from chaffinch.broker.core.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.topics import Partition, TopicRegistry
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import counted

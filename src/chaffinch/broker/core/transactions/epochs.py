@@ -1,6 +1,6 @@
 """Which producer id and epoch a transactional id has after a request: recovery (KIP-360), fencing, the bump at every end (KIP-890).
 
-Pure functions from what is known to what is to be written down; `transaction_coordinator.py` decides when, and writes.
+Pure functions from what is known to what is to be written down; `coordinator.py` decides when, and writes.
 `allocate` gives a producer id that was never used.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from chaffinch.broker.core.transaction_metadata import EPOCH_EXHAUSTED, EPOCH_MAX, NO_EPOCH, TransactionMetadata
-from chaffinch.broker.core.transaction_moves import COMPLETED, VERSION_WITH_EPOCH_BUMP, TransactionState
+from chaffinch.broker.core.transactions.metadata import EPOCH_EXHAUSTED, EPOCH_MAX, NO_EPOCH, TransactionMetadata
+from chaffinch.broker.core.transactions.moves import COMPLETED, VERSION_WITH_EPOCH_BUMP, TransactionState
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 
 NO_PRODUCER_ID = NO_PRODUCER.producer_id

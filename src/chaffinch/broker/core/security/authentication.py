@@ -17,8 +17,8 @@ from typing import Any, Final
 from chaffinch.broker.core.error_answers import error_answer
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal_log import RefusalLog
-from chaffinch.broker.core.sasl_mechanisms import MECHANISMS, LoginRefused, Mechanism
-from chaffinch.broker.core.scram_credentials import ScramCredentials
+from chaffinch.broker.core.security.sasl_mechanisms import MECHANISMS, LoginRefused, Mechanism
+from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.broker.core.topics import Dice
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from chaffinch.broker.core import replication_check
 from chaffinch.broker.core.append import Refusal
 from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.produce import PartitionProduceResponse

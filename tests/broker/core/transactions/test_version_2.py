@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from chaffinch.broker.core import transaction_epochs
-from chaffinch.broker.core.transaction_metadata import EPOCH_EXHAUSTED, EPOCH_MAX, TransactionMetadata
-from chaffinch.broker.core.transaction_moves import Ending, TransactionState
+from chaffinch.broker.core.transactions import epochs as transaction_epochs
+from chaffinch.broker.core.transactions.metadata import EPOCH_EXHAUSTED, EPOCH_MAX, TransactionMetadata
+from chaffinch.broker.core.transactions.moves import Ending, TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.storage.file_system import StorageError
-from tests.broker.core.coordinator_world import ORDERS, OTHER, REACHABLE, T0, TIMEOUT_MS, S, World
+from tests.broker.core.transactions.coordinator_world import ORDERS, OTHER, REACHABLE, T0, TIMEOUT_MS, S, World
 
 OK, _47, _48, _49, _51, _90, _120 = (
     codes.NONE,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaffinch.broker.core import options
-from chaffinch.broker.core.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, TOPIC_OPTIONS
 from chaffinch.protocol.messages import describe_configs as wire
 from chaffinch.settings import INT_MAX, SECRET_WORDS, Option

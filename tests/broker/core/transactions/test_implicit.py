@@ -18,8 +18,8 @@ from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceReq
 from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core.test_transactions import add, commit_offset, committed, end, identity_of, write
-from tests.broker.core.transactional_ends import finish
+from tests.broker.core.transactions.test_transactions import add, commit_offset, committed, end, identity_of, write
+from tests.broker.core.transactions.transactional_ends import finish
 from tests.broker.core_client import Client, Cluster
 
 PRODUCE, OFFSETS = 12, 5

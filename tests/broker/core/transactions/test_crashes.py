@@ -17,8 +17,8 @@ from chaffinch.broker import committed_records
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.storage.file_system import Interrupted, StorageError
 from tests.broker.batches import batch_of
-from tests.broker.core.test_transactions import add, add_group, commit_offset, committed, init
-from tests.broker.core.transactional_ends import finish
+from tests.broker.core.transactions.test_transactions import add, add_group, commit_offset, committed, init
+from tests.broker.core.transactions.transactional_ends import finish
 from tests.broker.core_client import Client, Cluster
 
 PARTITIONS = 2

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.authentication import SASL_APIS
 from chaffinch.broker.core.handlers import HANDLERS
-from chaffinch.broker.core.sasl_mechanisms import MECHANISMS
+from chaffinch.broker.core.security.authentication import SASL_APIS
+from chaffinch.broker.core.security.sasl_mechanisms import MECHANISMS
 from chaffinch.client.authentication import Credentials, Login
 from chaffinch.errors import AuthenticationException, ConfigException, codes
 from chaffinch.protocol import scram

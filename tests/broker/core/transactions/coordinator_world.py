@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaffinch.broker.core.transaction_coordinator import IdentityAnswer, TransactionCoordinator
-from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.broker.core.transactions.coordinator import IdentityAnswer, TransactionCoordinator
+from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition

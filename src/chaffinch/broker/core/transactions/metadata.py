@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from chaffinch.broker.core.transaction_moves import COMPLETED, TransactionState
+from chaffinch.broker.core.transactions.moves import COMPLETED, TransactionState
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 
 NO_EPOCH = -1

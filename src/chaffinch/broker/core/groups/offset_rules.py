@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from chaffinch.broker.core.broker_state import BrokerState
-from chaffinch.broker.core.group_offsets import CommittedOffset
+from chaffinch.broker.core.groups.offsets import CommittedOffset
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chaffinch.broker.core.transaction_moves import TransactionState
+from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

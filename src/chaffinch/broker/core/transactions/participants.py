@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chaffinch.broker.core.group_offsets import GroupOffsets
+from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.topics import Partition, TopicRegistry
-from chaffinch.broker.core.transaction_coordinator import COORDINATOR_EPOCH
-from chaffinch.broker.core.transaction_moves import VERSION_WITH_EPOCH_BUMP
+from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH
+from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 

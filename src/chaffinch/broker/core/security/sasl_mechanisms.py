@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from chaffinch.broker.core.scram_credentials import ScramCredentials
+from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.broker.core.topics import Dice
 from chaffinch.protocol import scram
 from chaffinch.protocol.scram import ClientFinal, ClientFirst, Credential, ScramError, ScramMechanism, ServerFirst
