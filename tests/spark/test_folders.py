@@ -48,12 +48,20 @@ class TestFolder:
             ("s3://name:secret@bucket/a?region=x", "s3://...@bucket/a?region=x"),
             ("s3://bucket/a@b", "s3://bucket/a@b"),
             ("/a/b@c", "/a/b@c"),
+            ("s3://name:sec/r?et@bucket/a", "s3://...@bucket/a"),
+            ("s3a://name:secret@bucket/a", "s3a://...@bucket/a"),
+            ("hdfs://node:9000/a", "hdfs://node:9000/a"),
         ],
     )
     def test_no_password_of_a_location_is_shown(self, location, shown):
         assert Folder(location, "stagingLocation").shown == shown
-        refusal = Folder(location, "stagingLocation").refusal("cannot be opened", ValueError(f"cannot parse {location}"))
+        refusal = Folder(location, "stagingLocation").refusal("cannot be opened", ValueError(f"cannot parse {_normalised(location)}"))
         assert refusal.text.startswith(f"stagingLocation={shown} cannot be opened: cannot parse {shown}; ")
+
+    def test_a_reason_without_end_is_cut(self):
+        refusal = Folder("/a", "stagingLocation").refusal("cannot be opened", OSError("no such file " * 1000))
+        assert len(refusal.text) < 700
+        assert refusal.text.endswith("...; name a folder that driver and executors can write to")
 
     @pytest.mark.parametrize(
         ("location", "expected"),

@@ -10,9 +10,10 @@ import os
 import re
 import secrets
 import stat
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.errors.codes import Group
 from chaffinch.spark.refusals import Refusal
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+_REASON_MAX: Final = 500
+"""Without the driver for HDFS pyarrow names each of a hundred places where it looked."""
 
 
 def name_of(query: str) -> str:
@@ -75,10 +78,14 @@ class Folder:
     @property
     def shown(self) -> str:
         """The location as messages have it: without a name and password that may be in it."""
-        return re.sub(r"(?<=://)[^/?]*@", "...@", self.location)
+        # In a password that was not escaped, and that is why it cannot be opened, there may be any character.
+        return re.sub(r"(?<=://)([^/?]*|[^/?]*:.*)@", "...@", self.location)
 
     def refusal(self, what: str, error: Exception) -> Refusal:
-        reason = " ".join(str(error).split()).replace(self.location, self.shown)
+        reason = str(error)
+        for spelled in (self.location, _normalised(self.location)):
+            reason = reason.replace(spelled, self.shown)
+        reason = textwrap.shorten(reason, _REASON_MAX, placeholder=" ...")
         text = f"{self.option}={self.shown} {what}: {reason}; name a folder that driver and executors can write to"
         return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
 

@@ -99,7 +99,7 @@ class KafkaSink:
                 return str(json.loads(metadata)["id"])
             except (ValueError, KeyError, TypeError):
                 reason = f"has a file metadata that is damaged ({metadata[:80]!r})"
-        raise _unknown(f"checkpointLocation={self._checkpoint} {reason}: give the KafkaSink that of the query that calls it")
+        raise _unknown(f"checkpointLocation={checkpoint.shown} {reason}: give the KafkaSink that of the query that calls it")
 
     def _take(self, run_id: str | None, batch_id: int) -> None:
         """Two outputs under one name would find each other's marker, and the second one's rows would be lost."""
