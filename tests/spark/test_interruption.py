@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from contextlib import suppress
 from unittest.mock import Mock
 
 import pytest
@@ -101,6 +102,25 @@ def test_the_log_is_on_again_whatever_happens(monkeypatch):
     with pytest.raises(KeyboardInterrupt), interruption.quietly():
         raise KeyboardInterrupt
     assert context.levels == ["OFF", "WARN"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AttributeError])
+def test_the_log_is_on_again_though_nobody_knows_of_the_tasks(monkeypatch, error):
+    """Ctrl-C once more, or a Spark that has ended meanwhile."""
+    context = Context()
+    context._jsc.sc().statusTracker().getExecutorInfos.side_effect = error
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    with suppress(KeyboardInterrupt), interruption.quietly():
+        pass
+    assert context.levels == ["OFF", "WARN"]
+
+
+def test_a_spark_that_has_only_connect_is_stopped_too(monkeypatch):
+    monkeypatch.delattr("pyspark.SparkContext")
+    stopped = []
+    with interruption.quietly():
+        stopped.append(True)
+    assert stopped
 
 
 @pytest.mark.parametrize("context", [None, Mock(_jvm=None)], ids=["Spark Connect", "Java has ended"])

@@ -41,10 +41,10 @@ def noted() -> Iterator[Callable[[], bool]]:
 def quietly() -> Iterator[None]:
     """Spark's log is off until the tasks that are stopped meanwhile have ended: it has a trace of each, which whoever pressed Ctrl-C
     would take for an error. On Spark Connect the log is the server's."""
-    from pyspark import SparkContext
-
-    context: Any = SparkContext._active_spark_context
     try:
+        from pyspark import SparkContext  # Which a Spark that has only Connect lacks.
+
+        context: Any = SparkContext._active_spark_context
         log4j = context._jvm.org.apache.logging.log4j
         # Spark's own setLogLevel forgets that shells, and Python is one, show less than the root's level.
         set_level, level = log4j.core.config.Configurator.setRootLevel, log4j.LogManager.getRootLogger().getLevel()
@@ -55,9 +55,12 @@ def quietly() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(Exception):
-            _wait_for_tasks(context)
-            set_level(level)
+        try:
+            with suppress(Exception):
+                _wait_for_tasks(context)
+        finally:  # Also where Ctrl-C ends that wait, too.
+            with suppress(Exception):
+                set_level(level)
 
 
 def _wait_for_tasks(context: Any) -> None:
