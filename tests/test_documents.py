@@ -252,11 +252,11 @@ def test_notes_are_numbered_as_the_tables_name_them(path: Path) -> None:
     ("span", "expected"),
     [
         ("broker/core/append.py::append", True),
-        ("producer/core/in_flight.py::PartitionQueue.failed", True),
+        ("producer/core/batches/in_flight.py::PartitionQueue.failed", True),
         ("records/validation_rules.py::KEY_RULE", True),
         ("broker/core/append.py::appendix", False),
         ("broker/core/nowhere.py::append", False),
-        ("producer/core/in_flight.py::failed", False),
+        ("producer/core/batches/in_flight.py::failed", False),
     ],
 )
 def test_a_name_that_is_not_there_is_noticed(span: str, expected: bool) -> None:

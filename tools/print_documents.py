@@ -30,7 +30,7 @@ from chaffinch.consumer.core import membership_moves
 from chaffinch.consumer.core import options as consumer_options
 from chaffinch.consumer.metrics import METRICS as CONSUMER_METRICS
 from chaffinch.producer.core import options as producer_options
-from chaffinch.producer.core import transaction_moves
+from chaffinch.producer.core.transactions import moves as transaction_moves
 from chaffinch.producer.metrics import METRICS as PRODUCER_METRICS
 from chaffinch.protocol.apis import APIS
 from chaffinch.settings import Option, OptionTable

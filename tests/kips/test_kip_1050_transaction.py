@@ -25,11 +25,11 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.transaction_moves import MOVES, IllegalMove, Move, State, moves_table
-from chaffinch.producer.core.transaction_requests import Step
+from chaffinch.producer.core.transactions.moves import MOVES, IllegalMove, Move, State, moves_table
+from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.producer.records import GroupMetadata
 from tests.producer.core.rig import LOST, OK, Answer, Rig
-from tests.producer.core.test_transaction import STEPS, rig_in, run_whole
+from tests.producer.core.transactions.test_manager import STEPS, rig_in, run_whole
 
 OFFSETS = {TopicPartition("input", 0): OffsetAndMetadata(5)}
 

@@ -16,7 +16,7 @@ from chaffinch.errors import InvalidCompactionKeyException, Stored, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.exception_handler import NonRetriableResponse
-from chaffinch.producer.core.screening import LEFT_EVERY_MS, PROBE_AFTER_MS, SCREEN_MS_MAX
+from chaffinch.producer.core.refusals.screening import LEFT_EVERY_MS, PROBE_AFTER_MS, SCREEN_MS_MAX
 from tests.producer.core.rig import LOST, OK, ORDERS_0, ORDERS_1, RETURNS_0, Answer, Batch, Rig, _batch, _places
 
 NO_KEY = codes.INVALID_COMPACTION_KEY

@@ -14,7 +14,7 @@ import pytest
 
 from chaffinch import Producer
 from chaffinch.producer import futures as futures_module
-from chaffinch.producer.core.batches import Receipts
+from chaffinch.producer.core.batches.batch import Receipts
 from chaffinch.producer.futures import RecordFuture, complete_all, complete_batch
 
 

@@ -23,7 +23,7 @@ from chaffinch.errors import (
     TransactionAbortableException,
 )
 from chaffinch.producer.core.partitioner import partition_of_key
-from chaffinch.producer.core.screening import Screening
+from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
 

@@ -10,7 +10,7 @@ import pytest
 
 from chaffinch.consumer.core import fetch_session
 from chaffinch.errors import UnsupportedVersionException
-from chaffinch.producer.core import produce_requests
+from chaffinch.producer.core.batches import produce_requests
 from chaffinch.protocol.apis import APIS, Api, api_of
 from chaffinch.protocol.client_connection import ApiVersionTable
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse

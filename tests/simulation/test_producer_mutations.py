@@ -12,15 +12,17 @@ import pytest
 
 from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import codes
-from chaffinch.producer.core import batch_answers, culprits, delivery, in_flight
-from chaffinch.producer.core.accumulator import Accumulator
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core import delivery
+from chaffinch.producer.core.batches import in_flight
+from chaffinch.producer.core.batches.accumulator import Accumulator
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.endings import Endings
-from chaffinch.producer.core.in_flight import PartitionQueue
 from chaffinch.producer.core.metadata_watch import MetadataWatch
-from chaffinch.producer.core.screening import Screening
-from chaffinch.producer.core.transaction import TransactionManager
+from chaffinch.producer.core.refusals import batch_answers, culprits
+from chaffinch.producer.core.refusals.screening import Screening
+from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
 from tests.simulation.kept_seeds import OVERTAKEN

@@ -12,10 +12,10 @@ from chaffinch.broker.core.topics import Topic, TopicRegistry
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.lookups import OffsetLookups
 from chaffinch.consumer.core.options import LATEST
-from chaffinch.producer.core import culprits
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.exception_handler import HandlerSaid
-from chaffinch.producer.core.in_flight import PartitionQueue
-from chaffinch.producer.core.produce_requests import ProduceSent
+from chaffinch.producer.core.refusals import culprits
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
 from chaffinch.storage import log_state

@@ -21,7 +21,7 @@ from chaffinch.errors import (
 )
 from chaffinch.producer import arguments
 from chaffinch.producer.core import events
-from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
+from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.futures import futures_of
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop

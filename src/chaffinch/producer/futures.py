@@ -24,7 +24,7 @@ from time import monotonic
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from chaffinch.errors import IllegalStateException
-from chaffinch.producer.core.batches import Receipts, Rows
+from chaffinch.producer.core.batches.batch import Receipts, Rows
 from chaffinch.producer.records import RecordMetadata
 
 T = TypeVar("T")

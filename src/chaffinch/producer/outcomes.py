@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from chaffinch.producer.core.batches import ProducerBatch, Receipts
+from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
 from chaffinch.producer.core.effects import CompleteBatch, FailRecords
 from chaffinch.producer.futures import Callback, RecordFuture, call, complete_all, complete_batch
 from chaffinch.producer.records import ProducerRecord, RecordMetadata

@@ -24,7 +24,7 @@ from chaffinch.errors import IllegalStateException, KafkaException, Stored, Time
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer import arguments, outcomes, pluggable
 from chaffinch.producer.core import events
-from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, record_size
+from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, record_size
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.door import Door

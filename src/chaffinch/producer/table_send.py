@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from chaffinch.errors import InvalidTimestampException, KafkaException, Stored, UnknownTopicOrPartitionException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
-from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.culprit_errors import ScreenedErrors
+from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.refusals.culprit_errors import ScreenedErrors
 from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES
+from chaffinch.producer.core.batches.in_flight import BROKER_REMEMBERED_BATCHES
 from chaffinch.simulation.cuts import Cut
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM, Faults

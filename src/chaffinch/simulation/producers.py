@@ -16,9 +16,8 @@ from chaffinch.client.addresses import Address
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.accumulator import record_size
-from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.culprit_errors import ScreenedErrors
+from chaffinch.producer.core.batches.accumulator import record_size
+from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.effects import (
     AskHandler,
     CompleteBatch,
@@ -32,6 +31,7 @@ from chaffinch.producer.core.effects import (
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
 from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.core.refusals.culprit_errors import ScreenedErrors
 from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.program_process import ProgramProcess

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.in_flight import BROKER_REMEMBERED_BATCHES
+from chaffinch.producer.core.batches.in_flight import BROKER_REMEMBERED_BATCHES
 from chaffinch.simulation import checkers, consumer_checkers
 from chaffinch.simulation.administrator import Administrator, FormerTopic
 from chaffinch.simulation.cluster import BrokerProcess, TopicPlan

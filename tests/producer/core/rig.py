@@ -19,12 +19,12 @@ from chaffinch.client.connections import Answered, Disconnected, Failed, Written
 from chaffinch.errors import ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.accumulator import record_size
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches.accumulator import record_size
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.produce_requests import VERSION_WITH_TOPIC_IDS, ProduceSent
 from chaffinch.producer.core.effects import AskHandler, CompleteBatch, CompleteCall, FailCall, FailRecords, Report, SendRequest
 from chaffinch.producer.core.exception_handler import HandlerSaid, NonRetriableResponse, Question, RetriableResponse
 from chaffinch.producer.core.options import parse_options
-from chaffinch.producer.core.produce_requests import VERSION_WITH_TOPIC_IDS, ProduceSent
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import (

@@ -8,7 +8,7 @@ import pytest
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.accumulator import record_size
+from chaffinch.producer.core.batches.accumulator import record_size
 from tests.producer.core.rig import OK, ORDERS_0, Rig
 
 

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from chaffinch.errors import ConfigException, ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core import culprits
-from chaffinch.producer.core.accumulator import Accumulator, Appended, record_size
-from chaffinch.producer.core.batch_answers import BatchAnswer, Blamed, read_answer
-from chaffinch.producer.core.culprits import Situation, judge
-from chaffinch.producer.core.errors_again import again, as_abortable
-from chaffinch.producer.core.in_flight import Front
+from chaffinch.producer.core.batches.accumulator import Accumulator, Appended, record_size
+from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, is_idempotent, parse_options
-from chaffinch.producer.core.topic_facts import TopicFacts
+from chaffinch.producer.core.refusals import culprits
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed, read_answer
+from chaffinch.producer.core.refusals.culprits import Situation, judge
+from chaffinch.producer.core.refusals.errors_again import again, as_abortable
+from chaffinch.producer.core.refusals.topic_facts import TopicFacts
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from chaffinch.records.batch import decode
 from chaffinch.records.byte_columns import ByteColumn

@@ -23,7 +23,7 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.records import batch as record_batch

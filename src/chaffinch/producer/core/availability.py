@@ -6,7 +6,7 @@ Source: RecordAccumulator.java, `updatePartitionLoadInfo` and `partitionAvailabi
 from __future__ import annotations
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.accumulator import Accumulator
+from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.settings import Settings
 

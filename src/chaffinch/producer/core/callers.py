@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.effects import CompleteCall
-from chaffinch.producer.core.outstanding import Outstanding
 
 
 @dataclass(slots=True)

@@ -23,22 +23,22 @@ from chaffinch.errors import (
     codes,
 )
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
-from chaffinch.producer.core import batch_answers, culprits
-from chaffinch.producer.core.batch_answers import BatchAnswer
-from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.culprits import Situation
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.batches.outstanding import Outstanding
+from chaffinch.producer.core.batches.partition_queues import PartitionQueues
+from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.effects import AskHandler, Report
 from chaffinch.producer.core.endings import Endings
 from chaffinch.producer.core.exception_handler import HandlerSaid
-from chaffinch.producer.core.in_flight import PartitionQueue
-from chaffinch.producer.core.late_errors import exhausted, given_up
-from chaffinch.producer.core.outstanding import Outstanding
-from chaffinch.producer.core.partition_queues import PartitionQueues
-from chaffinch.producer.core.produce_requests import ProduceSent
-from chaffinch.producer.core.screening import Screening
-from chaffinch.producer.core.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
-from chaffinch.producer.core.transaction import TransactionManager
-from chaffinch.producer.core.transaction_moves import State
+from chaffinch.producer.core.refusals import batch_answers, culprits
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
+from chaffinch.producer.core.refusals.culprits import Situation
+from chaffinch.producer.core.refusals.late_errors import exhausted, given_up
+from chaffinch.producer.core.refusals.screening import Screening
+from chaffinch.producer.core.refusals.topic_facts import FACTS_AGE_MS_MAX, UNKNOWN, TopicFacts
+from chaffinch.producer.core.transactions.manager import TransactionManager
+from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
 
 

@@ -11,7 +11,7 @@ from chaffinch.client.effects import FailCall as FailCall
 from chaffinch.client.effects import Report as Report
 from chaffinch.client.effects import SendRequest as SendRequest
 from chaffinch.errors import ApiException, KafkaException
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.exception_handler import Question
 
 

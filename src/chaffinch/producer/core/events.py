@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.records import GroupMetadata
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from chaffinch.errors import KafkaException
-from chaffinch.producer.core.accumulator import Accumulator
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches.accumulator import Accumulator
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.endings import Endings
-from chaffinch.producer.core.in_flight import PartitionQueue
-from chaffinch.producer.core.late_errors import dropped_with_transaction, expired, given_up
-from chaffinch.producer.core.partition_queues import PartitionQueues
-from chaffinch.producer.core.transaction import TransactionManager
-from chaffinch.producer.core.transaction_moves import State
+from chaffinch.producer.core.refusals.late_errors import dropped_with_transaction, expired, given_up
+from chaffinch.producer.core.transactions.manager import TransactionManager
+from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 from chaffinch.client.cluster import ClusterState
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core import culprits, events
-from chaffinch.producer.core.accumulator import Accumulator
-from chaffinch.producer.core.batch_answers import BatchAnswer
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core import events
+from chaffinch.producer.core.batches.accumulator import Accumulator
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.outstanding import Outstanding
+from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.exception_handler import HandlerSaid, Question
-from chaffinch.producer.core.outstanding import Outstanding
-from chaffinch.producer.core.partition_queues import PartitionQueues
+from chaffinch.producer.core.refusals import culprits
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
 from chaffinch.producer.core.wiring import Wiring
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from chaffinch.errors import KafkaException, codes, exception_for
 from chaffinch.identifiers import EPOCH_MAX, NO_PRODUCER, ProducerIdentity
-from chaffinch.producer.core.transaction import TransactionManager
+from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from chaffinch.client.addresses import Address
+from chaffinch.producer.core.batches.outstanding import Outstanding
 from chaffinch.producer.core.effects import Effect, Report
 from chaffinch.producer.core.giving_up import GivingUp
-from chaffinch.producer.core.outstanding import Outstanding
 from chaffinch.producer.core.wiring import Wiring
 
 # A broker that starts again is back sooner, as a rule.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from chaffinch.client.backoff import Dice
 from chaffinch.identifiers import partitions_in_words
-from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES
+from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
 from chaffinch.records import kernels
 from chaffinch.records.columns import RecordColumns
 

@@ -1,6 +1,6 @@
 """The producer's core: events and the time go in, effects come out. No clock, socket, thread or dice of its own.
 
-It ties the parts together: `accumulator` fills, `delivery` sends and settles batches, `transaction` says what may be sent. Records are
+It ties the parts together: `accumulator` fills, `delivery` sends and settles batches, `transactions/` says what may be sent. Records are
 appended by `append` and `append_batch` (the hot path), everything else is an event. One lock around all calls is its owner's business.
 After each event the same round is made, in `_advance`: expire what is too old, ask for metadata, an identity or the transaction's next
 step, send what is ready, settle who waits.
@@ -21,26 +21,34 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.accumulator import BATCH_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, Accumulator, Appended, Headers, OpenBatch
 from chaffinch.producer.core.availability import Availability
-from chaffinch.producer.core.batches import ProducerBatch, Receipts
+from chaffinch.producer.core.batches.accumulator import (
+    BATCH_OVERHEAD_BYTES,
+    RECORD_OVERHEAD_BYTES,
+    Accumulator,
+    Appended,
+    Headers,
+    OpenBatch,
+)
+from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
+from chaffinch.producer.core.batches.outstanding import Outstanding
+from chaffinch.producer.core.batches.partition_queues import PartitionQueues
+from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.callers import Callers
 from chaffinch.producer.core.delivery import Delivery
 from chaffinch.producer.core.effects import Effect, FailCall, SendRequest, WakeCallers
 from chaffinch.producer.core.endings import Endings
-from chaffinch.producer.core.errors_again import as_abortable
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.handler_desk import HandlerDesk
 from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
 from chaffinch.producer.core.outage import Outage
-from chaffinch.producer.core.outstanding import Outstanding
-from chaffinch.producer.core.partition_queues import PartitionQueues
 from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
-from chaffinch.producer.core.produce_requests import ProduceSent
-from chaffinch.producer.core.reasons import Reasons
-from chaffinch.producer.core.screening import Screening
+from chaffinch.producer.core.refusals.errors_again import as_abortable
+from chaffinch.producer.core.refusals.reasons import Reasons
+from chaffinch.producer.core.refusals.screening import Screening
+from chaffinch.producer.core.refusals.topic_facts import facts_request, read_facts
 from chaffinch.producer.core.sending import Sending
 from chaffinch.producer.core.tokens import (
     IDENTITY_ASKED,
@@ -51,10 +59,9 @@ from chaffinch.producer.core.tokens import (
     StepAsked,
     network_error,
 )
-from chaffinch.producer.core.topic_facts import facts_request, read_facts
-from chaffinch.producer.core.transaction import TransactionManager
-from chaffinch.producer.core.transaction_moves import State
-from chaffinch.producer.core.transaction_requests import Step
+from chaffinch.producer.core.transactions.manager import TransactionManager
+from chaffinch.producer.core.transactions.moves import State
+from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.records.compression import from_name
 from chaffinch.settings import Settings

@@ -8,16 +8,16 @@ from uuid import UUID
 from chaffinch.client.addresses import Address
 from chaffinch.errors import TransactionAbortableException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.accumulator import Accumulator, OpenBatch
+from chaffinch.producer.core.batches.accumulator import Accumulator, OpenBatch
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
+from chaffinch.producer.core.batches.outstanding import Outstanding
+from chaffinch.producer.core.batches.partition_queues import PartitionQueues
+from chaffinch.producer.core.batches.produce_requests import ProduceSent
 from chaffinch.producer.core.effects import Effect, SendRequest
 from chaffinch.producer.core.giving_up import GivingUp
 from chaffinch.producer.core.identity import IdentityKeeper
-from chaffinch.producer.core.in_flight import PartitionQueue
-from chaffinch.producer.core.outstanding import Outstanding
-from chaffinch.producer.core.partition_queues import PartitionQueues
-from chaffinch.producer.core.produce_requests import ProduceSent
-from chaffinch.producer.core.screening import Screening
-from chaffinch.producer.core.transaction import TransactionManager
+from chaffinch.producer.core.refusals.screening import Screening
+from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.primitives import ZERO_UUID
 

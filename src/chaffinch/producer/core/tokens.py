@@ -7,7 +7,7 @@ from typing import Final
 
 from chaffinch.client.connections import Failed
 from chaffinch.errors import KafkaException, NetworkException, Stored, TimeoutException, UnsupportedVersionException
-from chaffinch.producer.core.transaction_requests import Step
+from chaffinch.producer.core.transactions.requests import Step
 
 
 @dataclass(frozen=True, slots=True)

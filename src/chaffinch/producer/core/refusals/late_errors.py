@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from chaffinch.errors import KafkaException, Stored, TimeoutException, TransactionAbortableException
 from chaffinch.identifiers import counted
-from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.errors_again import AnyError, again, as_abortable, with_message
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.refusals.errors_again import AnyError, again, as_abortable, with_message
 
 
 def expired(batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None, *, is_awaited: bool) -> KafkaException:

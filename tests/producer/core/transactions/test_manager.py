@@ -26,8 +26,8 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core import events
-from chaffinch.producer.core.transaction_moves import MOVES, REFUSED_WITH_ERROR, IllegalMove, Move, State, diagram, moved
-from chaffinch.producer.core.transaction_requests import Step, code_of_partitions
+from chaffinch.producer.core.transactions.moves import MOVES, REFUSED_WITH_ERROR, IllegalMove, Move, State, diagram, moved
+from chaffinch.producer.core.transactions.requests import Step, code_of_partitions
 from chaffinch.producer.records import GroupMetadata
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest

@@ -30,11 +30,12 @@ from chaffinch.errors import (
 from chaffinch.errors.codes import Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
-from chaffinch.producer.core import events, transaction_errors
+from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report, WakeCallers
-from chaffinch.producer.core.errors_again import AnyError, again, as_abortable, as_commit_failed, as_fatal
-from chaffinch.producer.core.transaction_moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
-from chaffinch.producer.core.transaction_requests import TALKS_TO, Step, Transactional, code_of, partition_codes
+from chaffinch.producer.core.refusals.errors_again import AnyError, again, as_abortable, as_commit_failed, as_fatal
+from chaffinch.producer.core.transactions import errors as transaction_errors
+from chaffinch.producer.core.transactions.moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
+from chaffinch.producer.core.transactions.requests import TALKS_TO, Step, Transactional, code_of, partition_codes
 from chaffinch.producer.records import GroupMetadata
 
 # While the previous transaction is being completed the coordinator answers 51 for some ms; Java waits as little for the first partition.

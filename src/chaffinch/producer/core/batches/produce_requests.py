@@ -9,7 +9,7 @@ from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,

@@ -28,11 +28,11 @@ import numpy as np
 from chaffinch.client.addresses import Address
 from chaffinch.errors import ApiException, codes
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.accumulator import Accumulator
-from chaffinch.producer.core.batch_answers import BatchAnswer
-from chaffinch.producer.core.batches import ProducerBatch, Rows
-from chaffinch.producer.core.culprit_errors import CulpritErrors, ScreenedErrors
+from chaffinch.producer.core.batches.accumulator import Accumulator
+from chaffinch.producer.core.batches.batch import ProducerBatch, Rows
 from chaffinch.producer.core.endings import NOTHING_DROPPED, Endings
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
+from chaffinch.producer.core.refusals.culprit_errors import CulpritErrors, ScreenedErrors
 from chaffinch.producer.core.wiring import Wiring
 
 # A caller of a long `send_table` may change the topic meanwhile: so old at most is the word by which a row fails. Long enough for hundreds

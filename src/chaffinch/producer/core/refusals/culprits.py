@@ -30,11 +30,11 @@ import numpy.typing as npt
 from chaffinch.errors import ApiException, KafkaException, Stored, TransactionAbortableException, codes, exception_for
 from chaffinch.errors.handling import Handling, handling_of
 from chaffinch.identifiers import NO_OFFSET, TopicPartition
-from chaffinch.producer.core.batch_answers import BatchAnswer, Blamed
-from chaffinch.producer.core.culprit_errors import API, CulpritErrors, culprit_of, stored
+from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.exception_handler import NOTHING_SAID, REJECTED_CODES, HandlerSaid, Question
-from chaffinch.producer.core.in_flight import Front
-from chaffinch.producer.core.topic_facts import UNKNOWN, TopicFacts
+from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed
+from chaffinch.producer.core.refusals.culprit_errors import API, CulpritErrors, culprit_of, stored
+from chaffinch.producer.core.refusals.topic_facts import UNKNOWN, TopicFacts
 from chaffinch.records.byte_columns import ByteColumn
 
 # A broker that names one culprit at a time would make n rounds of n records: after these rounds what is left is halved each time.

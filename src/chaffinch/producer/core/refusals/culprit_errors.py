@@ -13,11 +13,11 @@ import numpy as np
 
 from chaffinch.errors import ApiException, Culprit, ErrorCode, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches import KEY_BYTES_SHOWN, Rows
+from chaffinch.producer.core.batches.batch import KEY_BYTES_SHOWN, Rows
 
 if TYPE_CHECKING:
-    from chaffinch.producer.core.batch_answers import BatchAnswer
-    from chaffinch.producer.core.culprits import Situation
+    from chaffinch.producer.core.refusals.batch_answers import BatchAnswer
+    from chaffinch.producer.core.refusals.culprits import Situation
 
 API: Final = "Produce"
 

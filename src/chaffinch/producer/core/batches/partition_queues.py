@@ -6,7 +6,7 @@ from collections.abc import Collection
 from uuid import UUID
 
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
-from chaffinch.producer.core.in_flight import PartitionQueue
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.producer.core.wiring import Wiring
 from chaffinch.protocol.primitives import ZERO_UUID
 

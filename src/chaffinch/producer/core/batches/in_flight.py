@@ -25,7 +25,7 @@ from uuid import UUID
 
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition
-from chaffinch.producer.core.batches import ProducerBatch
+from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
 
 BROKER_REMEMBERED_BATCHES: Final = IDEMPOTENT_IN_FLIGHT_MAX

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition
-from chaffinch.producer.core.batches import ProducerBatch
-from chaffinch.producer.core.in_flight import PartitionQueue
+from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.producer.core.batches.in_flight import PartitionQueue
 from chaffinch.records.batch import encode, read_header
 from chaffinch.records.columns import RecordColumns
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.batches import ProducerBatch, Receipts
+from chaffinch.producer.core.batches.batch import ProducerBatch, Receipts
 from chaffinch.records.batch import encode, encode_measured
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression

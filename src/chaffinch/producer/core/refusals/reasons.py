@@ -12,8 +12,8 @@ from chaffinch.errors import (
     exception_for,
 )
 from chaffinch.identifiers import TopicPartition, counted
-from chaffinch.producer.core.accumulator import Accumulator
-from chaffinch.producer.core.errors_again import again
+from chaffinch.producer.core.batches.accumulator import Accumulator
+from chaffinch.producer.core.refusals.errors_again import again
 from chaffinch.producer.core.wiring import Wiring
 
 

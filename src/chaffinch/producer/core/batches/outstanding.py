@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.accumulator import Accumulator
-from chaffinch.producer.core.partition_queues import PartitionQueues
+from chaffinch.producer.core.batches.accumulator import Accumulator
+from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 
 
 class Outstanding:
