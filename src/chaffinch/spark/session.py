@@ -18,12 +18,6 @@ if TYPE_CHECKING:
 
 # Seen in errors: the Python traceback of a worker without Spark's own frames around it.
 _OF_EVERY_SESSION: Mapping[str, str] = {"spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true"}
-# Rows on their way to a Python process: bounded by their number alone. With a bound of bytes Spark adds up the batch for each of its rows,
-# which takes more time than putting the row into it.
-_ROWS_TO_PYTHON: Mapping[str, str] = {
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "2000",
-}
 _DEFAULTS: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **_OF_EVERY_SESSION}
 
 
@@ -96,12 +90,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, object], *,
 def _configured(builder: SparkSession.Builder, config: Mapping[str, object]) -> SparkSession:
     for key, value in config.items():
         builder = builder.config(key, _spelled(value))
-    spark = builder.getOrCreate()
-    # Of submitted configuration, and of a session that was there, only the session itself knows.
-    if not _ROWS_TO_PYTHON.keys() & spark.conf.getAll.keys():
-        for key, value in _ROWS_TO_PYTHON.items():
-            spark.conf.set(key, value)
-    return spark
+    return builder.getOrCreate()
 
 
 def _spelled(value: object) -> str:
