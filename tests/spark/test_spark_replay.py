@@ -13,7 +13,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, of_files, writing
 from chaffinch.spark.replay.dry_run import dry_run_of
 from chaffinch.spark.replay.replaying import ReplayPlan, replay
-from tests.spark.source_topics import drop_first
+from tests.spark.source.source_topics import drop_first
 from tests.spark.test_spark_write import values, write
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 from chaffinch.admin.topics import add_partitions
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.spark.source.stream_reader import IS_LIMITED
-from tests.spark.source_topics import fill
+from tests.spark.source.source_topics import fill
 
 pytestmark = [
     pytest.mark.spark,

@@ -276,7 +276,7 @@ class TestBadInput:
 
 
 def test_a_topic_whose_limits_change_while_a_stream_runs(spark, broker, topic, dead, tmp_path):
-    """The planner's snapshot of the next batch sees it; what changes after the snapshot is `test_commit_culprits`."""
+    """The planner's snapshot of the next batch sees it; what changes after the snapshot is `commit/test_culprits.py`."""
     broker.create_topic(f"{topic}-open", 2, 1, {})
     stream = Stream(spark, broker, f"{topic}-open", tmp_path, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
     stream.add(0, [(None, "before")])

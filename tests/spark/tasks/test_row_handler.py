@@ -19,7 +19,7 @@ from chaffinch.spark.tasks.row_handler import HandlerOptions, RowHandler, handle
 from tests.spark.played_query import PlayedQuery
 from tests.spark.test_spark_write import alter, values
 
-HERE = "tests.spark.test_row_handler"
+HERE = "tests.spark.tasks.test_row_handler"
 GUARANTEES = pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
 _numbers = itertools.count()
 asked = []

@@ -19,7 +19,7 @@ from chaffinch.spark.sink import committing, writers
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from chaffinch.spark.task_facts import TaskContextFacts
-from tests.spark.commit_world import TOPIC, TopicPartition
+from tests.spark.commit.commit_world import TOPIC, TopicPartition
 
 SNAPSHOT = TargetSnapshot(topics=(TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),))
 FACTS = TaskContextFacts(task=0, query_id="11111111-2222", run_id="r", batch_id=3, master="spark://cluster")

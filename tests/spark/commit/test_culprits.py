@@ -9,7 +9,7 @@ from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
-from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
+from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (None, b"b"), (b"k3", b"c")], 1: [(None, b"d"), (b"k5", b"e")]}
 GOOD, BAD = {b"a", b"c", b"e"}, {b"b", b"d"}

@@ -14,7 +14,7 @@ from chaffinch.spark.commit.timeout import transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import TargetSnapshot
-from tests.spark.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
+from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = [
     {0: [(b"k1", b"a"), (b"k2", b"b"), (b"k3", b"c")], 1: [(b"k4", b"d")]},

@@ -27,7 +27,7 @@ from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.stream_reader import TopicStreamReader, planned_stream_reader
 from chaffinch.spark.source.topic_discovery import Discovery
 from chaffinch.spark.target import client_for, forget_client
-from tests.spark.source_topics import FIRST_MS, drop_first, fill
+from tests.spark.source.source_topics import FIRST_MS, drop_first, fill
 
 limits = pytest.importorskip("pyspark.sql.streaming.datasource", reason="PySpark 4.1 has no limits")
 ReadAllAvailable, ReadMaxRows, ReadMinRows = limits.ReadAllAvailable, limits.ReadMaxRows, limits.ReadMinRows

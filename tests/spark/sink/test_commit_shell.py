@@ -13,7 +13,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
 from chaffinch.spark.tasks.dead_letters import Origin
-from tests.spark.commit_world import TOPIC, Query, counted, outcome
+from tests.spark.commit.commit_world import TOPIC, Query, counted, outcome
 
 ROWS = {0: [(b"k1", b"a"), (b"k2", b"b")], 1: [(b"k3", b"c")]}
 BLOCK_MAX_MS = 3_000

@@ -18,7 +18,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.source.fetching import FETCH_BYTES_MIN, TopicRange, bytes_wanted, read_range
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.target import client_for, forget_client
-from tests.spark.source_topics import drop_first, fill
+from tests.spark.source.source_topics import drop_first, fill
 
 
 def options(**given):
