@@ -108,7 +108,7 @@ class TestDataLoss:
 
 
 class TestBadInput:
-    """What the options can be is told in `source/test_options.py`, what there must be in `test_stream_reader.py`; here, that users see it."""
+    """What options can be is told in `source/test_options.py`, what there must be in `test_stream_reader.py`; here, that users see it."""
 
     @pytest.mark.parametrize(
         ("options", "text"),
