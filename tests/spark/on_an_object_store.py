@@ -3,7 +3,7 @@
 No Java: planner, tasks and committer are played, each with a writer of its own that has travelled.
 """
 
-import os
+import random
 import sys
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from tests.spark.played_query import PlayedQuery
 
 START_S = 120.0
 _AT = "Running on http://"
-LARGE = {"key": [f"k{number}" for number in range(200)], "value": [os.urandom(10_000) for _ in range(200)]}
+LARGE = {"key": [f"k{number}" for number in range(200)], "value": [random.Random(number).randbytes(10_000) for number in range(200)]}
 
 
 @pytest.fixture(scope="module")
