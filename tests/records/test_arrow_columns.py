@@ -116,6 +116,12 @@ class TestPlainBytes:
         self.check(data, 6 + sum(LENGTHS))
         self.check(data.slice(0, 2), 3 + sum(LENGTHS[:3]))
 
+    def test_headers_in_a_map(self, data_type):
+        entries = pa.MapArray.from_arrays(pa.array([0, 2, 3, 6], pa.int32()), pa.array(["k"] * 6), of_type(data_type, LENGTHS))
+        data = table(value=pa.nulls(3), headers=entries)
+        self.check(data, 6 + sum(LENGTHS))
+        self.check(data.slice(0, 2), 3 + sum(LENGTHS[:3]))
+
 
 def test_what_stands_under_a_null_has_no_bytes():
     """Lengths there may be anything."""

@@ -44,8 +44,8 @@ _OFFSET_TYPES: dict[int, np.dtype[Any]] = {
 }
 _VIEW_KINDS = {lib.Type_BINARY_VIEW: pa.large_binary(), lib.Type_STRING_VIEW: pa.large_string()}
 _BYTES_KINDS = {*_OFFSET_TYPES, *_VIEW_KINDS, lib.Type_FIXED_SIZE_BINARY}
-_LIST_KINDS = {lib.Type_LIST, lib.Type_LARGE_LIST, lib.Type_MAP}
-_SHARING_KINDS = {*_VIEW_KINDS, *_LIST_KINDS, lib.Type_DICTIONARY, lib.Type_STRUCT}
+_LIST_KINDS = {lib.Type_LIST, lib.Type_LARGE_LIST}
+_SHARING_KINDS = {*_VIEW_KINDS, *_LIST_KINDS, lib.Type_MAP, lib.Type_DICTIONARY, lib.Type_STRUCT}
 _OFFSET_BYTES = 4
 _VIEW_INT32S = 4
 _MS_PER_UNIT = {"s": 1000, "ms": 1}
@@ -92,6 +92,8 @@ def _plain_bytes(column: pa.Array | pa.ChunkedArray) -> int:
     if isinstance(column, pa.ChunkedArray):
         return sum(map(_plain_bytes, column.chunks))
     count, kind = len(column), column.type.id
+    if kind == lib.Type_MAP:  # Arrow does not flatten maps.
+        return _plain_bytes(_header_lists(column))
     if kind in _LIST_KINDS:
         return _plain_bytes(column.flatten()) + count * _OFFSET_BYTES
     if kind == lib.Type_STRUCT:
