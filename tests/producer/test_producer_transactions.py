@@ -171,6 +171,18 @@ class TestTransactions:
                     producer.send("orders", b"found")
         assert values(broker, "orders") == [b"found"]
 
+    def test_an_abort_of_what_the_coordinator_never_knew(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """It refuses EndTxn then; that is no reason for the producer to end."""
+        with producer_of(broker, transactional_id="t") as producer:
+            producer.init_transactions()
+            broker.faults.add(api="AddPartitionsToTxn", error="TOPIC_AUTHORIZATION_FAILED")
+            producer.begin_transaction()
+            assert producer.send("orders", b"v").exception(60) is not None
+            producer.abort_transaction()
+            with producer.transaction():
+                producer.send("orders", b"w")
+        assert values(broker, "orders") == [b"w"]
+
     def test_close_aborts_what_is_open(self, producer_of: Make, broker: EmbeddedBroker) -> None:
         producer = producer_of(broker, transactional_id="t")
         producer.init_transactions()

@@ -27,7 +27,7 @@ from chaffinch.errors import (
     exception_for,
     group_of,
 )
-from chaffinch.errors.codes import Group
+from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
@@ -90,6 +90,8 @@ class TransactionManager:
         self._end_calls: list[_Waiting] = []
         self._is_started = False
         """The coordinator may know of the transaction: a request that adds to it was sent."""
+        self._is_known = False
+        """It does: it has said that such a request was done."""
         self._is_ended = False
         self._ends_out = 0
         """EndTxn requests of this transaction that may have left: what they ask for may have happened."""
@@ -234,7 +236,8 @@ class TransactionManager:
             return []
         self.state = moved(self.state, Move.ENDED)
         self._added.clear()
-        self._is_started, self._ends_out, self.error, self.last_error = False, 0, None, None
+        self._is_started, self._is_known, self._ends_out = False, False, 0
+        self.error, self.last_error = None, None
         return self._complete(self._end_calls)
 
     def address_of(self, step: Step) -> Address | None:
@@ -285,7 +288,7 @@ class TransactionManager:
         """The answer to the request under way; `wait_ms` is how long to wait should it be asked again."""
         self._under_way = None
         code, message, topic_partition = code_of(step, answer)
-        if code is codes.NONE:
+        if code is codes.NONE or self._is_nothing_to_abort(step, code):
             self._failures = 0
             return self._done(step, answer)
         error = exception_for(code, message=message, topic_partition=topic_partition, api=step.api)
@@ -297,6 +300,13 @@ class TransactionManager:
             self._later(error, now_ms + (min(CONCURRENT_WAIT_MS, wait_ms) if is_early else wait_ms))
             return []
         return self._refused(step, error, handling)
+
+    def _is_nothing_to_abort(self, step: Step, code: ErrorCode) -> bool:
+        """An abort is refused because no transaction is open: what was to open this one got lost, or was told to come again.
+
+        Java's producer repeats that request before its EndTxn. One that comes late all the same is fenced by the next epoch: see `_wanted`.
+        """
+        return step is Step.END and self.state is State.ABORTING and not self._is_known and code is codes.INVALID_TXN_STATE
 
     @property
     def failures(self) -> int:
@@ -353,6 +363,7 @@ class TransactionManager:
 
     def _done(self, step: Step, answer: Any) -> list[Effect]:
         self.last_error = None
+        self._is_known |= step in (Step.ADD_PARTITIONS, Step.ADD_OFFSETS)
         match step:
             case Step.FIND_COORDINATOR:
                 self.coordinators.learn(self._transactional_id, "transaction", read_answer(answer).address)
