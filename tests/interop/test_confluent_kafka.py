@@ -139,6 +139,33 @@ def test_a_newer_producer_fences_the_older(broker: EmbeddedBroker, topic: str) -
     assert consume(broker, topic) == []
 
 
+@pytest.mark.parametrize("is_flushed", [False, True], ids=["at once", "flushed"])
+def test_an_abort_before_the_coordinator_knows_of_the_transaction(broker: EmbeddedBroker, topic: str, is_flushed: bool) -> None:
+    """Fatal for librdkafka, on Apache Kafka too: docs/transactions.md says what to do. With a `flush` before, it is not."""
+    client = producer(broker, transactional_id=topic)
+    client.init_transactions(TIMEOUT_SECONDS)
+    broker.faults.add(api="AddPartitionsToTxn", action="drop_before", count=1 if is_flushed else 1000)
+    client.begin_transaction()
+    client.produce(topic, b"aborted", partition=0)
+    if is_flushed:
+        assert client.flush(TIMEOUT_SECONDS) == 0
+        client.abort_transaction(TIMEOUT_SECONDS)
+    else:
+        while broker.faults.list()[0]["count"] == 1000:
+            client.poll(0.01)
+        with pytest.raises(confluent_kafka.KafkaException) as failed:
+            client.abort_transaction(TIMEOUT_SECONDS)
+        assert failed.value.args[0].fatal()
+        assert failed.value.args[0].code() == confluent_kafka.KafkaError.INVALID_TXN_STATE
+        broker.faults.clear()
+        client = producer(broker, transactional_id=topic)
+        client.init_transactions(TIMEOUT_SECONDS)
+    client.begin_transaction()
+    client.produce(topic, b"committed", partition=0)
+    client.commit_transaction(TIMEOUT_SECONDS)
+    assert [message.value() for message in consume(broker, topic)] == [b"committed"]
+
+
 def test_culprits_and_innocents(broker: EmbeddedBroker) -> None:
     """Two culprits of five: librdkafka reads them in one ascending pass and tells innocents by its own local error."""
     client = producer(broker, linger_ms=1000, enable_idempotence=False)
