@@ -289,6 +289,17 @@ class TestLimits:
         with pytest.raises(ProtocolViolation, match="frame of 1001 bytes refused"):
             feed(FrameAssembler(1000), framed(body(1001)))
 
+    def test_there_is_room_after_a_refusal_that_filled_it(self) -> None:
+        """A transport may ask for a buffer once more before it hears that it is closed."""
+        assembler = FrameAssembler(1000)
+        beginning = framed(b"good") + (2000).to_bytes(4, "big")
+        with pytest.raises(ProtocolViolation) as caught:
+            feed(assembler, beginning + body(len(assembler.get_buffer()) - len(beginning)))
+        room = assembler.get_buffer()
+        assert len(room) > 0
+        room[:] = bytes(len(room))
+        assert caught.value.frames == (b"good",)
+
     def test_a_tls_client_is_told_from_a_frame_that_is_too_large(self) -> None:
         hello = ssl.MemoryBIO()
         with pytest.raises(ssl.SSLWantReadError):

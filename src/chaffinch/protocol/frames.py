@@ -268,6 +268,7 @@ class FrameAssembler:
         text = f"frame of {size} bytes refused, allowed are 0 to {self.frame_bytes_max}"
         if size >> 16 == _TLS_HANDSHAKE:
             text = "its first bytes are a TLS handshake: the client speaks TLS (its security.protocol), and this listener does not"
+        self._start = self._stop  # Nothing of it is kept; a transport that asks once more before it is closed gets room.
         violation = ProtocolViolation(text)
         violation.frames = tuple(frames)
         raise violation
