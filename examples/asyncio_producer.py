@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 
 from chaffinch import Producer, RecordMetadata
 from chaffinch.errors import KafkaException
@@ -45,7 +46,10 @@ if __name__ == "__main__":
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("topic")
     chosen = parser.parse_args()
-    outcomes = asyncio.run(main(chosen.bootstrap_server, chosen.topic, [b"one", b"two", b"three"]))
+    try:
+        outcomes = asyncio.run(main(chosen.bootstrap_server, chosen.topic, [b"one", b"two", b"three"]))
+    except KafkaException as error:
+        sys.exit(f"stop: {error}")
     for outcome in outcomes:
         print(outcome)
     failed = sum(isinstance(outcome, KafkaException) for outcome in outcomes)

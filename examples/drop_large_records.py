@@ -87,5 +87,7 @@ if __name__ == "__main__":
     chosen = parser.parse_args()
     try:
         run(chosen.bootstrap_server, 60.0, chosen.count)
+    except KafkaException as error:
+        sys.exit(f"stop: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted: what was not committed is read again next time")

@@ -54,4 +54,7 @@ if __name__ == "__main__":
     parser.add_argument("--bootstrap-server", required=True)
     parser.add_argument("topic")
     chosen = parser.parse_args()
-    sys.exit(send(chosen.bootstrap_server, chosen.topic) is not None)
+    try:
+        sys.exit(send(chosen.bootstrap_server, chosen.topic) is not None)
+    except KafkaException as error:
+        sys.exit(f"stop: {error}")

@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         total = run(chosen.bootstrap_server, chosen.idle_seconds)
         print(f"committed {total} lines in all", flush=True)
-    except errors.InvalidConfigurationException as error:
+    except (errors.InvalidConfigurationException, errors.ConfigException) as error:
         print(f"stop: {type(error).__name__}: {error}", flush=True)
         return 1
     except KeyboardInterrupt:

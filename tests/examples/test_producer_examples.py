@@ -166,3 +166,17 @@ class TestAsyncio:
                 return (await producer.send("output-topic", b"v")).offset
 
             assert sorted(pool.map(lambda _: asyncio.run(send()), range(2))) == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("program", "topics"),
+    [("asyncio_producer", ["latest"]), ("fail_unknown_topics", ["latest"]), ("drop_large_records", []), ("transactional_word_count", [])],
+)
+def test_a_wrong_address_stops_each_program_with_one_line(
+    program: str, topics: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "--bootstrap-server", "nowhere", *topics])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(ROOT / "examples" / f"{program}.py"), run_name="__main__")
+    said = f"{stopped.value}\n{capsys.readouterr().out}"
+    assert re.search(r"^stop: .*option bootstrap.servers cannot contain 'nowhere': each server must be host:port", said, re.MULTILINE)
