@@ -237,7 +237,7 @@ class TestWrongOrder:
     def test_after_close(self, producer_of: Make, broker: EmbeddedBroker, name: str, call: Callable[[Producer], object]) -> None:
         producer = producer_of(broker, transactional_id="t")
         producer.close()
-        with pytest.raises(IllegalStateException, match=rf"^{name.split()[0]}\(\) after close\(\): the producer is closed$"):
+        with pytest.raises(IllegalStateException, match=rf"^{name.split()[0]}\(\): close\(\) was called, the producer is closed$"):
             call(producer)
 
     @pytest.mark.parametrize("name", ["send", "send_table", *CHANGING])
