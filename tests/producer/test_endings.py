@@ -357,8 +357,9 @@ def test_close_that_times_out_says_so_to_the_commit(producer_of: Make, broker: E
     assert not isinstance(error, TimeoutException), "it cannot be called again"
 
 
-def test_a_batch_that_cannot_be_encoded_takes_nobody_along_unheard(
-    broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["encoded", "sent"])
+def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
+    broker: EmbeddedBroker, producer_of: Make, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """The thread dies of it, and every record has its outcome all the same, that of the batch at fault too."""
 
@@ -367,7 +368,8 @@ def test_a_batch_that_cannot_be_encoded_takes_nobody_along_unheard(
 
     producer = producer_of(broker, compression_type="zstd", linger_ms=0)
     producer.send("orders", b"first").result(LATEST_S)
-    monkeypatch.setattr(producer._sender.core.accumulator, "encode_rows", no_memory)
+    at_fault = (producer._sender.core.accumulator, "encode_rows") if step == "encoded" else (producer._sender._network, "carry_out")
+    monkeypatch.setattr(*at_fault, no_memory)
     with producer._sender.lock:
         flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))  # Done, and to be told in the same round.
         futures = [producer.send("orders", b"v", partition=partition) for partition in (0, 1)]
