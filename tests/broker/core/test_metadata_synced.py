@@ -20,14 +20,14 @@ from chaffinch.storage.file_system import StorageError
 from tests.broker.core.configs.test_alter_configs import change
 from tests.broker.core.test_create_partitions import wanted
 from tests.broker.core.test_topics import creatable
-from tests.broker.core_client import Cluster
+from tests.broker.core_client import Client, Cluster
 
 UPSERTION = ScramCredentialUpsertion(name="ann", mechanism=1, iterations=4096, salt=b"salt" * 4, salted_password=b"s" * 32)
 
 
-def effects_of(cluster: Cluster, message: Any) -> Sequence[Any]:
+def effects_of(cluster: Cluster, message: Any, client: Client | None = None) -> Sequence[Any]:
     """Of one request as the server hands it over: no `handle`, no sync of its own."""
-    client = cluster.client()
+    client = client or cluster.client()
     (request,) = client.server.receive(b"".join(client.connection.encode_request(message)[1]))
     return cluster.core.apply(RequestReceived(connection_id=client.connection_id, request=request), cluster.now_ms)
 
@@ -106,18 +106,23 @@ def test_what_a_killed_process_left_is_synced_before_anybody_hears_of_it() -> No
     assert topics(cluster) == {"orders": 2}
 
 
-def test_no_answer_leaves_when_the_sync_fails() -> None:
+@pytest.mark.parametrize(("failing", "answers_later"), [("sync", 0), ("sync directory", 1)])
+def test_no_answer_leaves_until_the_sync_succeeds(failing: str, answers_later: int) -> None:
+    """A file's own never does after one that failed; that of its name may."""
     cluster = Cluster()
-    cluster.topic("old")
+    client = cluster.client()
+    cluster.restart()
 
     def broken(operation: str, path: str, size: int) -> None:
-        if operation == "sync":
+        if operation == failing:
             raise StorageError(path, "sync", "input/output error")
 
     cluster.file_system.hook = broken
-    effects = effects_of(cluster, CreateTopicsRequest(topics=[creatable("new")]))
-    assert [type(effect) for effect in effects if not hasattr(effect, "text")] == [CloseConnection]
-    assert any("input/output error" in effect.text for effect in effects if hasattr(effect, "text"))
+    for message in (CreateTopicsRequest(topics=[creatable("new")]), MetadataRequest(topics=None)):
+        effects = effects_of(cluster, message, client)
+        assert [type(effect) for effect in effects if not hasattr(effect, "text")] == [CloseConnection]
+    cluster.file_system.hook = None
+    assert [type(effect) for effect in effects_of(cluster, MetadataRequest(topics=None), client)].count(Respond) == answers_later
 
 
 def test_what_changes_nothing_syncs_nothing() -> None:

@@ -316,7 +316,8 @@ class BrokerCore:
         try:
             self._metadata.sync()
         except StorageError as error:
-            self.state.refusals.say_within_limit(f"nothing is answered before the broker is started again: {error}", now_ms)
+            text = f"{error}; no request is answered until that succeeds: check the disk, then restart the broker"
+            self.state.refusals.say_within_limit(text, now_ms)
             return Close(f"nobody knows what is on disk of what {request.api.name} tells")
         return result
 
