@@ -50,3 +50,10 @@ def test_who_waits_for_everything(call: Callable[[], events.Event]) -> None:
     rig, _ = sent()
     rig.step(call())
     assert rig.core.is_awaited
+
+
+def test_who_waits_for_a_transaction() -> None:
+    rig = Rig(options={"transactional.id": "t"})
+    assert not rig.core.is_awaited
+    rig.core.handle(events.InitTransactionsCalled(call="init", deadline_ms=2**53), rig.now_ms)  # Nobody answers yet.
+    assert rig.core.is_awaited
