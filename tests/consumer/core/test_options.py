@@ -15,6 +15,7 @@ SERVERS = {"bootstrap.servers": "localhost:9092"}
         ({"group.protocol": "consumer"}, "group.protocol cannot be 'consumer': it must be classic"),
         ({"group.id": ""}, "group.id cannot be empty"),
         ({"group.id": "g", "group.instance.id": ""}, "group.instance.id cannot be empty"),
+        ({"group.id": "g", "group.instance.id": "shop 1"}, "group.instance.id cannot be 'shop 1': it must be letters, digits"),
         ({"group.instance.id": "i"}, "needs a group.id"),
         ({"enable.auto.commit": True}, "cannot be true without a group.id"),
         ({"partition.assignment.strategy": "ranges"}, "range, roundrobin, sticky, cooperative-sticky"),

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from chaffinch.client import options as client_options
+from chaffinch.client.arguments import illegal_topic
 from chaffinch.client.hints import CONSUMER_HINTS
 from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX, connection_options
 from chaffinch.errors import ConfigException
@@ -179,6 +180,10 @@ def _check_group(settings: Settings) -> None:
     for name in ("group.id", "group.instance.id"):
         if settings[name] == "":
             raise ConfigException(f"option {name} cannot be empty: leave it out")
+    instance_id = settings["group.instance.id"]
+    if instance_id is not None and illegal_topic(instance_id) is not None:
+        allowed = "letters, digits, '.', '_' and '-', at most 249 of them, and neither '.' nor '..'"
+        raise ConfigException(f"option group.instance.id cannot be {instance_id!r}: it must be {allowed}, as the name of a topic")
     if settings["group.id"] is None and settings["group.instance.id"] is not None:
         raise ConfigException("option group.instance.id needs a group.id, and there is none")
     if settings["group.id"] is None and "enable.auto.commit" in settings.given and settings["enable.auto.commit"]:
