@@ -110,6 +110,19 @@ def test_a_session_is_of_a_master_or_of_a_server():
         session(master="local", remote="sc://a")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"app_name": None}, "app_name cannot be None: it must be a string"),
+        ({"config": 5}, "config cannot be 5: it must be a mapping"),
+        ({"config": {5: "x"}}, "config cannot be {5: 'x'}: it must be a mapping of Spark's names, as strings"),
+    ],
+)
+def test_what_no_session_can_be_made_of(arguments, text):
+    with pytest.raises(ConfigException, match=text):
+        session(**arguments)
+
+
 def test_what_a_worker_says_of_itself(monkeypatch):
     find_spec = importlib.util.find_spec
     monkeypatch.setenv("SPARK_LOCAL_HOSTNAME", "host-b")

@@ -38,9 +38,13 @@ def session(
     Ctrl-C is answered when Java has started, which else would stay behind.
     Errors: JavaNotFound, with what to install; WorkersUnfit, with what a worker or server lacks; ConfigException.
     """
-    if master is not None and remote is not None:
-        from chaffinch.errors import ConfigException
+    from chaffinch.errors import ConfigException
 
+    if not isinstance(app_name, str):
+        raise ConfigException(f"app_name cannot be {app_name!r}: it must be a string, the name that Spark shows")
+    if config is not None and not (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
+        raise ConfigException(f"config cannot be {config!r}: it must be a mapping of Spark's names, as strings, to values")
+    if master is not None and remote is not None:
         raise ConfigException(f"master={master} and remote={remote} exclude each other: a server of Spark Connect has its own master")
     if master is None and (remote := remote or os.environ.get("SPARK_REMOTE")):
         return _remote_session(app_name, remote, config or {}, check=check)
