@@ -200,6 +200,7 @@ def test_an_interruption_comes_through_whatever_becomes_of_the_query(clock, capl
         ({"checkpoint": "/x"}, "checkpoint is only for metrics"),
         ({"metrics": "nowhere", "checkpoint": "/x"}, "metrics cannot be 'nowhere': it must be HOST:PORT"),
         ({"metrics": "203.0.113.1:1", "checkpoint": "/x"}, "metrics=203.0.113.1:1: nothing can listen there: "),
+        ({"on_restart": 5}, "on_restart cannot be 5: it must be a function"),
     ],
 )
 def test_options_that_cannot_be(options, text):

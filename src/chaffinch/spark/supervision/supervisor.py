@@ -56,6 +56,10 @@ def supervise(
     """
     if not callable(start):
         raise ConfigException(f"start cannot be {start!r}: it must be a function that starts the query, it is called for each restart")
+    if on_restart is not None and not callable(on_restart):
+        raise ConfigException(
+            f"on_restart cannot be {on_restart!r}: it must be a function of the error, the restart's number and the pause"
+        )
     limits = Limits(restarts_max=restarts_max, window_s=window_s, pause_s=pause_s, pause_max_s=pause_max_s)
     with _listener(metrics, checkpoint) as counted:
         return _supervised(start, limits, counted, on_restart)
