@@ -216,8 +216,8 @@ class OwnFolder(Folder):
                 os.makedirs(self._root, 0o700)
             found = os.lstat(self._root)
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-                text = f"it belongs to user {found.st_uid}, with {stat.filemode(found.st_mode)}, and only this user may write to it"
-                raise PermissionError(text)
+                seen = f"it belongs to user {found.st_uid}, with {stat.filemode(found.st_mode)}"
+                raise PermissionError(f"{seen}; it must be a folder of user {os.getuid()} to which nobody else may write")
             os.chmod(self._root, 0o700)
         except OSError as error:
             raise Folder(self._root, self.option).refusal("cannot be used", error) from None
