@@ -50,6 +50,8 @@ if __name__ == "__main__":
         outcomes = asyncio.run(main(chosen.bootstrap_server, chosen.topic, [b"one", b"two", b"three"]))
     except KafkaException as error:
         sys.exit(f"stop: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: what was not said to be written may be there")
     for outcome in outcomes:
         print(outcome)
     failed = sum(isinstance(outcome, KafkaException) for outcome in outcomes)

@@ -58,3 +58,5 @@ if __name__ == "__main__":
         sys.exit(send(chosen.bootstrap_server, chosen.topic) is not None)
     except KafkaException as error:
         sys.exit(f"stop: {error}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: what was not said to be written may be there")

@@ -180,3 +180,13 @@ def test_a_wrong_address_stops_each_program_with_one_line(
         runpy.run_path(str(ROOT / "examples" / f"{program}.py"), run_name="__main__")
     said = f"{stopped.value}\n{capsys.readouterr().out}"
     assert re.search(r"^stop: .*option bootstrap.servers cannot contain 'nowhere': each server must be host:port", said, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("program", "call"), [("asyncio_producer", "asyncio.Semaphore"), ("fail_unknown_topics", "chaffinch.Producer.send")]
+)
+def test_an_interruption_is_one_line(program: str, call: str, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "--bootstrap-server", broker.bootstrap_servers, "latest"])
+    monkeypatch.setattr(call, interrupt)
+    with pytest.raises(SystemExit, match="interrupted: what was not said"):
+        runpy.run_path(str(ROOT / "examples" / f"{program}.py"), run_name="__main__")
