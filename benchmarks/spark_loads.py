@@ -73,9 +73,16 @@ class Loads:
         self._spark.range(0, count, 1, 4).selectExpr(f"{key} as key", f"{_VALUE} as value").write.mode("overwrite").parquet(path)
         return {}
 
-    def write(self, side: str, path: str, options: Mapping[str, str]) -> Mapping[str, Any]:
+    def write(self, side: str, path: str, options: Mapping[str, str], session: Mapping[str, str]) -> Mapping[str, Any]:
+        """`session`: what is set in the session for this write alone."""
         frame = self._spark.read.parquet(path)
-        return _measured(lambda: frame.write.format(FORMATS[side]).options(**options).mode("append").save())
+        for name, value in session.items():
+            self._spark.conf.set(name, value)
+        try:
+            return _measured(lambda: frame.write.format(FORMATS[side]).options(**options).mode("append").save())
+        finally:
+            for name in session:
+                self._spark.conf.unset(name)
 
     def read(self, side: str, options: Mapping[str, str]) -> Mapping[str, Any]:
         """All rows of a topic, the lengths of their values summed."""

@@ -36,7 +36,7 @@ def environment(name: str) -> Path:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     # PySpark comes as source. Its dependencies are those of .venv, hence none are taken here.
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--target", folder, "-r", lock]
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "--target", str(folder), "-r", str(lock)]
     installed = run(install, timeout_s=INSTALL_SECONDS)
     if not installed.succeeded:
         raise NotRun(f"installing {name} failed: {(installed.output + installed.errors).strip()[-400:]}")
