@@ -205,6 +205,13 @@ def test_categories_of_polars(broker: EmbeddedBroker, producer: Producer, dtype:
     assert sorted(str(row["value"]) for row in broker.read("orders").to_pylist()) == ["None"] * 2 + ["b'orders'"] * 2
 
 
+@pytest.mark.parametrize("name", ["value", "key", "headers"])
+def test_python_objects_of_polars_are_refused_and_not_their_addresses_written(producer: Producer, name: str) -> None:
+    frame = pl.DataFrame({"value": pl.Series(["one"]), name: pl.Series([object()], dtype=pl.Object)})
+    with pytest.raises(InvalidColumn, match=f"column '{name}' is of Python objects"):
+        producer.send_table("orders", frame)
+
+
 EMPTY = {
     "pandas": lambda names: pd.DataFrame({name: [] for name in names}),
     "polars": lambda names: pl.DataFrame({name: [] for name in names}),

@@ -106,6 +106,7 @@ def _stream_of(table: Any) -> pa.RecordBatchReader:
     """What has the Arrow stream interface, as a stream. TypeError, and InvalidColumn where a data frame's column has no Arrow type."""
     if not hasattr(table, "__arrow_c_stream__"):
         raise _no_table(table)
+    _check_objects(table)
     try:
         return pa.RecordBatchReader.from_stream(table)
     except NO_TYPE as failure:
@@ -116,6 +117,13 @@ def _stream_of(table: Any) -> pa.RecordBatchReader:
             raise
         allowed = TYPES_ALLOWED.get(column, f"one each of {', '.join(ALLOWED)}")
         raise InvalidColumn(column, f"of no type that Arrow takes ({failure})", allowed) from failure
+
+
+def _check_objects(table: Any) -> None:
+    """InvalidColumn for a column of Python objects in a polars frame, which hands over where they lie in memory as if that were bytes."""
+    for name, dtype in getattr(table, "schema", {}).items() if type(table).__module__.startswith("polars.") else ():
+        if str(dtype) == "Object":
+            raise InvalidColumn(name, "of Python objects (polars.Object)", TYPES_ALLOWED.get(name, f"one each of {', '.join(ALLOWED)}"))
 
 
 def _no_table(table: Any) -> TypeError:
