@@ -157,9 +157,13 @@ def contests(count: int) -> Sequence[Contest]:
 
 
 class Stage:
-    """One broker and one session, and what is done with them."""
+    """One broker and one session, and what is done with them.
 
-    def __init__(self, broker: BrokerProcess, spark: Spark, rows: Path, rounds: int) -> None:
+    `name`: topics begin with it. A deleted one may come back by itself, made anew for a producer of the connector that still asks for it.
+    """
+
+    def __init__(self, name: str, broker: BrokerProcess, spark: Spark, rows: Path, rounds: int) -> None:
+        self._name = name
         self.broker = broker
         self.spark = spark
         self.rounds = rounds
@@ -173,6 +177,10 @@ class Stage:
         if not (path / "_SUCCESS").exists():
             self.spark.ask("rows", path=str(path), count=count, keyless_every=BAD_EVERY if keyless else 0)
         return str(path)
+
+    def _new_topic(self) -> str:
+        self._topics += 1
+        return f"{self._name}-{self._topics}"
 
     def warm_up(self, count: int) -> None:
         contest = beside_defaults("warming up", count)
@@ -216,8 +224,7 @@ class Stage:
     def written(self, contest: Contest, side: Side) -> Figure:
         """One write into a topic of its own, every row of which is looked for afterwards."""
         wire = WireClient(self.broker)
-        self._topics += 1
-        topic = f"contest-{self._topics}"
+        topic = self._new_topic()
         wire.create_topic(topic, contest.partitions, **({"cleanup_policy": "compact"} if contest.is_compacted else {}))
         # An idempotent producer whose first batch comes too early, and its second not, repeats the first until its time is over.
         wire.await_leaders(topic, contest.partitions)
@@ -268,8 +275,7 @@ class Stage:
 
     def _reading(self, name: str, count: int, aim: float | None) -> None:
         wire = WireClient(self.broker)
-        self._topics += 1
-        topic = f"contest-{self._topics}"
+        topic = self._new_topic()
         wire.create_topic(topic, PARTITIONS)
         batch, count_each = ready_made_batch(READ_BATCH_RECORDS), max(1, count // PARTITIONS // READ_BATCH_RECORDS)
         for partition in range(PARTITIONS):
@@ -302,8 +308,7 @@ class Stage:
         for turn in range(self.rounds):
             sides = ("nothing", OURS, THEIRS)
             for side in sides if turn % 2 == 0 else reversed(sides):
-                self._topics += 1
-                topic = f"contest-{self._topics}"
+                topic = self._new_topic()
                 wire.create_topic(topic, PARTITIONS)
                 options = {} if side == "nothing" else {**self._servers, "topic": topic}
                 medians.setdefault(side, []).append(self.spark.ask("micro_batches", side=side, options=options, where=where)["ms"])
@@ -373,7 +378,7 @@ def main() -> int:
                 with Spark(cores, folder / f"spark-{cores}") as spark:
                     told = f"Spark {spark.version}, local[{cores}], {running.name}: ours, Spark's connector, ours over it; median of"
                     print(f"{told} {arguments.rounds} rounds; CPU-seconds per million rows of Spark + broker", flush=True)
-                    stage = Stage(running, spark, folder / "rows", arguments.rounds)
+                    stage = Stage(f"cores-{cores}", running, spark, folder / "rows", arguments.rounds)
                     stage.warm_up(count)
                     contest(stage, arguments, count)
                     missed += stage.missed
