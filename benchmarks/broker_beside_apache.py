@@ -236,7 +236,7 @@ def compared(load: Load, brokers: Sequence[BrokerProcess], topic: str, rounds: i
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full number of records")
     parser.add_argument("--only", default="", help="loads whose name contains this")
     arguments = parser.parse_args()
