@@ -148,8 +148,8 @@ class ProducerCore:
         """Whether a caller waits for an answer that is on its way."""
         if self.callers.are_any or (self.transaction is not None and self.transaction.has_callers):
             return True
-        receipts = [batch.receipt for queue in self.queues.busy() for batch in queue.in_flight]
-        return any(isinstance(receipt, Receipts) and receipt.apart for receipt in receipts)
+        under_way = (batch.receipt for queue in self.queues.busy() for batch in queue.in_flight)
+        return any(isinstance(receipt, Receipts) and receipt.apart for receipt in under_way)
 
     @property
     def has_open_transaction(self) -> bool:
