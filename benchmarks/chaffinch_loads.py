@@ -18,8 +18,8 @@ from chaffinch import Consumer, Producer, RecordMetadata
 from chaffinch.consumer import tables as _loaded_when_first_polled  # noqa: F401
 from chaffinch.errors import InvalidRecordException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer import table_send as _loaded_when_first_sent  # noqa: F401
 from chaffinch.producer.futures import RecordFuture
+from chaffinch.producer.tables import sending as _loaded_when_first_sent  # noqa: F401
 from chaffinch.records import kernels
 
 VALUE_BYTES = 100

@@ -18,7 +18,7 @@ import pytest
 import typer.models
 
 from chaffinch.broker import connections
-from chaffinch.broker.core import topic_options
+from chaffinch.broker.core.topics import topic_options
 from chaffinch.cli import broker as broker_command
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition

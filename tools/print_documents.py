@@ -20,7 +20,8 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 
 from chaffinch.admin import options as admin_options
-from chaffinch.broker.core import counters, options, topic_options
+from chaffinch.broker.core import counters, options
+from chaffinch.broker.core.topics import topic_options
 from chaffinch.broker.core.transactions import moves
 from chaffinch.broker.core.transactions.moves import Ending
 from chaffinch.cli import errors as errors_page
@@ -72,7 +73,7 @@ def topic_options_with_effect() -> frozenset[str]:
     """Topic options that change what the broker does: `resolve` reads them into a field of TopicConfig, and some other file reads it."""
     resolve = next(
         node
-        for node in ast.walk(ast.parse((BROKER_SOURCE / "core" / "topic_options.py").read_text(encoding="utf-8")))
+        for node in ast.walk(ast.parse((BROKER_SOURCE / "core" / "topics" / "topic_options.py").read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef) and node.name == "resolve"
     )
     call = next(node for node in ast.walk(resolve) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "TopicConfig")

@@ -12,7 +12,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import InvalidCompactionKeyException
-from chaffinch.producer.table_columns import pieces_of
+from chaffinch.producer.tables.columns import pieces_of
 from chaffinch.records.faults import InvalidColumn
 
 LATEST_S = 60

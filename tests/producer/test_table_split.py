@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chaffinch.producer.table_split import PIECE_BYTES_MAX, piece_bounds, record_bytes, runs
+from chaffinch.producer.tables.split import PIECE_BYTES_MAX, piece_bounds, record_bytes, runs
 from chaffinch.records.columns import RecordColumns
 
 PARTITIONS = 3

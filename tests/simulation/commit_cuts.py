@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM
+from chaffinch.simulation.queries.cuts import Cut, CutKind
 from chaffinch.simulation.scenario import Report, run
 from chaffinch.spark.commit.operations import Step
 

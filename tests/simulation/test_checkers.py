@@ -13,8 +13,8 @@ from chaffinch.errors import InvalidRecordException, InvalidTimestampException, 
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.producer.core.exception_handler import RetriableResponse
 from chaffinch.simulation import checkers
-from chaffinch.simulation.programs import Fate, Ledger, Told, Transaction
-from chaffinch.simulation.queries import Query, Row
+from chaffinch.simulation.programs.programs import Fate, Ledger, Told, Transaction
+from chaffinch.simulation.queries.query import Query, Row
 from chaffinch.simulation.reading import LogContents, LogRecord, Marker
 from chaffinch.simulation.records import Fault, Record
 from chaffinch.spark.snapshot import TopicSnapshot

@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 
-from chaffinch.simulation.cuts import CutKind
+from chaffinch.simulation.queries.cuts import CutKind
 from chaffinch.spark.commit.operations import Step
 from tests.simulation.commit_cuts import CUTS, UNREACHABLE, Cell, Ends, Phase, fault_of, play
 

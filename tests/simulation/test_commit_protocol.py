@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM
+from chaffinch.simulation.queries.cuts import Cut, CutKind
 from chaffinch.simulation.scenario import Report, run
 from chaffinch.spark.commit.operations import Step
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
-from chaffinch.simulation import consumer_checkers
-from chaffinch.simulation.diaries import Commit, Diary, Span
-from chaffinch.simulation.programs import Fate, Ledger, Told, Transaction
+from chaffinch.simulation.consumers import consumer_checkers
+from chaffinch.simulation.consumers.diaries import Commit, Diary, Span
+from chaffinch.simulation.programs.programs import Fate, Ledger, Told, Transaction
 from chaffinch.simulation.reading import LogContents, LogRecord, Marker
 from chaffinch.simulation.records import Record
 

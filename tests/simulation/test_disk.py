@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from chaffinch.simulation.disk import Death, Disk
+from chaffinch.simulation.brokers.disk import Death, Disk
 from chaffinch.simulation.world import World
 from chaffinch.storage.file_system import Interrupted, StorageError
 

@@ -15,9 +15,9 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
-from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM, Faults
+from chaffinch.simulation.queries.cuts import Cut, CutKind
 from chaffinch.spark.commit import protocol, push, requests
 from chaffinch.spark.commit.marker import Verdict
 from chaffinch.spark.commit.operations import Step

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from chaffinch.broker import argument_checks
-from chaffinch.broker.core.topic_options import TOPIC_OPTIONS_BY_NAME
+from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS_BY_NAME
 from chaffinch.errors import ConfigException
 
 Topics: TypeAlias = Mapping[str, Mapping[str, Any] | int | None] | Iterable[str]

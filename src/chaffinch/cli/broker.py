@@ -28,7 +28,7 @@ from chaffinch.broker.control import Control
 from chaffinch.broker.core import options
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import Node
-from chaffinch.broker.core.topic_names import INTERNAL
+from chaffinch.broker.core.topics.topic_names import INTERNAL
 from chaffinch.broker.http_listener import HttpListener, Route
 from chaffinch.broker.listeners import PORT_MAX, Address, check_ports, listen, nodes_of
 from chaffinch.broker.metrics import Metrics

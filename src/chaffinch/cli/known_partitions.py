@@ -17,8 +17,8 @@ from chaffinch.cli.rows.rejected import RejectedRows
 from chaffinch.cli.rows.sources import Numbers, Piece
 from chaffinch.errors import Stored, codes
 from chaffinch.identifiers import partitions_in_words
-from chaffinch.producer.table_columns import PARTITION
-from chaffinch.producer.table_result import REJECTED_SCHEMA
+from chaffinch.producer.tables.columns import PARTITION
+from chaffinch.producer.tables.result import REJECTED_SCHEMA
 from chaffinch.runtime.clock import SystemClock
 
 

@@ -21,9 +21,9 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import InvalidRecordException, KafkaException, UnsupportedVersionException, group_of
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import ACKS
-from chaffinch.producer.table_columns import read_table
-from chaffinch.producer.table_result import REJECTED_SCHEMA
-from chaffinch.producer.table_split import Run, runs
+from chaffinch.producer.tables.columns import read_table
+from chaffinch.producer.tables.result import REJECTED_SCHEMA
+from chaffinch.producer.tables.split import Run, runs
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.records.compression import from_name
 from chaffinch.records.old_formats.encoding import encode_message_set

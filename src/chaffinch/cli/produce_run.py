@@ -22,7 +22,7 @@ from chaffinch.records.faults import InvalidColumn
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from chaffinch.producer.table_result import SendTableResult
+    from chaffinch.producer.tables.result import SendTableResult
 
 # Pieces on their way: enough to keep the brokers busy while the next is read; each stays in memory until its outcome is known.
 PIECES_WAITING_MAX: Final = 8

@@ -37,7 +37,7 @@ from chaffinch.producer.sender_thread import NEVER_MS, SenderThread
 from chaffinch.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from chaffinch.producer.table_result import SendTableResult
+    from chaffinch.producer.tables.result import SendTableResult
 
 log = logging.getLogger("chaffinch.producer")
 
@@ -265,7 +265,7 @@ class Producer:
         written, rejected or dropped, one by one. Waits like `send`, row by row for memory, so a table may be larger than
         `buffer.memory`. A column of the wrong type is InvalidColumn at the call.
         """
-        from chaffinch.producer.table_send import send_table  # pyarrow is loaded by whoever sends tables.
+        from chaffinch.producer.tables.sending import send_table  # pyarrow is loaded by whoever sends tables.
 
         self._door.check_open("send_table")
         batch_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES

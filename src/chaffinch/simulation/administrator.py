@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
-from chaffinch.broker.core.topics import Partition
+from chaffinch.broker.core.topics.topics import Partition
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from chaffinch.protocol.messages.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest
-from chaffinch.simulation.cluster import BrokerProcess, TopicPlan
+from chaffinch.simulation.brokers.broker_process import BrokerProcess, TopicPlan
 from chaffinch.simulation.reading import LogContents, read_log
 from chaffinch.simulation.world import World
 

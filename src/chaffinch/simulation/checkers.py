@@ -15,8 +15,8 @@ from uuid import UUID
 from chaffinch.errors import KafkaException, Stored, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.exception_handler import RetriableResponse
-from chaffinch.simulation.programs import Fate, Ledger, Told
-from chaffinch.simulation.queries import DEAD_LETTER_TOPIC, Query
+from chaffinch.simulation.programs.programs import Fate, Ledger, Told
+from chaffinch.simulation.queries.query import DEAD_LETTER_TOPIC, Query
 from chaffinch.simulation.reading import LogContents, LogRecord
 
 Committed = Mapping[TopicPartition, Sequence[LogRecord]]

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from chaffinch.producer.core.batches.in_flight import BROKER_REMEMBERED_BATCHES
-from chaffinch.simulation.cuts import Cut
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import CALM, Faults
+from chaffinch.simulation.queries.cuts import Cut
 from chaffinch.simulation.world import World
 
 VERSION_2_EVERY: Final = 4

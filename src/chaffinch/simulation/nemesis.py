@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from chaffinch.simulation.administrator import Administrator
-from chaffinch.simulation.cluster import BrokerProcess
-from chaffinch.simulation.disk import Death
+from chaffinch.simulation.brokers.broker_process import BrokerProcess
+from chaffinch.simulation.brokers.disk import Death
 from chaffinch.simulation.world import World
 
 ARMED_OPERATIONS_MAX = 60

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.topics import Partition
+from chaffinch.broker.core.topics.topics import Partition
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, ConnectionEvent, Failed
 from chaffinch.errors import codes
@@ -29,7 +29,7 @@ from chaffinch.protocol.messages.fetch import (
 from chaffinch.protocol.primitives import Records
 from chaffinch.records import batch as batches
 from chaffinch.records.batch import BatchView
-from chaffinch.simulation.cluster import BrokerProcess
+from chaffinch.simulation.brokers.broker_process import BrokerProcess
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.records import number_of
 from chaffinch.simulation.transport import Transport

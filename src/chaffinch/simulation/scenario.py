@@ -18,22 +18,23 @@ from typing import Any, Final
 from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.in_flight import BROKER_REMEMBERED_BATCHES
-from chaffinch.simulation import checkers, consumer_checkers
+from chaffinch.simulation import checkers
 from chaffinch.simulation.administrator import Administrator, FormerTopic
-from chaffinch.simulation.cluster import BrokerProcess, TopicPlan
-from chaffinch.simulation.consumers import Group, Member
-from chaffinch.simulation.cuts import CutKind
-from chaffinch.simulation.disk import Death
+from chaffinch.simulation.brokers.broker_process import BrokerProcess, TopicPlan
+from chaffinch.simulation.brokers.disk import Death
+from chaffinch.simulation.consumers import consumer_checkers
+from chaffinch.simulation.consumers.groups import Group, Member
+from chaffinch.simulation.consumers.transformers import Transformer
 from chaffinch.simulation.knobs import Knobs
 from chaffinch.simulation.nemesis import Nemesis
 from chaffinch.simulation.network import Network
-from chaffinch.simulation.producers import NOTHING, MakeProcess, ProducerUser, group_of_producer
-from chaffinch.simulation.programs import GROUP_PARTITION, Burst, Ledger
-from chaffinch.simulation.query_driver import AWAY_MS
+from chaffinch.simulation.programs.producers import NOTHING, MakeProcess, ProducerUser, group_of_producer
+from chaffinch.simulation.programs.programs import GROUP_PARTITION, Burst, Ledger
+from chaffinch.simulation.programs.version_2_producer import Version2Process
+from chaffinch.simulation.queries.cuts import CutKind
+from chaffinch.simulation.queries.query_driver import AWAY_MS
+from chaffinch.simulation.queries.supervisor import Supervisor
 from chaffinch.simulation.reading import CommittedReader, flushed_end, read_logs
-from chaffinch.simulation.supervisor import Supervisor
-from chaffinch.simulation.transformers import Transformer
-from chaffinch.simulation.version_2_producer import Version2Process
 from chaffinch.simulation.workload import COUNTED, REMADE, SHORTENED, TARGETS, TOPICS, TRANSFORMED, Workload
 from chaffinch.simulation.world import Stuck, World
 

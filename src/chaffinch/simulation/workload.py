@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.simulation.cluster import TopicPlan
-from chaffinch.simulation.programs import Burst, PlannedTransaction
-from chaffinch.simulation.queries import DEAD_LETTER_TOPIC, Query, Row
+from chaffinch.simulation.brokers.broker_process import TopicPlan
+from chaffinch.simulation.programs.programs import Burst, PlannedTransaction
+from chaffinch.simulation.queries.query import DEAD_LETTER_TOPIC, Query, Row
 from chaffinch.simulation.records import Fault, Record, value_of
 from chaffinch.simulation.world import World
 from chaffinch.spark.snapshot import TopicSnapshot

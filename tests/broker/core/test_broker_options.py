@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaffinch.broker.core import options
-from chaffinch.broker.core.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
+from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
 from chaffinch.errors import ConfigException
 from chaffinch.settings import LONG_MAX
 

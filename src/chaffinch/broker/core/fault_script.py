@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from chaffinch.broker.core import topic_names
+from chaffinch.broker.core.topics import topic_names
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol import apis

@@ -1,7 +1,7 @@
 """Broker options under Apache Kafka's names where Kafka has them, with the defaults of Apache Kafka 4.3.
 
 Options of our own come first in the table. Options that Kafka knows
-and that have no effect here are accepted, stored, shown, and named once in the log. Topic options: see `topic_options.py`.
+and that have no effect here are accepted, stored, shown, and named once in the log. Topic options: see `topics/topic_options.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from chaffinch.broker.core.groups.group_options import GROUP_OPTIONS
 from chaffinch.broker.core.replicas import replication_check
 from chaffinch.broker.core.security.options import SECURITY_OPTIONS
-from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
+from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, TOPIC_OPTIONS_BY_NAME, WITH_EFFECT, topic_defaults
 from chaffinch.errors import ConfigException
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
 

@@ -19,7 +19,7 @@ from chaffinch.errors import KafkaException, TimeoutException, UnknownTopicOrPar
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.producer import Producer
-from chaffinch.producer.table_result import SendTableResult
+from chaffinch.producer.tables.result import SendTableResult
 from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.messages import Rejection, TaskOutcome
 from chaffinch.spark.commit.push import RECORD_CODES

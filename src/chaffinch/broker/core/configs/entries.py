@@ -11,7 +11,7 @@ from typing import Any
 
 from chaffinch.broker.core import options
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
-from chaffinch.broker.core.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, TOPIC_OPTIONS
+from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, TOPIC_OPTIONS
 from chaffinch.protocol.messages import describe_configs as wire
 from chaffinch.settings import INT_MAX, SECRET_WORDS, Option
 

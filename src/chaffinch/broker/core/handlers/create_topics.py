@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from chaffinch.broker.core import topic_names
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.configs import entries as config_entries
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.core.topics import CreatedTopic
+from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics.topics import CreatedTopic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.create_topics import (
     CreatableTopic,

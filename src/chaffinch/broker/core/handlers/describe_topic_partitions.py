@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from chaffinch.broker.core import topic_names
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.security import authorized_operations
-from chaffinch.broker.core.topics import Partition
+from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_topic_partitions import (
     Cursor,

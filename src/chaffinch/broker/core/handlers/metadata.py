@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from chaffinch.broker.core import topic_names
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.broker.core.security import authorized_operations
-from chaffinch.broker.core.topics import Partition, Topic
+from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics.topics import Partition, Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.metadata import (
     MetadataRequest,

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chaffinch.producer.core.partitioner import cuts
-from chaffinch.producer.table_columns import TOPIC, TOPICS_ALLOWED
+from chaffinch.producer.tables.columns import TOPIC, TOPICS_ALLOWED
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from chaffinch.broker.core import topic_names
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Replicas
-from chaffinch.broker.core.topic_options import TopicConfig, check, resolve
+from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics.topic_options import TopicConfig, check, resolve
 from chaffinch.errors import ConfigException, codes
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.records import compression

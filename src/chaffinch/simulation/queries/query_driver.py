@@ -17,11 +17,11 @@ from chaffinch.errors.codes import Group
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
-from chaffinch.simulation.cluster import DOWN_MAX_MS
-from chaffinch.simulation.cuts import Cut, CutKind
+from chaffinch.simulation.brokers.broker_process import DOWN_MAX_MS
 from chaffinch.simulation.lookups import Lookups
 from chaffinch.simulation.network import Network
-from chaffinch.simulation.queries import Query, inline, staged
+from chaffinch.simulation.queries.cuts import Cut, CutKind
+from chaffinch.simulation.queries.query import Query, inline, staged
 from chaffinch.simulation.world import World
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import Rejection, StagedBatch, TaskOutcome

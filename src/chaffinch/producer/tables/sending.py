@@ -26,9 +26,9 @@ from chaffinch.producer.door import Door
 from chaffinch.producer.futures import RecordFuture
 from chaffinch.producer.handler_calls import Stop
 from chaffinch.producer.records import ProducerRecord
-from chaffinch.producer.table_columns import TableParts, check_columns, pieces_of, read_table
-from chaffinch.producer.table_result import SendTableResult, TableOutcome
-from chaffinch.producer.table_split import Run, piece_bounds, record_bytes, rows_by_topic, runs
+from chaffinch.producer.tables.columns import TableParts, check_columns, pieces_of, read_table
+from chaffinch.producer.tables.result import SendTableResult, TableOutcome
+from chaffinch.producer.tables.split import Run, piece_bounds, record_bytes, rows_by_topic, runs
 from chaffinch.records.byte_columns import Bytes
 from chaffinch.records.columns import RecordColumns
 

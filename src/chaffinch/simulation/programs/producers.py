@@ -34,8 +34,8 @@ from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.refusals.culprit_errors import ScreenedErrors
 from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.network import Network
-from chaffinch.simulation.program_process import ProgramProcess
-from chaffinch.simulation.programs import (
+from chaffinch.simulation.programs.program_process import ProgramProcess
+from chaffinch.simulation.programs.programs import (
     GROUP_PARTITION,
     Burst,
     Call,
@@ -192,7 +192,7 @@ class ProducerProcess(ProgramProcess):
         )
         self._blocked: Callable[[], bool] | None = None
         self._awaited: Call | None = None
-        # A batch that is larger than all the memory would wait for it in vain; `table_send.py` cuts there too.
+        # A batch that is larger than all the memory would wait for it in vain; `tables/sending.py` cuts there too.
         self._batch_bytes: int = min(settings["batch.size"], settings["buffer.memory"])
         self._timer = WakeTimer(self._world, who, lambda: self.handle(events.TimePassed()))
 

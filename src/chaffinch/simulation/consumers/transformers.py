@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
-from chaffinch.simulation.consumers import POLL_INTERVAL_MS, SLOW_SHARE, Group
-from chaffinch.simulation.diaries import Commit
-from chaffinch.simulation.producers import ProducerProcess, ProducerUser
-from chaffinch.simulation.programs import (
+from chaffinch.simulation.consumers.diaries import Commit
+from chaffinch.simulation.consumers.groups import POLL_INTERVAL_MS, SLOW_SHARE, Group
+from chaffinch.simulation.programs.producers import ProducerProcess, ProducerUser
+from chaffinch.simulation.programs.programs import (
     Burst,
     Call,
     Fate,

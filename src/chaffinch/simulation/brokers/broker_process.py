@@ -15,7 +15,7 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
-from chaffinch.broker.core.topics import Partition
+from chaffinch.broker.core.topics.topics import Partition
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -25,10 +25,10 @@ from chaffinch.protocol.messages.produce import ProduceRequest, ProduceResponse
 from chaffinch.protocol.schema import Message
 from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
 from chaffinch.protocol.violations import ProtocolViolation
-from chaffinch.simulation.disk import Death, Disk
-from chaffinch.simulation.lying_broker import Liar, remembers_last_batches_only
+from chaffinch.simulation.brokers.disk import Death, Disk
+from chaffinch.simulation.brokers.lying_broker import Liar, remembers_last_batches_only
+from chaffinch.simulation.brokers.validation_first import ValidationFirst
 from chaffinch.simulation.network import Link, Network, joined
-from chaffinch.simulation.validation_first import ValidationFirst
 from chaffinch.simulation.wakes import WakeTimer
 from chaffinch.simulation.world import World
 from chaffinch.storage.file_system import Interrupted, StorageError

@@ -19,10 +19,10 @@ from chaffinch.consumer.core.rebalance import Callback
 from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest
-from chaffinch.simulation import diaries
-from chaffinch.simulation.diaries import Diary, Span
+from chaffinch.simulation.consumers import diaries
+from chaffinch.simulation.consumers.diaries import Diary, Span
 from chaffinch.simulation.network import Network
-from chaffinch.simulation.programs import Asked, Commit, GoBack, Leave, Poll
+from chaffinch.simulation.programs.programs import Asked, Commit, GoBack, Leave, Poll
 from chaffinch.simulation.records import number_of
 from chaffinch.simulation.transport import Transport
 from chaffinch.simulation.wakes import WakeTimer

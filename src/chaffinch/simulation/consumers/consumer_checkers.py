@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.simulation.checkers import Committed, Logs, visible
-from chaffinch.simulation.diaries import Commit, Diary, Span
-from chaffinch.simulation.programs import Fate, Ledger
+from chaffinch.simulation.consumers.diaries import Commit, Diary, Span
+from chaffinch.simulation.programs.programs import Fate, Ledger
 from chaffinch.simulation.reading import LogContents, LogRecord
 
 Offsets = Mapping[TopicPartition, Sequence[int]]

@@ -11,13 +11,13 @@ from typing import Any, Final
 from chaffinch.errors import KafkaException
 from chaffinch.errors.codes import FENCED_INSTANCE_ID
 from chaffinch.identifiers import TopicPartition
-from chaffinch.simulation.cluster import BrokerProcess
-from chaffinch.simulation.consumer_checkers import seen
-from chaffinch.simulation.consumer_shell import ConsumerShell
-from chaffinch.simulation.diaries import Diary
+from chaffinch.simulation.brokers.broker_process import BrokerProcess
+from chaffinch.simulation.consumers.consumer_checkers import seen
+from chaffinch.simulation.consumers.consumer_shell import ConsumerShell
+from chaffinch.simulation.consumers.diaries import Diary
 from chaffinch.simulation.network import Network
-from chaffinch.simulation.program_process import ProgramProcess
-from chaffinch.simulation.programs import Commit, Leave, Ledger, Poll, Program, Restart, Sleep
+from chaffinch.simulation.programs.program_process import ProgramProcess
+from chaffinch.simulation.programs.programs import Commit, Leave, Ledger, Poll, Program, Restart, Sleep
 from chaffinch.simulation.reading import read_log
 from chaffinch.simulation.workload import REMADE
 from chaffinch.simulation.world import World

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from chaffinch.client.addresses import Address
-from chaffinch.simulation.cuts import Cut, CutKind
 from chaffinch.simulation.network import Network
-from chaffinch.simulation.queries import Query
-from chaffinch.simulation.query_driver import Driver
+from chaffinch.simulation.queries.cuts import Cut, CutKind
+from chaffinch.simulation.queries.query import Query
+from chaffinch.simulation.queries.query_driver import Driver
 from chaffinch.simulation.world import World
 from chaffinch.spark.commit.operations import Operation, Step
 

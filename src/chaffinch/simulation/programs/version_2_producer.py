@@ -28,9 +28,9 @@ from chaffinch.protocol.schema import Message
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.simulation.lookups import Found, Lookups
-from chaffinch.simulation.producers import ProducerUser, group_of_producer
-from chaffinch.simulation.program_process import ProgramProcess
-from chaffinch.simulation.programs import GROUP_PARTITION, Call, Program, Send, Sleep, Told, Verb, Wanted
+from chaffinch.simulation.programs.producers import ProducerUser, group_of_producer
+from chaffinch.simulation.programs.program_process import ProgramProcess
+from chaffinch.simulation.programs.programs import GROUP_PARTITION, Call, Program, Send, Sleep, Told, Verb, Wanted
 from chaffinch.simulation.records import Record
 
 REQUEST_TIMEOUT_MS: Final = 1_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, Protocol
 
-from chaffinch.simulation.programs import Ledger, Program, Restart, Told, Transaction, Wanted
+from chaffinch.simulation.programs.programs import Ledger, Program, Restart, Told, Transaction, Wanted
 from chaffinch.simulation.records import Record
 from chaffinch.simulation.world import World
 

@@ -1,0 +1,1 @@
+"""Topics: what there is, what they may be called, and their options."""

@@ -1,0 +1,1 @@
+"""`send_table`: columns to record batches, and what became of the rows."""

@@ -1,0 +1,1 @@
+"""Groups of consumers, what their members note, and what must hold of it."""

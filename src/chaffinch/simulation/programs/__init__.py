@@ -1,0 +1,1 @@
+"""What users of producers do, and the processes that run it."""
