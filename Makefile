@@ -62,8 +62,8 @@ interop: setup ## other Kafka clients against Apache Kafka and chaffinch broker:
 	@$(BIN)/python -m tests.cli
 
 cluster: setup ## the Spark format on clusters of this machine: retries, a killed executor, speculation, shipping, Connect, S3 (12 minutes)
-	@$(BIN)/pytest -p no:cacheprovider tests/spark/on_a_cluster.py tests/spark/on_connect.py tests/spark/on_an_object_store.py
-	@$(BIN)/python -m tests.interop.spark_environments spark-4.2 pytest -p no:cacheprovider tests/spark/on_a_moved_checkpoint.py
+	@$(BIN)/pytest -p no:cacheprovider tests/spark/clusters/on_a_cluster.py tests/spark/clusters/on_connect.py tests/spark/clusters/on_an_object_store.py
+	@$(BIN)/python -m tests.interop.spark_environments spark-4.2 pytest -p no:cacheprovider tests/spark/clusters/on_a_moved_checkpoint.py
 
 differential: setup ## the same requests to Apache Kafka and to chaffinch broker: every difference is meant, or a failure
 	@$(BIN)/python -m tests.interop.differential

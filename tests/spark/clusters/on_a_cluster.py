@@ -15,11 +15,11 @@ import pytest
 
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.spark.sink.places import token_of_this_machine
-from tests.spark.cluster import HOSTS, StandaloneCluster, bare_python, run_driver, site_packages
+from tests.spark.clusters.cluster import HOSTS, StandaloneCluster, bare_python, run_driver, site_packages
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 ROWS = 60_000
 """100 bytes and more each: about 3 MB per task, staged in files."""
 SPECULATED_ROWS = 400_000

@@ -11,14 +11,14 @@ import pytest
 from chaffinch.broker.embedded import EmbeddedBroker
 from tests.interop.processes import run
 from tests.interop.spark_environments import environment
-from tests.spark.cluster import DRIVER_S, bare_python, connect_server
-from tests.spark.connect_client import WITH_CHAFFINCH
-from tests.spark.on_a_cluster import rows_once, times_by_row
+from tests.spark.clusters.cluster import DRIVER_S, bare_python, connect_server
+from tests.spark.clusters.connect_client import WITH_CHAFFINCH
+from tests.spark.clusters.on_a_cluster import rows_once, times_by_row
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 CLIENT = Path(__file__).with_name("connect_client.py")
-SOURCES = Path(__file__).parents[2] / "src"
+SOURCES = Path(__file__).parents[3] / "src"
 SCENARIOS = ("format", "direct", "source", *WITH_CHAFFINCH)
 
 
