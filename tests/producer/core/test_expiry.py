@@ -8,7 +8,7 @@ import pytest
 
 from chaffinch.errors import KafkaException, TimeoutException, TransactionAbortableException, codes
 from chaffinch.producer.core import events
-from tests.producer.core.rig import LOST, NOT_SENT, TIMED_OUT, Answer, Rig
+from tests.producer.core.rig import LOST, NOT_SENT, OK, TIMED_OUT, Answer, Rig
 
 OPTIONS: dict[str, Any] = {"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
 AGAIN, TWICE = "not stored; it may be tried again", "possibly stored; sent again it could be there twice"
@@ -98,3 +98,32 @@ def test_what_would_not_pass_has_no_attempts() -> None:
     rig.send("a")
     rig.answer(Answer(codes.TOPIC_AUTHORIZATION_FAILED))
     assert "retries" not in str(rig.error("a"))
+
+
+STORAGE = "KAFKA_STORAGE_ERROR (no space left)"
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "says"), [(0, "never sent; {}; not stored; it may be tried again"), (10, "sent once; {}; possibly stored; sent again")]
+)
+def test_what_waited_says_what_the_batch_in_front_was_told(later_ms: int, says: str) -> None:
+    rig = Rig(options=OPTIONS | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
+    rig.send("a")
+    rig.sleep(later_ms)
+    rig.append("b")
+    rig.answer(Answer(codes.KAFKA_STORAGE_ERROR, message="no space left"))
+    rig.sleep(2_000)  # What came later goes as soon as the one in front is over.
+    assert f"sent once; the last error was {STORAGE}; possibly stored" in str(rig.error("a"))
+    assert says.format(f"the last error of the batch in front was {STORAGE}") in str(rig.error("b"))
+    assert rig.error("b").__cause__ is not None
+
+
+def test_what_is_behind_a_batch_that_was_written_says_nothing_of_it() -> None:
+    rig = Rig(options=OPTIONS)
+    rig.send("a")
+    rig.answer(Answer(codes.KAFKA_STORAGE_ERROR, message="no space left"))
+    rig.sleep(400)
+    rig.answer(OK)
+    rig.send("b")
+    rig.sleep(2_000)
+    assert "sent once; possibly stored" in str(rig.error("b"))

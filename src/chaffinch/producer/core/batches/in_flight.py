@@ -24,6 +24,7 @@ from typing import Final
 from uuid import UUID
 
 from chaffinch.client.addresses import Address
+from chaffinch.errors import KafkaException
 from chaffinch.identifiers import NO_PRODUCER, SEQUENCE_MODULUS, ProducerIdentity, TopicPartition
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.options import IDEMPOTENT_IN_FLIGHT_MAX
@@ -67,6 +68,7 @@ class PartitionQueue:
         "_unstored_position",
         "in_flight",
         "is_held",
+        "last_error",
         "not_before_ms",
         "retries",
         "returned",
@@ -91,6 +93,8 @@ class PartitionQueue:
         """Surely not stored, to be numbered anew, before anything that waits in the accumulator."""
         self.is_held = False
         self.not_before_ms = 0
+        self.last_error: KafkaException | None = None
+        """Why a batch had to go again last, since one was written: what waits behind it waits for the same reason."""
         self._is_idempotent = is_idempotent
         self._is_transactional = is_transactional
         self._limit = limit
@@ -177,6 +181,7 @@ class PartitionQueue:
     def acknowledged(self, batch: ProducerBatch, now_ms: int) -> None:
         """The broker has the batch."""
         self._remove(batch)
+        self.last_error = None
         if batch.ordinal >= self._new_ordinal:
             self._acknowledged_ms = now_ms
         if self._restart_sequence is not None and _distance(self._restart_sequence, batch.base_sequence) < SEQUENCE_MODULUS // 2:
@@ -203,6 +208,7 @@ class PartitionQueue:
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""
         self._remove(batch)
+        self.last_error = batch.last_error
         batch.retry_at_ms = retry_at_ms
         insort(self.retries, batch, key=_position)
         if self._failed_position is not None and batch.is_elsewhere:

@@ -8,12 +8,15 @@ from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.refusals.errors_again import AnyError, again, as_abortable, with_message
 
 
-def expired(batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None, *, is_awaited: bool) -> KafkaException:
-    """`delivery.timeout.ms` is over. `is_awaited`: an answer is still under way."""
+def expired(
+    batch: ProducerBatch, timeout_ms: int, cause: KafkaException | None, *, is_awaited: bool, is_of_front: bool = False
+) -> KafkaException:
+    """`delivery.timeout.ms` is over. `is_awaited`: an answer is still under way. `is_of_front`: the cause is that of the batch in front."""
     may_be_stored = is_awaited or batch.possibly_stored or (batch.last_error is not None and batch.last_error.stored is Stored.POSSIBLY)
     sends = _sends(batch.attempts + is_awaited)
     if cause is not None:
-        sends += f"; the last error was {cause.name} ({cause.message.rstrip('.')})"
+        whose = "the last error of the batch in front" if is_of_front else "the last error"
+        sends += f"; {whose} was {cause.name} ({cause.message.rstrip('.')})"
     error = TimeoutException(
         f"{counted(batch.count, 'record')} expired: no outcome within delivery.timeout.ms, {timeout_ms} ms; {sends}",
         topic_partition=batch.topic_partition,
