@@ -93,6 +93,18 @@ class TestNames:
         assert dict(settings.ignored) == {"client.dns.lookup": "use_all_dns_ips"}
         assert "client.dns.lookup" not in settings
 
+    def test_the_value_of_an_option_of_other_parts_is_checked_though_it_has_no_effect(self):
+        table = OptionTable((), without_effect=("client.dns.lookup", Option("linger.ms", "int", 5, "How long.", minimum=0)))
+        assert table.without_effect == {"client.dns.lookup", "linger.ms"}
+        assert dict(table.parse({"linger_ms": "7"}).ignored) == {"linger.ms": 7}
+        with pytest.raises(ConfigException, match=r"^option linger\.ms cannot be 'x': it must be a whole number$"):
+            table.parse({"linger.ms": "x"})
+
+    def test_of_a_long_value_the_beginning_is_shown(self):
+        with pytest.raises(ConfigException) as caught:
+            parse({"linger.ms": "9" * 70_000})
+        assert str(caught.value) == f"option linger.ms cannot be '{'9' * 199}...: it must be a whole number"
+
     def test_a_missing_required_option_says_what_it_is(self):
         with pytest.raises(ConfigException, match=r"option bootstrap.servers is missing: First addresses\."):
             TABLE.parse({})

@@ -26,8 +26,17 @@ LONG_MAX: Final = 2**63 - 1
 # How like the name given a known one must be to be offered, from 0 to 1: below it the offer misleads.
 LIKENESS_MIN: Final = 0.58
 
+SHOWN_MAX: Final = 200
+"""Characters of a wrong value in a message, which is one line."""
+
 # Values of options with such a word in their name appear in no message.
 SECRET_WORDS: Final = ("password", "secret", "jaas", "ssl.keystore.key")
+
+
+def shown_value(value: object) -> str:
+    """A wrong value as messages have it: what is behind it is to be read too."""
+    shown = repr(value)
+    return shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +95,7 @@ class Option:
         return parsed
 
     def _refusal(self, value: object, allowed: str) -> ConfigException:
-        shown = "the value given (not shown)" if any(word in self.name for word in SECRET_WORDS) else repr(value)
+        shown = "the value given (not shown)" if any(word in self.name for word in SECRET_WORDS) else shown_value(value)
         return ConfigException(f"option {self.name} cannot be {shown}: it must be {allowed}")
 
 
@@ -130,17 +139,20 @@ class OptionTable:
     def __init__(
         self,
         options: Iterable[Option],
-        without_effect: Iterable[str] = (),
+        without_effect: Iterable[str | Option] = (),
         names_elsewhere: Mapping[str, str] | None = None,
         hints: Mapping[str, str] | None = None,
     ) -> None:
-        """`names_elsewhere`: other parts' names of options of this one, which people may try here -> their names here.
+        """`without_effect`: names, of which any value is taken, and options that other parts have, whose values are checked as there.
+        `names_elsewhere`: other parts' names of options of this one, which people may try here -> their names here.
         `hints`: names that are not known here although people try them -> what to do instead."""
         self.options: Final = tuple(options)
         self._names_elsewhere: Final = {_key(name): known for name, known in (names_elsewhere or {}).items()}
         self._hints: Final = {_key(name): hint for name, hint in (hints or {}).items()}
         self.hinted: Final = frozenset(hints or ())
-        self.without_effect: Final = frozenset(without_effect)
+        idle = {each if isinstance(each, str) else each.name: each for each in without_effect}
+        self._idle: Final = {name: each for name, each in idle.items() if isinstance(each, Option)}
+        self.without_effect: Final = frozenset(idle)
         self._by_key: Final = {_key(option.name): option for option in self.options}
         self._ignored_by_key: Final = {_key(name): name for name in self.without_effect}
         assert len(self._by_key) == len(self.options), "an option is defined twice"
@@ -165,7 +177,8 @@ class OptionTable:
             if (option := self._by_key.get(key)) is not None:
                 given[option.name] = option.parse(value)
             elif key in self._ignored_by_key:
-                ignored[self._ignored_by_key[key]] = value
+                known = self._ignored_by_key[key]
+                ignored[known] = self._idle[known].parse(value) if known in self._idle else value
             else:
                 raise ConfigException(self.unknown(name))
         values = {option.name: given.get(option.name, option.default) for option in self.options}

@@ -134,6 +134,67 @@ def test_texts(part):
         assert says in text
 
 
+# What every part takes although it has no use for it, with a value that it cannot have.
+OF_CLIENTS = {
+    "kafka.auto.include.jmx.reporter": "maybe",
+    "kafka.client.dns.lookup": "guess",
+    "kafka.enable.metrics.push": "1",
+    "kafka.metrics.num.samples": "0",
+    "kafka.metrics.recording.level": "LOUD",
+    "kafka.metrics.sample.window.ms": "x",
+    "kafka.metadata.max.age.ms": "-1",
+    "kafka.metadata.recovery.strategy": "luck",
+}
+OF_SINKS = OF_CLIENTS | {"includeHeaders": "maybe"}
+OF_SOURCES = OF_CLIENTS | {
+    "fetchOffset.numRetries": "-1",
+    "fetchOffset.retryIntervalMs": "x",
+    "kafkaConsumer.pollTimeoutMs": "x",
+    "kafka.fetch.min.bytes": "-1",
+    "kafka.fetch.max.wait.ms": "x",
+    "kafka.max.poll.records": "0",
+    "kafka.check.crcs": "yes",
+}
+WITHOUT_EFFECT = {
+    **dict.fromkeys(TABLES, OF_SINKS),
+    EXACTLY_ONCE: OF_SINKS
+    | {
+        "kafka.linger.ms": "x",
+        "kafka.buffer.memory": "-1",
+        "kafka.retries": "-5",
+        "kafka.delivery.timeout.ms": "soon",
+        "kafka.max.in.flight.requests.per.connection": "0",
+    },
+    "batch source": OF_SOURCES | {"maxOffsetsPerTrigger": "0", "minOffsetsPerTrigger": "x", "maxTriggerDelay": "soon"},
+    "stream source": OF_SOURCES,
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_has_no_effect_must_be_right_all_the_same(part):
+    _, parse, _ = PARTS[part]
+    for name, value in WITHOUT_EFFECT[part].items():
+        assert refused(parse, {name: value}).startswith(f"option {name} cannot be {value!r}: it must be ")
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value", "says"),
+    [
+        ("batch source", "assign", "[" * 100_000, "allowed: JSON"),
+        ("batch source", "startingOffsets", "[" * 100_000, "allowed: earliest"),
+        ("batch source", "subscribePattern", "a{99999999999}", "no regular expression, the repetition number is too large"),
+        ("stream source", "maxTriggerDelay", "9" * 5_000, "it must be a number and one of ms, s"),
+        (EXACTLY_ONCE, "errors.tolerance.max", "9" * 5_000, "is neither a count (100) nor a share"),
+    ],
+)
+def test_what_python_itself_cannot_take(part, name, value, says):
+    _, parse, _ = PARTS[part]
+    beside = {**LETTERS, "errors.dead.letter.path": "/d"} if part == EXACTLY_ONCE else {"subscribe": None}
+    text = refused(parse, {**({} if "Offsets" in name or "Delay" in name else beside), name: value})
+    assert name in text
+    assert says in text
+
+
 @pytest.mark.parametrize(("part", "name"), list(itertools.product(PARTS, ["kafka.bach.size", "Topics", "failOnDataLos"])))
 def test_an_unknown_name_is_refused_with_the_nearest(part, name):
     _, parse, _ = PARTS[part]

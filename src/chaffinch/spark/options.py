@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, Self
@@ -25,17 +25,39 @@ from chaffinch.client.options import (
 )
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
-from chaffinch.settings import OptionTable, Settings
+from chaffinch.settings import Option, OptionTable, Settings
 
 _log = logging.getLogger(__name__)
 
 # Spark adds these itself; they say where the query lives, and are no options of ours.
 OF_SPARK: Final = ("checkpointLocation", "queryName")
 
+INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column `headers`")
+"""Of the source; a sink writes headers where there is the column."""
+
 _KAFKA: Final = "kafka."
-CLIENT: Final = tuple(replace(option, name=_KAFKA + option.name) for option in connection_options("chaffinch-spark"))
+_JAVA: Final = "of Java clients"
+# Of what has no effect, that which may have a wrong value: whoever has mistyped it shall know.
+_IDLE: Final = (
+    Option("auto.include.jmx.reporter", "bool", True, _JAVA),
+    Option("client.dns.lookup", "string", "use_all_dns_ips", _JAVA,
+           choices=("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only")),
+    Option("enable.metrics.push", "bool", True, _JAVA),
+    Option("metrics.num.samples", "int", 2, _JAVA, minimum=1),
+    Option("metrics.recording.level", "string", "INFO", _JAVA, choices=("INFO", "DEBUG", "TRACE")),
+    Option("metrics.sample.window.ms", "int", 30_000, _JAVA, minimum=0),
+)  # fmt: skip
+
+
+def of_kafka(options: Iterable[Option], *names: str) -> tuple[Option, ...]:
+    """Rows of a client's table, those of these names or all, under the names that Spark's users type."""
+    return tuple(replace(option, name=_KAFKA + option.name) for option in options if not names or option.name in names)
+
+
+CLIENT: Final = of_kafka(connection_options("chaffinch-spark"))
+JAVA_WITHOUT_EFFECT: Final[tuple[str | Option, ...]] = (*(_KAFKA + name for name in sorted(WITHOUT_EFFECT)), *of_kafka(_IDLE))
 # A client that waits for each answer asks for metadata when it needs some, of every broker that it knows or was given.
-CLIENT_WITHOUT_EFFECT: Final = tuple(_KAFKA + name for name in sorted({option.name for option in METADATA_OPTIONS} | WITHOUT_EFFECT))
+CLIENT_WITHOUT_EFFECT: Final = (*JAVA_WITHOUT_EFFECT, *of_kafka(METADATA_OPTIONS))
 
 
 # The longest first, so that none is found in another; a name without a dot is an English word elsewhere.

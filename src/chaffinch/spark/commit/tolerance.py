@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 from chaffinch.errors.codes import Group
+from chaffinch.settings import shown_value
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, StagedBytes, TaskOutcome
 from chaffinch.spark.commit.operations import DeadLetters
 from chaffinch.spark.refusals import Refusal
@@ -30,12 +31,12 @@ class Tolerance:
             return cls(tolerates=tolerates)
         if not tolerates:
             raise ValueError("errors.tolerance.max needs errors.tolerance=all; without it the first bad row fails the batch")
-        found = re.fullmatch(r"(?a:(\d+)|(\d+(?:\.\d+)?) ?%)", cap.strip())
+        found = re.fullmatch(r"(?a:(\d{1,18})|(\d{1,3}(?:\.\d{1,18})?) ?%)", cap.strip())
         if found is not None and found[1] is not None:
             return cls(tolerates=True, count_max=int(found[1]))
         if found is not None and (percent := Fraction(found[2])) <= 100:
             return cls(tolerates=True, percent_max=percent)
-        raise ValueError(f"errors.tolerance.max={cap!r} is neither a count (100) nor a share between 0% and 100% (5%)")
+        raise ValueError(f"errors.tolerance.max={shown_value(cap)} is neither a count (100) nor a share between 0% and 100% (5%)")
 
     def is_exceeded(self, rejected_count: int, row_count: int) -> bool:
         if not self.tolerates:

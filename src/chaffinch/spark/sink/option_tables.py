@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
-from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX, WITHOUT_EFFECT
+from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
 from chaffinch.settings import INT_MAX, Option, OptionTable
-from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, OF_SPARK
+from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, JAVA_WITHOUT_EFFECT, OF_SPARK, of_kafka
 
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
 BATCH_SIZE_DEFAULT: Final = 1_000_000
 UNKNOWN_TOPIC_MS_DEFAULT: Final = 1_000
 TOKEN_BYTES_MAX: Final = STRING_BYTES_MAX - len("chaffinch-")
 """Of a token are made a group and a transactional id."""
-
-
-def _of_producers(*names: str) -> tuple[Option, ...]:
-    """The producer's own rows of these names."""
-    return tuple(replace(option, name=f"kafka.{option.name}") for option in PRODUCER_OPTIONS if option.name in names)
 
 
 GUARANTEE: Final = Option(
@@ -46,7 +40,7 @@ _COMMON: Final = (
            "how long a task looks for the topic that a row names, before the row is a bad one", minimum=0),
     Option("kafka.batch.size", "int", BATCH_SIZE_DEFAULT, "bytes of a record batch before compression; max.message.bytes limits it too",
            minimum=1),
-    *_of_producers("compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
+    *of_kafka(PRODUCER_OPTIONS, "compression.type", "compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
 )  # fmt: skip
 _OF_TRANSACTIONS: Final = (
     Option("idempotencyToken", "string", None, "batch writes: the same token is written once", bytes_max=TOKEN_BYTES_MAX),
@@ -63,7 +57,8 @@ _OF_TRANSACTIONS: Final = (
 )  # fmt: skip
 
 # The producer's own rows, as far as they are not Python objects, transactions, or told by rows themselves.
-_OF_PRODUCERS: Final = _of_producers(
+_OF_PRODUCERS: Final = of_kafka(
+    PRODUCER_OPTIONS,
     "metadata.max.idle.ms", "retries", "delivery.timeout.ms", "max.in.flight.requests.per.connection", "max.request.size", "linger.ms",
     "buffer.memory", "max.block.ms", *(option.name for option in METADATA_OPTIONS),
 )  # fmt: skip
@@ -92,15 +87,16 @@ def _direct(*own: Option) -> OptionTable:
         for option in _OF_TRANSACTIONS
         if option.name not in known
     }
-    idle = (*OF_SPARK, "includeHeaders", "kafka.partitioner.class", *(f"kafka.{name}" for name in sorted(WITHOUT_EFFECT)))
+    idle = (*OF_SPARK, INCLUDE_HEADERS, "kafka.partitioner.class", *JAVA_WITHOUT_EFFECT)
     return OptionTable(options, without_effect=idle, hints={**_HINTS, **hints})
 
 
 SINK: Final = OptionTable(
     (*_COMMON, *_OF_TRANSACTIONS),
     without_effect=(
-        *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "includeHeaders", "kafka.linger.ms", "kafka.buffer.memory", "kafka.retries",
-        "kafka.delivery.timeout.ms", "kafka.max.in.flight.requests.per.connection", "kafka.partitioner.class",
+        *OF_SPARK, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, "kafka.partitioner.class",
+        *of_kafka(PRODUCER_OPTIONS, "linger.ms", "buffer.memory", "retries", "delivery.timeout.ms",
+                  "max.in.flight.requests.per.connection"),
     ),
     hints=_HINTS,
 )  # fmt: skip

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from chaffinch.consumer.core.options import OPTIONS as CONSUMER_OPTIONS
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
-from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, OF_SPARK, ClientOptions, parse
+from chaffinch.settings import INT_MAX, Option, OptionTable, Settings, shown_value
+from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, OF_SPARK, ClientOptions, of_kafka, parse
 from chaffinch.spark.source.topic_offsets import OffsetChoice, parse_assignment, parse_offsets, parse_times
 
-INCLUDE_HEADERS: Final = Option("includeHeaders", "bool", False, "add the column `headers`")
 _SHARED: Final = (
     *CLIENT,
     Option("subscribe", "list", None, "topics to read, separated by commas"),
@@ -53,9 +53,10 @@ _OF_STREAMS: Final = (
            "how long minOffsetsPerTrigger waits at most: a number and ms, s, m, h or d; without one, ms"),
 )  # fmt: skip
 _WITHOUT_EFFECT: Final = (
-    *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
-    "kafkaConsumer.pollTimeoutMs", "kafka.group.id", "kafka.fetch.min.bytes", "kafka.fetch.max.wait.ms", "kafka.max.poll.records",
-    "kafka.check.crcs",
+    *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
+    *(Option(name, "int", None, "of Spark's Kafka source", minimum=0)
+      for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")),
+    *of_kafka(CONSUMER_OPTIONS, "group.id", "fetch.min.bytes", "fetch.max.wait.ms", "max.poll.records", "check.crcs"),
 )  # fmt: skip
 _BYTES: Final = "keys and values are read as binary; cast them in Spark"
 _HINTS: Final = {
@@ -79,7 +80,7 @@ SOURCE: Final = OptionTable(
         Option("endingTimestamp", "int", None,
                "the same for all partitions; overrides endingOffsetsByTimestamp and endingOffsets", minimum=0),
     ),
-    without_effect=(*_WITHOUT_EFFECT, *(option.name for option in _OF_STREAMS)),
+    without_effect=(*_WITHOUT_EFFECT, *_OF_STREAMS),
     hints=_HINTS,
 )  # fmt: skip
 STREAM_SOURCE: Final = OptionTable(
@@ -147,7 +148,7 @@ class SourceOptions:
             part_offsets_max=settings["maxRecordsPerPartition"],
             trigger_offsets_max=largest,
             trigger_offsets_min=least,
-            trigger_delay_max_ms=_duration_ms("maxTriggerDelay", settings.get("maxTriggerDelay", "0")),
+            trigger_delay_max_ms=_delay_ms(settings),
         )
 
 
@@ -167,8 +168,8 @@ def _check_choice(settings: Settings) -> None:
     if (pattern := settings["subscribePattern"]) is not None:
         try:
             re.compile(pattern)
-        except re.error as error:
-            raise ConfigException(f"subscribePattern cannot be {pattern!r}: it is no regular expression, {error}") from None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise ConfigException(f"subscribePattern cannot be {shown_value(pattern)}: it is no regular expression, {error}") from None
 
 
 def _place(settings: Settings, side: str, words: tuple[int, ...]) -> OffsetChoice:
@@ -180,8 +181,12 @@ def _place(settings: Settings, side: str, words: tuple[int, ...]) -> OffsetChoic
     return parse_offsets(f"{side}Offsets", settings[f"{side}Offsets"], words=words)
 
 
-def _duration_ms(option: str, text: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", text.strip().lower(), re.ASCII)
+def _delay_ms(settings: Settings) -> int:
+    """Of maxTriggerDelay, which is checked where it has no effect too."""
+    option = "maxTriggerDelay"
+    text = settings.get(option) or settings.ignored.get(option, "0")
+    found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower(), re.ASCII)
     if found is None or found[2] not in _SUFFIXES_MS:
-        raise ConfigException(f"option {option} cannot be {text!r}: it must be a number and one of {', '.join(filter(None, _SUFFIXES_MS))}")
+        allowed = f"a number and one of {', '.join(filter(None, _SUFFIXES_MS))}"
+        raise ConfigException(f"option {option} cannot be {shown_value(text)}: it must be {allowed}")
     return int(found[1]) * _SUFFIXES_MS[found[2]]

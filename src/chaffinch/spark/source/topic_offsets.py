@@ -12,7 +12,7 @@ from typing import Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
-from chaffinch.settings import LONG_MAX
+from chaffinch.settings import LONG_MAX, shown_value
 
 WORDS: Final = {OFFSET_EARLIEST: "earliest", OFFSET_LATEST: "latest"}
 
@@ -74,7 +74,7 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
     found: list[TopicPartition] = []
     for topic, partitions in fields.items():
         if not isinstance(partitions, list) or not partitions or not all(_is_number(number) and number >= 0 for number in partitions):
-            raise ConfigException(f"{option}={text!r}: {topic} must have a list of partition numbers; allowed: {allowed}")
+            raise ConfigException(f"{option}={shown_value(text)}: {topic} must have a list of partition numbers; allowed: {allowed}")
         found.extend(TopicPartition(topic, number) for number in partitions)
     return tuple(sorted(set(found)))
 
@@ -99,10 +99,12 @@ def to_checkpoint(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, 
 def _pairs(option: str, text: str, allowed: str) -> Iterator[tuple[TopicPartition, int]]:
     for topic, offsets in _json_object(option, text, allowed).items():
         if not isinstance(offsets, dict):
-            raise ConfigException(f"{option}={text!r}: {topic} must have an object of partition numbers and offsets; allowed: {allowed}")
+            raise ConfigException(
+                f"{option}={shown_value(text)}: {topic} must have an object of partition numbers and offsets; allowed: {allowed}"
+            )
         for number, place in offsets.items():
             if not (number.isascii() and number.isdigit()):
-                raise ConfigException(f"{option}={text!r}: {number!r} is no partition number; allowed: {allowed}")
+                raise ConfigException(f"{option}={shown_value(text)}: {number!r} is no partition number; allowed: {allowed}")
             if not _is_number(place):
                 raise ConfigException(f"{option} says {place!r} for {topic}-{number}, which is no whole number; allowed: {allowed}")
             if place > LONG_MAX:
@@ -113,10 +115,10 @@ def _pairs(option: str, text: str, allowed: str) -> Iterator[tuple[TopicPartitio
 def _json_object(option: str, text: str, allowed: str) -> dict[str, object]:
     try:
         fields = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict) or not fields:
-        raise ConfigException(f"{option} cannot be {text!r}; allowed: {allowed}")
+        raise ConfigException(f"{option} cannot be {shown_value(text)}; allowed: {allowed}")
     return fields
 
 
