@@ -344,3 +344,15 @@ class TestCommitsAroundRebalances:
         rig.poll()
         assert (rig.state, rig.callbacks[-1]) == (State.JOINING, (told, 2))
         assert any("not committed before the rebalance" in text for text in rig.reports)
+
+
+@pytest.mark.parametrize(("state", "rebalances"), [(State.JOINING, True), (State.SYNCING, True), (State.STABLE, False)])
+def test_committed_offsets_that_come_late_say_whether_the_group_rebalances(state, rebalances):
+    rig = Rig().reach(state)
+    rig.core.group.commits.look_up([TopicPartition("t", 0)], rig.now_ms + 2_000, "mine")
+    rig.step()
+    rig.advance(2_000)
+    (failed,) = [done for done in rig.done if done.call == "mine"]
+    text = "in time: group 'g' rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
+    assert (text in str(failed.error)) is rebalances
+    assert "the committed offsets were not told in time" in str(failed.error)

@@ -8,6 +8,7 @@ import pytest
 
 from chaffinch.errors import KafkaException, TimeoutException, TransactionAbortableException, codes
 from chaffinch.producer.core import events
+from chaffinch.producer.core.batches import produce_requests
 from tests.producer.core.rig import LOST, NOT_SENT, OK, TIMED_OUT, Answer, Rig
 
 OPTIONS: dict[str, Any] = {"delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000}
@@ -127,3 +128,17 @@ def test_what_is_behind_a_batch_that_was_written_says_nothing_of_it() -> None:
     rig.send("b")
     rig.sleep(2_000)
     assert "sent once; possibly stored" in str(rig.error("b"))
+
+
+@pytest.mark.parametrize("lost", [LOST, NOT_SENT])
+@pytest.mark.parametrize("is_large", [True, False])
+def test_a_request_larger_than_brokers_take_by_default_says_so(lost: str, is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(options=OPTIONS | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
+    rig.send("a")
+    size = rig.open[0].token.size
+    monkeypatch.setattr(produce_requests, "FRAME_BYTES_MAX", size - is_large)
+    rig.answer(lost)
+    rig.sleep(2_000)
+    says = f"{lost}; the request has {size} bytes of batches, and a broker hangs up at more than its socket.request.max.bytes, {size - 1} "
+    assert (says in str(rig.error("a"))) is is_large
+    assert ("socket.request.max.bytes" in str(rig.error("a"))) is is_large

@@ -248,8 +248,16 @@ class Commits:
             self._end(commit, _late("offsets were not committed in time", commit.last_error or self._finder.last_error, "OffsetCommit"))
         for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
             self._lookups.remove(lookup)
-            error = _late("the committed offsets were not told in time", lookup.last_error or self._finder.last_error, "OffsetFetch")
+            late = f"the committed offsets were not told in time{self._rebalancing()}"
+            error = _late(late, lookup.last_error or self._finder.last_error, "OffsetFetch")
             self._wiring.out.append(FailCall(call=lookup.call, error=error))
+
+    def _rebalancing(self) -> str:
+        """In words: the coordinator answers a connection's requests in turn, and those of a rebalance at its end."""
+        if self._membership.state not in (State.JOINING, State.SYNCING):
+            return ""
+        group_id = self._membership.group_id
+        return f": group {group_id!r} rebalances, and its coordinator answers when that is over: poll until partitions are assigned"
 
     def give_up(self, error: KafkaException) -> None:
         """Nobody will hear any more."""

@@ -10,6 +10,7 @@ from uuid import UUID
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.batches.batch import ProducerBatch
+from chaffinch.protocol.frames import FRAME_BYTES_MAX
 from chaffinch.protocol.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -58,6 +59,13 @@ class ProduceSent:
         if version is None or version < VERSION_WITH_TOPIC_IDS:
             for batch in self.batches.values():
                 batch.went_by_name = True
+
+    def too_large_for_most(self) -> str:
+        """In words, where the size alone may be why a broker ended the connection: it says nothing about it. Otherwise empty."""
+        if self.size <= FRAME_BYTES_MAX:
+            return ""
+        limit = f"socket.request.max.bytes, {FRAME_BYTES_MAX} unless it is configured otherwise"
+        return f"; the request has {self.size} bytes of batches, and a broker hangs up at more than its {limit}"
 
     def version_max(self, *, is_transactional: bool) -> int | None:
         """The highest version for this request; None: the highest that is usual."""
