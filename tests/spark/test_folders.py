@@ -42,6 +42,16 @@ class TestFolder:
         with pytest.raises(Refusal, match="stagingLocation=floppy://a cannot be opened"):
             Folder("floppy://a", "stagingLocation").probe()
 
+    def test_a_null_character(self):
+        with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=/a.b cannot be opened: no name holds a null character"):
+            Folder("/a\0b", "stagingLocation").probe()
+
+    @pytest.mark.parametrize("reason", ["Unable to load libjvm\ndlopen(/a/libjvm.so) failed", "Prior attempt to load libhdfs failed"])
+    def test_without_the_driver_for_hdfs_it_is_said_what_to_install(self, reason):
+        text = Folder("hdfs://n:1/x", "stagingLocation").refusal("cannot be opened", OSError(reason)).text
+        assert text.startswith("stagingLocation=hdfs://n:1/x cannot be opened: pyarrow does not find the driver for HDFS, libhdfs.so, or ")
+        assert "set HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints; name a folder that" in text
+
     @pytest.mark.parametrize(
         ("location", "shown"),
         [

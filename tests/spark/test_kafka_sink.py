@@ -195,6 +195,19 @@ def test_outside_of_foreach_batch():
 
 
 @pytest.mark.parametrize(
+    ("frame", "batch_id", "text"),
+    [
+        (5, 0, "frame cannot be 5: foreachBatch calls a KafkaSink with a DataFrame and a number"),
+        (Frame(), "0", "batch_id cannot be '0': foreachBatch calls a KafkaSink with a DataFrame and a number"),
+        (Frame(), -1, "batch_id cannot be -1"),
+    ],
+)
+def test_called_with_what_is_no_batch(frame, batch_id, text):
+    with pytest.raises(ConfigException, match=text):
+        sink()(frame, batch_id)
+
+
+@pytest.mark.parametrize(
     ("options", "keywords", "text"),
     [
         ({}, {"topic": "t"}, "kafka.bootstrap.servers"),
@@ -212,6 +225,18 @@ def test_outside_of_foreach_batch():
         ),
         (SERVERS, {"errors__tolerance": "all"}, "unknown option 'errors__tolerance': the nearest known one is 'errors_tolerance'"),
         (SERVERS, {"topic": "t", "errors_tolerance": "some"}, "errors.tolerance"),
+        (SERVERS, {"topic": "t", "attempts_max": True}, "attempts_max cannot be True"),
+        (SERVERS, {"topic": "t", "name": ""}, "name is empty: give the sink one, or leave it out"),
+        (SERVERS, {"topic": "t", "name": 5}, "name cannot be 5: it must be a string of characters that can be printed"),
+        (SERVERS, {"topic": "t", "name": "a\n"}, r"name cannot be 'a\n': it must be a string of characters that can be printed"),
+        (SERVERS, {"topic": "t", "name": "x" * 1001}, "at most 1000 bytes of them"),
+        (SERVERS, {"topic": ["t"]}, "option topic cannot be ['t']: it must be a string, a number, True or False"),
+        (
+            SERVERS,
+            {"topic": "t", "checkpointLocation": " "},
+            "option checkpointLocation is empty: give it that of the query, or leave it out",
+        ),
+        ({**SERVERS, 5: "x"}, {"topic": "t"}, "an option has the name 5, which is not a string"),
     ],
 )
 def test_refused_when_it_is_made(options, keywords, text):

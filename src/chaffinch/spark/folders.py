@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 _HADOOP_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _REASON_MAX: Final = 500
-"""Without the driver for HDFS pyarrow names each of a hundred places where it looked."""
+# Pyarrow names each of a hundred places where it looked, and the second time none.
+_NO_HDFS: Final = (
+    "pyarrow does not find the driver for HDFS, libhdfs.so, or the Java that it needs: install a Hadoop client and Java there, and set "
+    "HADOOP_HOME, JAVA_HOME, and CLASSPATH to what `hadoop classpath --glob` prints"
+)
 
 
 def name_of(query: str) -> str:
@@ -64,6 +68,8 @@ class Folder:
             from pyarrow import fs
 
             try:
+                if "\0" in self.location:  # Pyarrow finds out when the folder is used, and nobody knows then whose it is.
+                    raise ValueError("no name holds a null character")
                 if "://" in (location := _normalised(self.location)):
                     self._opened = fs.FileSystem.from_uri(location)
                 else:
@@ -85,7 +91,7 @@ class Folder:
         reason = str(error)
         for spelled in (self.location, _normalised(self.location)):
             reason = reason.replace(spelled, self.shown)
-        reason = textwrap.shorten(reason, _REASON_MAX, placeholder=" ...")
+        reason = _NO_HDFS if re.search("libhdfs|libjvm", reason) else textwrap.shorten(reason, _REASON_MAX, placeholder=" ...")
         text = f"{self.option}={self.shown} {what}: {reason}; name a folder that driver and executors can write to"
         return Refusal(Group.INVALID_CONFIGURATION, "LOCATION_NOT_USABLE", text)
 

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from os import PathLike
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
+from chaffinch.settings import shown_value
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
+NAME_BYTES_MAX: Final = 1_000
+"""With the query's id it becomes the name of a group and of a transaction, which have 32767."""
 _RUN_PROPERTY: Final = "spark.jobGroup.id"
 _QUERY_PROPERTY: Final = "sql.streaming.queryId"
 # Nothing of the batch is visible, or its marker tells: the same rows are written again without a restart of the query.
@@ -50,22 +54,35 @@ class KafkaSink:
     ) -> None:
         if options is not None and not isinstance(options, Mapping):
             raise ConfigException(f"options cannot be {options!r}: they must be a mapping of names to values")
+        if wrong := [option for option in options or {} if not isinstance(option, str)]:
+            raise ConfigException(f"an option has the name {wrong[0]!r}, which is not a string")
         if both := sorted(set(keywords) & set(options or {})):
             raise ConfigException(f"option {both[0]} is given twice: in options and as a keyword")
         given = {**(options or {}), **keywords}
         refuse_own_options(given)
-        self._options = {option: _spelled(value) for option, value in given.items() if value is not None}
-        if not isinstance(attempts_max, int) or attempts_max < 1:
+        self._options = {option: _spelled(option, value) for option, value in given.items() if value is not None}
+        if not _is_whole(attempts_max) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
         self._attempts_max = attempts_max
+        _check_name(name)
         parsed = SinkOptions.parse(self._of_batch("?", 0), is_stream=False)
         if not (name or parsed.topic):
             raise ConfigException("a sink whose rows name their topic needs a name: KafkaSink(..., name=...), another one for each sink")
         self.name: str = name or str(parsed.topic)
         self._checkpoint = parsed.checkpoint_location
+        if self._checkpoint is not None and not self._checkpoint.strip():
+            raise ConfigException("option checkpointLocation is empty: give it that of the query, or leave it out")
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Writes the rows of one micro-batch exactly once, however often the batch is run. Not twice for one batch in one run."""
+        for what, value, fits in (
+            ("frame", frame, hasattr(frame, "write") and hasattr(frame, "sparkSession")),
+            ("batch_id", batch_id, _is_whole(batch_id) and batch_id >= 0),
+        ):
+            if not fits:
+                raise ConfigException(
+                    f"{what} cannot be {shown_value(value)}: foreachBatch calls a KafkaSink with a DataFrame and a number"
+                )
         options = self._of_batch(self.name, batch_id)
         context = _context_of(frame)
         if context is not None:
@@ -153,6 +170,22 @@ def _refusal(tag: ErrorTag) -> Refusal:
     return Refusal(tag.group, tag.name, tag.text)
 
 
-def _spelled(value: Any) -> str:
+def _check_name(name: object) -> None:
+    if name is None:
+        return
+    if not isinstance(name, str) or not name.isprintable() or len(name.encode()) > NAME_BYTES_MAX:
+        allowed = f"a string of characters that can be printed, at most {NAME_BYTES_MAX} bytes of them"
+        raise ConfigException(f"name cannot be {shown_value(name)}: it must be {allowed}")
+    if not name.strip():
+        raise ConfigException("name is empty: give the sink one, or leave it out where there is an option topic")
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _spelled(option: str, value: object) -> str:
     """Spark's spelling of an option: true and false in lower case."""
+    if not isinstance(value, str | bool | int | float | PathLike):
+        raise ConfigException(f"option {option} cannot be {shown_value(value)}: it must be a string, a number, True or False")
     return str(value).lower() if isinstance(value, bool) else str(value)
