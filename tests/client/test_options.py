@@ -15,9 +15,11 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Disconnected, Failed
 from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
+from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import PRODUCER_OPTIONS
+from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime import sockets
 from chaffinch.runtime.clock import ManualClock
@@ -180,3 +182,24 @@ def test_numbers_that_go_into_32_bits_have_no_more(parse: Any, name: str) -> Non
 def test_each_client_has_its_own_numbers_of_32_bits(parse: Any, name: str) -> None:
     with pytest.raises(ConfigException, match=f"option {name} cannot be {2**31}"):
         parse({"bootstrap.servers": "a:1", name: 2**31})
+
+
+def _producer(settings: Any) -> Any:
+    return ProducerCore(settings, EvenDice())
+
+
+def _consumer(settings: Any) -> Any:
+    return ConsumerCore(settings, EvenDice())
+
+
+@pytest.mark.parametrize(("table", "core_of"), [(PRODUCER_OPTIONS, _producer), (CONSUMER_OPTIONS, _consumer)], ids=["producer", "consumer"])
+def test_waits_between_attempts_double_from_the_one_option_to_the_other(table: Any, core_of: Any) -> None:
+    connecting = {"reconnect.backoff.ms": 30, "reconnect.backoff.max.ms": 100}
+    asking = {"retry.backoff.ms": 20, "retry.backoff.max.ms": 70}
+    wiring = core_of(table.parse({"bootstrap.servers": "x:1", **connecting, **asking})).wiring
+    address, waits = Address("x", 1), []
+    for _ in range(4):
+        wiring.attempts.failed(address, "refused", 0)
+        waits.append(wiring.attempts.retry_at_ms(address, 0))
+    assert waits == [30, 60, 100, 100]
+    assert [wiring.wait_ms(failures) for failures in (1, 2, 3, 4)] == [20, 40, 70, 70]

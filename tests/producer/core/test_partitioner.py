@@ -249,6 +249,27 @@ class TestCore:
         rig.sleep(51)
         assert set(rig.core.availability.partitions("orders")) == expected
 
+    def test_adaptive_switched_off_leaves_out_nobody(self) -> None:
+        options = {"partitioner.availability.timeout.ms": 50, "max.in.flight.requests.per.connection": 1}
+        rig = Rig(options={**options, "partitioner.adaptive.partitioning.enable": False}, nodes=2)
+        rig.send("a")
+        rig.send("b")
+        rig.sleep(51)
+        assert set(rig.core.availability.partitions("orders")) == {0, 1}
+
+    @pytest.mark.parametrize(("is_adaptive", "least"), [(True, 0), (False, 300)])
+    def test_where_more_waits_less_goes(self, is_adaptive: bool, least: int) -> None:
+        rig = Rig(options={"batch.size": 10, "partitioner.adaptive.partitioning.enable": is_adaptive})
+        for _ in range(500):
+            rig.append("_")  # All of it to the first partition.
+        chosen = [rig.core.choose_partition("orders", None, b"v", 2, 100) for _ in range(1_000)]
+        assert least <= chosen.count(0) <= least + 300
+
+    @pytest.mark.parametrize(("ignores", "count"), [(True, 1), (False, 2)])
+    def test_keys_are_ignored_where_the_option_says_so(self, ignores: bool, count: int) -> None:
+        rig = Rig(options={"partitioner.ignore.keys": ignores})
+        assert len({rig.core.choose_partition("orders", b"%d" % key, b"v", 2, 10) for key in range(50)}) == count
+
     @pytest.mark.parametrize("rule", [by_first_byte, MURMUR2, ROUND_ROBIN])
     def test_whether_there_is_a_function_to_ask(self, rule: Any) -> None:
         core = ProducerCore(parse_options({"bootstrap.servers": "a:1"}), random.Random(1), rule=rule)

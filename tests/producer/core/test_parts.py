@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from chaffinch.errors import ConfigException, ErrorCode, KafkaException, codes
 from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import Accumulator, Appended, record_size
 from chaffinch.producer.core.batches.in_flight import Front
 from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, is_idempotent, parse_options
@@ -23,6 +24,7 @@ from chaffinch.records.batch import decode
 from chaffinch.records.byte_columns import ByteColumn
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.compression import Compression
+from tests.producer.core.rig import Rig
 
 ORDERS_0, ORDERS_1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
@@ -72,6 +74,26 @@ class TestOptions:
         given = {"compression.zstd.level": 7, "compression.gzip.level": 2}
         assert compression_level(options(**given, **{"compression.type": "zstd"})) == 7
         assert compression_level(options(**given)) is None
+
+    @pytest.mark.parametrize(("codec", "level"), [("gzip", 9), ("lz4", 12), ("zstd", 19)])
+    def test_levels_reach_the_batches(self, codec: str, level: int) -> None:
+        """A hard one makes another batch than the codec's own."""
+        made = []
+        for chosen in ({}, {f"compression.{codec}.level": level}):
+            rig = Rig(options={"compression.type": codec, "batch.size": 100_000, **chosen})
+            for word in range(500):
+                value = b"%d and %d" % (word * 37 % 101, word * word % 89)
+                rig.core.append(ORDERS_0, None, value, 0, (), "v", record_size(None, value, ()), rig.now_ms)
+            rig.core.accumulator._queue(ORDERS_0).close()
+            rig.step(events.TimePassed())
+            made.append(bytes(rig.open[0].token.batches[ORDERS_0].data))
+        assert made[0] != made[1]
+
+    def test_gzip_has_a_name_for_its_own_level(self) -> None:
+        codec = {"compression.type": "gzip"}
+        assert compression_level(options(**codec, **{"compression.gzip.level": -1})) == -1
+        with pytest.raises(ConfigException, match=r"compression\.gzip\.level cannot be 0: it must be from 1 to 9, or -1"):
+            options(**{"compression.gzip.level": 0})
 
     def test_each_option_is_documented(self) -> None:
         assert all(option.documentation for option in PRODUCER_OPTIONS.options)

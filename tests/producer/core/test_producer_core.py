@@ -196,6 +196,12 @@ def test_small_batches_of_one_broker_share_a_request() -> None:
     assert len(rig.open) == 1
 
 
+def test_a_request_and_the_broker_that_waits_for_replicas_have_their_time() -> None:
+    rig = Rig(options={"request.timeout.ms": 4_000})
+    rig.send("a")
+    assert (rig.open[0].timeout_ms, rig.open[0].message.timeout_ms) == (4_000, 4_000)
+
+
 def test_requests_per_broker_are_limited() -> None:
     rig = Rig(partitions=4, options={"max.in.flight.requests.per.connection": 2, "max.request.size": 90})
     for partition in range(4):
