@@ -61,6 +61,13 @@ def test_an_unknown_sub_command_is_a_usage_error_that_offers_the_nearest(capsys)
             "no such option: --bootstrap-server before the command: options go after it,"
             " as in chaffinch topics COMMAND --bootstrap-server ...",
         ),
+        (["topics", "describe", "orders"], "got unexpected extra argument(s) (orders): a topic is named by --topic"),
+        (["groups", "describe", "billing"], "got unexpected extra argument(s) (billing): a group is named by --group"),
+        (
+            ["consume", "--topic", "orders", "more"],
+            "got unexpected extra argument(s) (more): a topic is named by --topic, a group is named by --group",
+        ),
+        (["errors", "87", "88"], "got unexpected extra argument(s) (88)"),
         (["topics", "nowhere"], "no such command 'nowhere'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

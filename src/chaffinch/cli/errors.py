@@ -58,7 +58,8 @@ def find(text: str) -> list[ErrorCode]:
     if _is_number(wanted):
         return [row for row in codes.ALL if int(wanted) in (row.number, row.number_kip)]
     name = codes.ALIASES.get(wanted, wanted)
-    return [row for row in codes.ALL if name in (row.name, row.exception_name.upper())]
+    # Not every row has a class.
+    return [row for row in codes.ALL if name and name in (row.name, row.exception_name.upper())]
 
 
 def find_own(text: str) -> list[OwnError]:
@@ -135,6 +136,8 @@ def _is_number(text: str) -> bool:
 
 
 def _unknown_text(text: str) -> str:
+    if not text.strip():
+        return "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"
     if _is_number(text):
         numbers = [row.number for row in codes.ALL]
         return f"no error has the number {text}; they run from {min(numbers)} to {max(numbers)}"

@@ -15,6 +15,11 @@ _REASONS: Final = {
 }
 
 
+# What people name without its option, and how the option says it.
+_NAMED_BY: Final = {"--topic": "a topic", "--group": "a group", "--transactional-id": "a transactional id"}
+_EXTRA: Final = "got unexpected extra argument"
+
+
 def is_usage_error(error: Exception) -> bool:
     """By what it has, not by its class: typer brings its own click in some versions, and none may be loaded before it is needed."""
     return getattr(error, "exit_code", None) == 2 and hasattr(error, "format_message")
@@ -24,7 +29,8 @@ def usage_line(error: Any) -> str:
     """One line without a full stop; empty where typer has printed the help instead."""
     parameter = getattr(error, "param", None)
     if parameter is None:
-        return _as_line(error.format_message()) + _right_place(error)
+        line = _as_line(error.format_message())
+        return line + (_option_for(error) if line.startswith(_EXTRA) else _right_place(error))
     name = max(parameter.opts, key=len) if parameter.param_type_name == "option" else (parameter.metavar or parameter.name)
     kind = f"{parameter.param_type_name} {name}"
     if type(error).__name__ == "MissingParameter":
@@ -38,6 +44,13 @@ def _right_place(error: Any) -> str:
     if type(error).__name__ != "NoSuchOption" or not commands:
         return ""
     return f" before the command: options go after it, as in {error.ctx.command_path} COMMAND {error.option_name} ..."
+
+
+def _option_for(error: Any) -> str:
+    """How a command wants to be told what was given to it without an option."""
+    has = {name for parameter in getattr(getattr(error.ctx, "command", None), "params", []) for name in parameter.opts}
+    named = [f"{what} is named by {option}" for option, what in _NAMED_BY.items() if option in has]
+    return ": " + ", ".join(named) if named else ""
 
 
 def _reason(error: Any) -> str:
