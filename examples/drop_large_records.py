@@ -80,10 +80,17 @@ def run_without_transactions(bootstrap_servers: str, values: list[bytes]) -> lis
         return [future.result().dropped for future in futures]
 
 
+def a_count(text: str) -> int:
+    """Of records, as it is given on the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Drop records that are too large.")
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--count", type=int, default=1_000_000)
+    parser.add_argument("--count", type=a_count, default=1_000_000)
     chosen = parser.parse_args()
     try:
         run(chosen.bootstrap_server, 60.0, chosen.count)

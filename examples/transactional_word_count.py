@@ -128,10 +128,21 @@ def run(bootstrap_servers: str, idle_s: float) -> int:
     return total
 
 
+def seconds(text: str) -> float:
+    """A time as it is given on the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:  # Nor is `nan`.
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds from 0 on")
+    return value
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Count words exactly once.")
     parser.add_argument("--bootstrap-server", required=True)
-    parser.add_argument("--idle-seconds", type=float, default=60.0)
+    parser.add_argument("--idle-seconds", type=seconds, default=60.0)
     chosen = parser.parse_args(arguments)
     try:
         total = run(chosen.bootstrap_server, chosen.idle_seconds)

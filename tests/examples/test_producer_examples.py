@@ -183,6 +183,20 @@ def test_a_wrong_address_stops_each_program_with_one_line(
 
 
 @pytest.mark.parametrize(
+    ("program", "option", "value", "says"),
+    [("drop_large_records", "--count", value, "is no whole number from 1 on") for value in ("-1", "0", "1.5", "many", "²")]
+    + [("transactional_word_count", "--idle-seconds", value, "is no number of seconds from 0 on") for value in ("-1", "nan", "long")],
+)
+def test_a_number_that_is_none_stops_each_program_with_one_line(
+    program: str, option: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [program, "--bootstrap-server", "127.0.0.1:1", f"{option}={value}"])
+    with pytest.raises(SystemExit, match="2"):
+        runpy.run_path(str(ROOT / "examples" / f"{program}.py"), run_name="__main__")
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f": error: argument {option}: {value!r} {says}")
+
+
+@pytest.mark.parametrize(
     ("program", "call"), [("asyncio_producer", "asyncio.Semaphore"), ("fail_unknown_topics", "chaffinch.Producer.send")]
 )
 def test_an_interruption_is_one_line(program: str, call: str, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
