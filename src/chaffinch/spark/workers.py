@@ -45,6 +45,20 @@ _ADVICE: Final = (
         "Spark does not find the format chaffinch: the Python of PYSPARK_PYTHON on the driver lacks the package chaffinch: " + _SHIP,
     ),
     (
+        r'No FileSystem for scheme "?([\w.+-]+)',
+        "Spark has no driver for locations that begin with {0}: name checkpointLocation on a file system that it knows, or give the "
+        "session the driver's jar (spark.jars.packages; for s3a: org.apache.hadoop:hadoop-aws)",
+    ),
+    (
+        r"Class (org\.apache\.hadoop\.fs\.[\w.]+) not found",
+        "Spark lacks the driver of a file system, {0}: name checkpointLocation on one that it knows, or give the session the driver's jar "
+        "(spark.jars.packages)",
+    ),
+    (
+        r"does not support Update mode",
+        "Spark has no output mode update for formats in Python: write with foreachBatch(KafkaSink(...)) (docs/spark-pipeline.md)",
+    ),
+    (
         r"Python worker failed to connect back",
         "a Python that Spark has started did not answer within 10 seconds: the machine is too busy, so start the query again; or it ended "
         "at once, as on Spark Connect where the server's Python lacks what pyspark[connect] asks for",

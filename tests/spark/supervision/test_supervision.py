@@ -8,6 +8,8 @@ import urllib.request
 from types import SimpleNamespace
 
 import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import AnalysisException
 
 from chaffinch.errors import ConfigException
 from chaffinch.errors.codes import Group
@@ -154,6 +156,26 @@ def test_an_interruption_stops_the_query(clock):
     assert queries.started[0].is_stopped
 
 
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (Py4JError('An error occurred while calling o57.start.\n: java.io.IOException: No FileSystem for scheme "s3"\n\tat x'),
+         'java.io.IOException: No FileSystem for scheme "s3"; not started again: Spark has no driver for locations that begin with s3: '),
+        (AnalysisException("checkpointLocation must be specified\nplan"),
+         "checkpointLocation must be specified; not started again: this error is not Kafka's"),
+    ],
+)  # fmt: skip
+def test_what_spark_cannot_start_is_told_in_one_line(clock, error, text):
+    def start():
+        raise error
+
+    with pytest.raises(SupervisionEnded) as caught:
+        supervise(start)
+    assert str(caught.value).startswith(text)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is error
+
+
 def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock):
     """PySpark's handler would ask Java too, in the middle of that call."""
     queries = Queries(None)
@@ -201,6 +223,11 @@ def test_an_interruption_comes_through_whatever_becomes_of_the_query(clock, capl
         ({"metrics": "nowhere", "checkpoint": "/x"}, "metrics cannot be 'nowhere': it must be HOST:PORT"),
         ({"metrics": "203.0.113.1:1", "checkpoint": "/x"}, "metrics=203.0.113.1:1: nothing can listen there: "),
         ({"on_restart": 5}, "on_restart cannot be 5: it must be a function"),
+        ({"restarts_max": 1.5}, "restarts_max cannot be 1.5: it must be a whole number, 0 or more"),
+        ({"restarts_max": True}, "restarts_max cannot be True: it must be a whole number, 0 or more"),
+        ({"pause_s": float("inf")}, "pause_s cannot be inf: it must be at most 1e+06 seconds"),
+        ({"metrics": 5, "checkpoint": "/x"}, "metrics cannot be 5: it must be a string that is not empty"),
+        ({"metrics": "127.0.0.1:0", "checkpoint": " "}, "checkpoint cannot be ' ': it must be a string that is not empty"),
     ],
 )
 def test_options_that_cannot_be(options, text):

@@ -12,6 +12,9 @@ from chaffinch.spark.refusals import ErrorTag
 
 ANOTHER_WRITER: Final = "ANOTHER_WRITER"
 
+PAUSE_MAX_S: Final = 1e6
+"""No system sleeps for any time."""
+
 # Why a restart would be in vain, by the error's class; the other classes are those that a restart may cure.
 _IN_VAIN: Final[Mapping[Group, str]] = {
     Group.INVALID_CONFIGURATION: "a restart alone fails again: correct the data, the options or the topic",
@@ -32,9 +35,13 @@ class Limits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            # The first comparison refuses what is no number at all, the text of it says NaN.
-            if not (isinstance(value, int | float) and value >= 0):
-                raise ConfigException(f"{name} cannot be {value!r}: it must be a number, 0 or more")
+            kinds, what = (int, "a whole number") if name == "restarts_max" else (int | float, "a number")
+            # The comparison refuses NaN too.
+            if not isinstance(value, kinds) or isinstance(value, bool) or not value >= 0:
+                raise ConfigException(f"{name} cannot be {value!r}: it must be {what}, 0 or more")
+        for name in ("pause_s", "pause_max_s"):
+            if getattr(self, name) > PAUSE_MAX_S:
+                raise ConfigException(f"{name} cannot be {getattr(self, name)!r}: it must be at most {PAUSE_MAX_S:g} seconds")
 
 
 @dataclass(frozen=True, slots=True)

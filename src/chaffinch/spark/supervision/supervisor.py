@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("chaffinch.spark")
 
 INTERRUPTED_AFTER_S: Final = 1
+_OF_SPARK: Final = ("pyspark.errors", "py4j.")
+"""Modules of errors that are long traces of Java's, such as of a checkpointLocation that cannot be written."""
 OnRestart = Callable[[ErrorTag, int, float], None]
 
 
@@ -66,6 +68,9 @@ def supervise(
 
 
 def _listener(address: str | None, checkpoint: str | None) -> Metrics | nullcontext[None]:
+    for name, value in (("metrics", address), ("checkpoint", checkpoint)):
+        if value is not None and not (isinstance(value, str) and value.strip()):
+            raise ConfigException(f"{name} cannot be {value!r}: it must be a string that is not empty")
     if address is None:
         if checkpoint is not None:
             raise ConfigException("checkpoint is only for metrics: give metrics=HOST:PORT too, or leave it out")
@@ -103,11 +108,11 @@ def _supervised(
 
 
 def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> StreamingQuery | Exception:
-    """One run of the query: itself when it ended well, else its error. What `start` raises counts as one where it has a tag."""
+    """One run of the query: itself when it ended well, else its error. What `start` raises counts as one if it has a tag or is Spark's."""
     try:
         query = start()
     except Exception as error:
-        if tag_of(str(error)) is None:
+        if tag_of(str(error)) is None and not type(error).__module__.startswith(_OF_SPARK):
             raise
         return error
     if not hasattr(query, "awaitTermination"):
