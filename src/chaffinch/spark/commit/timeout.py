@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
-from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot
+
+if TYPE_CHECKING:
+    from chaffinch.spark.commit.plan import CommitPlan
 
 TRANSACTION_TIMEOUT_MIN_MS: Final = 60_000
 PUSH_RESERVE: Final = 4

@@ -7,12 +7,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from chaffinch.errors.codes import Group
 from chaffinch.settings import shown_value
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX, Rejection, StagedBatch, StagedBytes, TaskOutcome
-from chaffinch.spark.commit.operations import DeadLetters
 from chaffinch.spark.refusals import Refusal
+
+if TYPE_CHECKING:
+    from chaffinch.spark.commit.operations import DeadLetters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

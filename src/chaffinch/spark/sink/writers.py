@@ -23,7 +23,6 @@ from chaffinch.errors.codes import Group
 from chaffinch.spark.commit.messages import Failure, TaskOutcome
 from chaffinch.spark.commit.timeout import check_timeout
 from chaffinch.spark.refusals import Kind, Refusal, invalid, refusal_of, worded_for
-from chaffinch.spark.sink.committing import Committer
 from chaffinch.spark.sink.option_tables import NONE
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.sink.places import Places, leave_token, probe_once
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from chaffinch.spark.sink.committing import Committer
     from chaffinch.spark.tasks.row_check import TaskPlan
 
 
@@ -56,7 +56,13 @@ class _Writer:
         self._snapshot = snapshot
         self._write_id = write_id
         self._places = Places(options, is_stream=write_id is None)
-        self.committer = Committer(options, snapshot, write_id, self._places)
+
+    @property
+    def committer(self) -> Committer:
+        """Of this writer. Planner and tasks need none, nor the modules behind it."""
+        from chaffinch.spark.sink.committing import Committer
+
+        return Committer(self._options, self._snapshot, self._write_id, self._places)
 
     def __reduce__(self) -> tuple[object, ...]:
         # In bytes of their own: a worker with another version may not understand them, and shall say just that.

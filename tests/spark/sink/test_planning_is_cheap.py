@@ -1,0 +1,62 @@
+"""What the processes of a write import: Spark starts them anew, one after another, and whoever writes once waits for each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from chaffinch.broker.embedded import EmbeddedBroker
+
+ROLES = """
+import json, pickle, sys
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+from chaffinch.spark.data_source import ChaffinchDataSource
+
+def loaded():
+    return sorted(sys.modules)
+
+schema = StructType([StructField(name, BinaryType()) for name in ("key", "value")])
+writer = ChaffinchDataSource(json.loads(sys.argv[1])).writer(schema, False)
+planned, state = loaded(), pickle.dumps(writer)
+message = pickle.loads(state).write(iter([pa.record_batch({"key": [b"a"], "value": [b"1"]})]))
+assert message.outcome.failure is None, message.outcome.failure
+print(json.dumps({"planner": planned, "task": loaded()}))
+"""
+"""A planner, and a task that follows it in the same process."""
+
+COMMIT = (
+    "chaffinch.spark.commit.direct", "chaffinch.spark.commit.operations", "chaffinch.spark.commit.plan", "chaffinch.spark.commit.protocol",
+    "chaffinch.spark.commit.push", "chaffinch.spark.commit.requests",
+    "chaffinch.spark.sink.commit_shell", "chaffinch.spark.sink.committing",
+)  # fmt: skip
+RECORDS = ("chaffinch.records.batch", "chaffinch.records.batch_codec", "crc32c", "cramjam")
+ELSEWHERE = (
+    "chaffinch.broker", "chaffinch.consumer", "chaffinch.producer.producer", "chaffinch.simulation", "chaffinch.spark.replay",
+    "chaffinch.spark.source", "chaffinch.spark.supervision", "llvmlite", "numba", "pandas.core.frame",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """The modules of each role, by its name."""
+    with EmbeddedBroker(topics={"orders": {"partitions": 2}}) as broker:
+        options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": "orders"}
+        done = subprocess.run([sys.executable, "-c", ROLES, json.dumps(options)], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(("role", "needless"), [("planner", (*COMMIT, *RECORDS, *ELSEWHERE)), ("task", (*COMMIT, *ELSEWHERE[:-3]))])
+def test_a_role_imports_nothing_of_another(modules, role, needless):
+    assert not set(needless) & set(modules[role])
+
+
+def test_the_modules_are_those_that_there_are(modules):
+    """A name that is written wrong would keep nothing out."""
+    assert {"chaffinch.spark.target", "chaffinch.spark.commit.timeout"} <= set(modules["planner"])
+    assert {*RECORDS, "chaffinch.spark.tasks.staged"} <= set(modules["task"])
+    code = f"import sys, chaffinch.spark.sink.commit_shell, chaffinch.spark.sink.committing; print(set({COMMIT!r}) <= set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True\n"
