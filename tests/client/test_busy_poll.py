@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from chaffinch.client import busy_poll
 from chaffinch.client.busy_poll import AWAKE_US, WAITS_ASLEEP_MAX, BusyPoll
 
 LOOK_US = 10
@@ -34,10 +35,10 @@ class Selector:
 def waits(answers_us: Sequence[float | None]) -> list[int]:
     """How often was looked in each wait."""
     selector, looks = Selector(), []
-    busy_poll = BusyPoll(lambda: selector.now_us)
+    awake = BusyPoll(lambda: selector.now_us)
     for answer_us in answers_us:
         before = selector.looks
-        found = busy_poll.look(selector.select(answer_us))
+        found = awake.look(selector.select(answer_us))
         looks.append(selector.looks - before)
         assert looks[-1] == 0 or bool(found) == (answer_us is not None and answer_us <= LOOK_US * looks[-1])
     return looks
@@ -64,3 +65,16 @@ def test_it_never_stops_trying() -> None:
     asleep = [len(list(group)) for looked, group in itertools.groupby(looks, key=bool) if not looked]
     assert max(asleep) == WAITS_ASLEEP_MAX
     assert asleep.count(WAITS_ASLEEP_MAX) >= 2
+
+
+@pytest.mark.parametrize(("answer_us", "times"), [(0, 0), (HERE, 2), (None, IN_VAIN - 1)])
+def test_between_two_looks_others_may_have_the_processor(answer_us: float | None, times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    yielded: list[int] = []
+    monkeypatch.setattr(busy_poll.os, "sched_yield", lambda: yielded.append(1), raising=False)
+    waits([answer_us])
+    assert len(yielded) == times
+
+
+def test_where_the_system_cannot_be_asked_for_that_it_looks_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(busy_poll.os, "sched_yield", raising=False)
+    assert waits([HERE, None]) == [3, IN_VAIN]

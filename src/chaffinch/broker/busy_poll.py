@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from chaffinch.runtime.pauses import Pauses
+
 TURNS_ASLEEP_MAX: Final = 256
 """So many turns at most go by without looking out. A client that asks in a quick row is noticed within 30 ms then; for requests that come
 once a millisecond the loop stays awake four times a second."""
@@ -42,14 +44,12 @@ class BusyPoll:
         self._away_s = 0.0  # The difference of the two clocks when the last turn ended.
         self._is_awake = False
         self._has_looked = False  # Since it is awake: what comes together with the turn it began after did not need it.
-        self._turns_asleep = 0  # To come.
-        self._turns_asleep_next = 1  # After the next time in vain.
+        self._pauses = Pauses(TURNS_ASLEEP_MAX)
 
     def turn_ended(self) -> None:
         """Something came, and what can be answered of it is: look out for more."""
         if not self._is_awake:
-            if self._turns_asleep or not self._duration_s:
-                self._turns_asleep = max(0, self._turns_asleep - 1)
+            if not self._duration_s or self._pauses.goes_by():
                 return
             self._is_awake = True
             self._call_soon(self._look)
@@ -58,7 +58,7 @@ class BusyPoll:
         if self._has_looked:
             if away_s - self._away_s > AWAY_S_MAX:
                 return
-            self._turns_asleep_next = 1
+            self._pauses.was_of_use()
         self._away_s = away_s
         self._until_s = now_s + self._duration_s
 
@@ -73,5 +73,4 @@ class BusyPoll:
             self._call_soon(self._look)
             return
         self._is_awake = self._has_looked = False
-        self._turns_asleep = self._turns_asleep_next
-        self._turns_asleep_next = min(2 * self._turns_asleep_next, TURNS_ASLEEP_MAX)
+        self._pauses.was_in_vain()

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from chaffinch.runtime.pauses import Pauses
+
 T = TypeVar("T")
 
 AWAKE_US: Final = 150
@@ -34,21 +36,18 @@ class BusyPoll:
 
     def __init__(self, now_us: Callable[[], float] = _now_us) -> None:
         self._now_us = now_us
-        self._waits_asleep = 0  # To come.
-        self._waits_asleep_next = 1  # After the next one in vain.
+        self._pauses = Pauses(WAITS_ASLEEP_MAX)
 
     def look(self, select: Callable[[], list[T]]) -> list[T]:
         """What `select`, which does not wait, finds in the next moment; empty when nothing came, or when it is not worth while to look."""
-        if self._waits_asleep:
-            self._waits_asleep -= 1
+        if self._pauses.goes_by():
             return []
         now_us = self._now_us
         until_us = now_us() + AWAKE_US
         while not (found := select()) and now_us() < until_us:
             _step_aside()
         if found:
-            self._waits_asleep_next = 1
+            self._pauses.was_of_use()
         else:
-            self._waits_asleep = self._waits_asleep_next
-            self._waits_asleep_next = min(2 * self._waits_asleep_next, WAITS_ASLEEP_MAX)
+            self._pauses.was_in_vain()
         return found
