@@ -1,13 +1,12 @@
 """Builds a SparkSession that finds Java and the right Python.
 
 Spark starts its Python workers by the name in ``PYSPARK_PYTHON``; without it, the first ``python3`` on the path is
-taken, which is rarely the interpreter that has Chaffinch installed.
+taken, which is rarely the interpreter that has Chaffinch installed. On one machine it is `worker_python.py` around this interpreter.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -65,12 +64,12 @@ def _remote_session(app_name: str, remote: str, config: Mapping[str, object], *,
 def _session(app_name: str, master: str | None, config: Mapping[str, object], *, check: bool) -> SparkSession:
     from chaffinch.spark.java import use_java
     from chaffinch.spark.sink.places import is_one_machine
+    from chaffinch.spark.worker_python import use_python
 
     use_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if master is None and "spark.master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
         master = "local[*]"
+    use_python(is_one_machine=is_one_machine(master))
     # Spark binds to the name of the host; a machine whose name does not resolve would stop here for no reason of ours.
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

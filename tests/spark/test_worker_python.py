@@ -1,0 +1,133 @@
+"""The program that stands for Python in a local Spark: PySpark from where it is installed, all else as `python` does it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from chaffinch.spark.worker_python import PROGRAM, VARIABLES, installed_first, use_python
+
+RUN = [sys.executable, "-c", "from chaffinch.spark.worker_python import main; main()"]
+TELL = "import sys, pyspark\nprint(pyspark.__file__, __name__, sys.argv[1:], sys.path[0], sep='\\n')\n"
+
+
+def installed(place: Path) -> tuple[str, str]:
+    """A PySpark with its archive, as pip leaves it: the folder it is found in, and the archive."""
+    archive = place / "pyspark" / "python" / "lib" / "pyspark.zip"
+    archive.parent.mkdir(parents=True)
+    (place / "pyspark" / "__init__.py").touch()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("pyspark/__init__.py", "")
+    return str(place), str(archive)
+
+
+class TestThePath:
+    def test_archives_of_the_installed_pyspark_come_last(self, tmp_path):
+        place, archive = installed(tmp_path / "site")
+        library = archive.replace("pyspark.zip", "py4j-0.10-src.zip")
+        assert installed_first(["/work", archive, library, "/jars/a.jar", place]) == ["/work", "/jars/a.jar", place, archive, library]
+
+    def test_those_of_another_spark_stay_where_they_are(self, tmp_path):
+        place, _ = installed(tmp_path / "site")
+        _, other = installed(tmp_path / "spark")
+        assert installed_first([other, place]) == [other, place]
+
+    def test_a_pyspark_that_shadows_the_installed_one_is_not_taken(self, tmp_path):
+        place, archive = installed(tmp_path / "site")
+        shadow, _ = installed(tmp_path / "shadow")
+        assert installed_first([archive, shadow, place]) == [archive, shadow, place]
+
+    def test_without_an_installed_pyspark_the_archive_is_the_only_one(self, tmp_path):
+        _, archive = installed(tmp_path / "site")
+        assert installed_first([archive, "/work"]) == [archive, "/work"]
+
+    def test_other_archives_are_the_user_s(self, tmp_path):
+        place, _ = installed(tmp_path / "site")
+        assert installed_first(["/work/own.zip", place]) == ["/work/own.zip", place]
+
+
+class TestTheProgram:
+    def test_it_runs_a_module_as_python_does(self, tmp_path):
+        place, archive = installed(tmp_path / "site")
+        (tmp_path / "told.py").write_text(TELL)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([archive, place])}
+        told = {}
+        for name, command in (("ours", RUN), ("python", [sys.executable])):
+            done = subprocess.run(
+                [*command, "-m", "told", "a", "-b"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+            )
+            told[name] = done.stdout.splitlines()
+        assert told["python"] == [f"{archive}/pyspark/__init__.py", "__main__", "['a', '-b']", str(tmp_path)]
+        assert told["ours"] == [f"{place}/pyspark/__init__.py", *told["python"][1:]]
+
+    @pytest.mark.parametrize("arguments", [["-c", "print(6 * 7)"], ["-c", "print(*__import__('sys').argv[1:])", "42"]])
+    def test_other_arguments_are_python_s_own(self, arguments):
+        assert subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=True).stdout == "42\n"
+
+    def test_it_loads_nothing_that_starts_threads(self):
+        """Spark forks from what it runs."""
+        heavy = "{'numpy', 'pyarrow', 'pyspark'} & set(sys.modules)"
+        code = f"import sys, threading, chaffinch.spark.worker_python; print({heavy}, threading.active_count())"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "set() 1\n"
+
+
+class TestTheEnvironment:
+    @pytest.fixture(autouse=True)
+    def _interpreter(self, tmp_path, monkeypatch):
+        """An environment with an interpreter and the program beside it; no variable is set."""
+        self.python, self.program = tmp_path / "python", tmp_path / PROGRAM
+        self.python.touch(mode=0o755)
+        self.program.write_text(f"#!{self.python}\n")
+        monkeypatch.setattr(sys, "executable", str(self.python))
+        for name in VARIABLES:
+            monkeypatch.setenv(name, "")  # Or it would stay as a test leaves it, where it was not set.
+            monkeypatch.delenv(name)
+        self.given = monkeypatch.setenv
+
+    @staticmethod
+    def named() -> list[str]:
+        return [Path(os.environ[name]).name for name in VARIABLES]
+
+    def test_on_one_machine_spark_runs_the_program(self):
+        use_python(is_one_machine=True)
+        assert self.named() == [PROGRAM, PROGRAM]
+
+    def test_on_a_cluster_it_runs_the_interpreter_even_after_a_session_on_one_machine(self):
+        use_python(is_one_machine=True)
+        use_python(is_one_machine=False)
+        assert self.named() == ["python", "python"]
+
+    @pytest.mark.parametrize(("name", "expected"), [(VARIABLES[0], ["mine", "python"]), (VARIABLES[1], ["python", "mine"])])
+    def test_what_the_user_has_named_stays(self, name, expected):
+        self.given(name, "/opt/mine")
+        use_python(is_one_machine=True)
+        assert self.named() == expected
+
+    @pytest.mark.parametrize("first_line", ["#!/gone/python", "#!/bin/sh", ""], ids=["moved", "long path", "empty"])
+    def test_a_program_of_another_interpreter_is_not_run(self, first_line):
+        self.program.write_text(first_line + "\n")
+        use_python(is_one_machine=True)
+        assert self.named() == ["python", "python"]
+
+    def test_without_the_program_it_is_the_interpreter(self):
+        self.program.unlink()
+        use_python(is_one_machine=True)
+        assert self.named() == ["python", "python"]
+
+
+@pytest.mark.spark
+def test_workers_import_the_pyspark_that_the_driver_imports(spark):
+    import pyspark
+
+    def look(_):
+        import pyspark as found
+
+        yield found.__file__
+
+    assert set(spark.sparkContext.range(2, numSlices=2).mapPartitions(look).collect()) == {pyspark.__file__}
