@@ -246,6 +246,16 @@ class TestOnDemand:
         assert log.log_start_offset == start
         assert log.append(batch(), now_ms=0).base_offset >= start
 
+    def test_what_the_producers_were_outlives_them(self) -> None:
+        """The next start does not read the segments below the log's: the snapshot that tells of them has to be there."""
+        files = MemoryFileSystem()
+        log = with_transaction(files, rolls_behind=True)
+        assert log.delete_records_before(2, 0) == 2
+        files.crash(lambda _path, _unsynced: 0)
+        log = opened(files)
+        assert bases(files) == [2]
+        assert log.find_duplicate(read_header(batch(identity=ONE, base_sequence=0, is_transactional=True, timestamps=[0]))) is not None
+
     def test_what_a_killed_process_had_begun_is_durable_when_it_is_asked_for_again(self) -> None:
         files = MemoryFileSystem()
         log = opened(files)

@@ -373,7 +373,6 @@ class PartitionLog:
         if not count:
             return 0
         end_offset = self._segments[count - 1].end_offset
-        self._files.snapshots.sync_durable()  # What the producers were stands nowhere else from here on; its name goes with the start's.
         self._start_at(end_offset)
         LOGGER.info("%s: segments deleted up to offset %d: %d", self.topic_partition, end_offset, count)
         for segment in self._files.take_out(0, count):
@@ -393,6 +392,8 @@ class PartitionLog:
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self._sync_names()
+            # Segments below the start go unread, here or when the log is next opened: what the producers were stands nowhere else then.
+            self._files.snapshots.sync_durable()  # Its name goes with the start's.
             self._files.start_at(offset)
             self.log_start_offset = offset
 
