@@ -63,7 +63,7 @@ def test_names_are_found_without_regard_to_case():
         ({"errors__dead__letter__path": "/d"}, "errors.dead.letter.path needs errors.tolerance=all"),
         ({"errors__dead__letter__queue__topic__name": "d"}, "errors.dead.letter.queue.topic.name needs errors.tolerance=all"),
         ({"kafka__compression__level": "3"}, "each codec has its own, such as kafka.compression.zstd.level"),
-        ({"kafka__compression__gzip__level": "99"}, "it must be at least 1 and at most 9"),
+        ({"kafka__compression__gzip__level": "99"}, "it must be at least -1 and at most 9"),
         ({"errors__dead__letter__queue__topic__name": "orders"}, "it is the target topic itself"),
         ({"idempotencyToken": "t"}, "is for batch writes"),
         ({"kafka__key__serializer": "x"}, "unknown option 'kafka.key.serializer'"),
@@ -193,6 +193,7 @@ class TestColumns:
             ("value string, timestamp bigint", "column 'timestamp' has type bigint; allowed: timestamp, timestamp_ntz"),
             ("value string, partition string", "column 'partition' has type string; allowed: int"),
             ("value string, headers map<string,string>", "column 'headers' has type map<string,string>; allowed: array<struct"),
+            ("value string, key string, value string", "column 'value' is there 2 times: a row has one of each, leave out the others"),
             ("values string", "column 'values' would not be written; the nearest known one is 'value'"),
         ],
     )
@@ -217,6 +218,8 @@ class TestColumns:
         (True, {"chaffinch.batch.id": "1", "chaffinch.sink": "s"}),
         (False, {"chaffinch.batch.id": "1", "chaffinch.sink": "s", "chaffinch.notes": "1"}),
         (False, {"chaffinch.notes": "-1"}),
+        (False, {"chaffinch.notes": "1"}),
+        (False, {"chaffinch.notes": "1", "idempotencyToken": "once"}),
         (True, {"chaffinch.notes": "1"}),
     ],
 )

@@ -162,12 +162,12 @@ def test_a_broker_that_is_away_is_told_with_one_time(query, kafka):
 
 
 def test_notes_of_a_replay_are_not_counted_as_rows(kafka, monkeypatch, caplog):
-    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "idempotencyToken": "once", "chaffinch.notes": "2"}
+    given = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "topic": "orders", "idempotencyToken": "replay-d", "chaffinch.notes": "2"}
     writer = writers.batch_writer(SinkOptions.parse(given, is_stream=False))
     monkeypatch.setattr(writers, "task_facts", lambda: TaskContextFacts(task=0, master="local[2]"))
     with caplog.at_level(logging.INFO, "chaffinch.spark"):
         writer.commit([writer.write(iter([pa.record_batch(ROWS)]))])
-    assert caplog.messages[-1].startswith("query once, batch 0: 1 rows written, 0 rejected, ")
+    assert caplog.messages[-1].startswith("query replay-d, batch 0: 1 rows written, 0 rejected, ")
     assert kafka.read("orders").num_rows == 3
 
 

@@ -20,6 +20,8 @@ _SINK_NAME: Final = "chaffinch.sink"
 _BATCH_ID: Final = "chaffinch.batch.id"
 _QUERY_ID: Final = "chaffinch.query.id"
 NOTES: Final = "chaffinch.notes"
+REPLAY: Final = "replay-"
+"""How the token of a replay begins that nobody gave."""
 _HIDDEN: Final = (_SINK_NAME, _BATCH_ID, _QUERY_ID, NOTES)
 
 
@@ -78,7 +80,7 @@ class SinkOptions:
         """Errors: ConfigException for everything that can be told without a broker."""
         hidden = {name.lower(): value for name, value in options.items() if name.lower() in _HIDDEN}
         shown = {name: value for name, value in options.items() if name.lower() not in hidden}
-        _refuse_others(hidden, is_stream)
+        _refuse_others(hidden, shown, is_stream)
         guarantee, table = table_for(shown)
         settings = parse(table, shown)
         batch_id = int(hidden[_BATCH_ID]) if _BATCH_ID in hidden else None
@@ -127,10 +129,11 @@ def refuse_own_options(options: Mapping[str, object]) -> None:
             raise ConfigException(f"option {name} cannot be {value!r}: Chaffinch sets it for writes of its own, leave it out")
 
 
-def _refuse_others(hidden: Mapping[str, str], is_stream: bool) -> None:
+def _refuse_others(hidden: Mapping[str, str], shown: Mapping[str, str], is_stream: bool) -> None:
     """The same for options that neither KafkaSink nor a replay can have set like this."""
     of_sink = hidden.get(_SINK_NAME) and _is_number(hidden.get(_BATCH_ID, "")) and NOTES not in hidden
-    of_replay = hidden.keys() == {NOTES} and _is_number(hidden[NOTES])
+    token = next((value for name, value in shown.items() if name.lower() == "idempotencytoken"), "")
+    of_replay = hidden.keys() == {NOTES} and _is_number(hidden[NOTES]) and token.startswith(REPLAY)
     if is_stream or not (of_sink or of_replay):
         refuse_own_options(hidden)
 

@@ -44,6 +44,10 @@ def check_schema(schema: _Schema, *, has_topic: bool) -> None:
     """Refuses a schema (Spark's StructType) that cannot be written: ConfigException naming the column, its type and what is allowed."""
     types = {field.name: field.dataType.simpleString().lower() for field in schema.fields}
     allowed = ", ".join(WRITTEN)
+    names = [field.name for field in schema.fields]
+    for name in types:
+        if (count := names.count(name)) > 1:
+            raise ConfigException(f"column {name!r} is there {count} times: a row has one of each, leave out the others")
     for name, seen in types.items():
         if name in READ_ONLY:
             continue
