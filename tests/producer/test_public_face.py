@@ -343,6 +343,23 @@ Producer(bootstrap_servers=sys.argv[1]).send("orders", b"v").result(60)
         )
         assert run_python(code, broker.bootstrap_servers) == (0, "")
 
+    def test_a_callback_that_hangs_holds_it_up_no_longer_than_its_limit(self, broker: EmbeddedBroker) -> None:
+        code = """
+import sys, threading
+from chaffinch import Producer
+from chaffinch.producer import process_ends
+process_ends.EXIT_WAIT_MS = 10
+is_called = threading.Event()
+def hang(metadata, error):
+    is_called.set()
+    threading.Event().wait()
+producer = Producer(bootstrap_servers=sys.argv[1])
+producer.partitions_for("orders")
+producer.send("orders", b"v", on_delivery=hang)
+is_called.wait()
+"""
+        assert run_python(code, broker.bootstrap_servers)[0] == 0
+
     def test_a_forked_child_ends_without_waiting_and_leaves_the_connections_alone(self, broker: EmbeddedBroker) -> None:
         code = (
             PATIENT
