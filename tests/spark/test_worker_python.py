@@ -120,9 +120,16 @@ class TestTheEnvironment:
         use_python(is_one_machine=True)
         assert self.named() == ["python", "python"]
 
+    def test_a_program_that_has_python_inside_names_none(self, monkeypatch):
+        monkeypatch.setattr(sys, "executable", "")
+        use_python(is_one_machine=True)
+        assert self.named() == ["", ""]
+
 
 @pytest.mark.spark
 def test_workers_import_the_pyspark_that_the_driver_imports(spark):
+    if Path(os.environ["PYSPARK_PYTHON"]).name != PROGRAM:
+        pytest.skip("PYSPARK_PYTHON is set, or the program is not installed: make setup")
     import pyspark
 
     def look(_):

@@ -60,7 +60,7 @@ def use_python(*, is_one_machine: bool) -> None:
 
 def _program() -> Path | None:
     """The program beside this interpreter, if it runs with an interpreter of the same folder: environments get moved and copied."""
-    program = Path(sys.executable).with_name(PROGRAM)
+    program = Path(sys.executable).parent / PROGRAM
     try:
         first_line = program.read_bytes().partition(b"\n")[0]
     except OSError:
