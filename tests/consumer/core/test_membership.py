@@ -313,8 +313,8 @@ class TestSubscriptions:
 
 
 class TestCommitsAroundRebalances:
-    def rig(self):
-        rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 100_000}).reach(State.STABLE)
+    def rig(self, **options):
+        rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 100_000, **options}).reach(State.STABLE)
         rig.answer_offsets({0: 5, 1: 7})
         rig.core.group.commits._auto_due_ms = 10**9
         rig.core.group.membership.rebalance("a test")
@@ -343,6 +343,17 @@ class TestCommitsAroundRebalances:
         self.committed(rig, code)
         rig.poll()
         assert (rig.state, rig.callbacks[-1]) == (State.JOINING, (told, 2))
+        assert any("not committed before the rebalance" in text for text in rig.reports)
+
+    def test_a_commit_that_is_not_answered_holds_it_up_no_longer_than_polls_may_be_apart(self):
+        rig = self.rig(**{"max.poll.interval.ms": 2_000})
+        for _ in range(4):
+            rig.advance(499)
+            rig.poll()
+        assert rig.state is State.PREPARING
+        rig.advance(4)
+        rig.poll()
+        assert rig.state is State.JOINING
         assert any("not committed before the rebalance" in text for text in rig.reports)
 
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from chaffinch import errors
+from chaffinch.consumer.core.group_protocol import decode_subscription
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest
@@ -62,6 +63,13 @@ def test_of_joining(option, value, field, expected):
     assert getattr(rig.pending(JoinGroupRequest)[0].message, field) == expected
 
 
+@pytest.mark.parametrize(("options", "expected"), [({"client.rack": "r1"}, "r1"), ({}, None)])
+def test_where_a_member_is_for_assignors_that_look_at_it(options, expected):
+    rig = Rig(**options).reach(State.JOINING)
+    said = rig.pending(JoinGroupRequest)[0].message.protocols[0].metadata
+    assert decode_subscription(said).rack == expected
+
+
 def test_strategies_in_order_of_preference():
     rig = Rig(**{"partition.assignment.strategy": "sticky,range"}).reach(State.JOINING)
     assert [found.name for found in rig.pending(JoinGroupRequest)[0].message.protocols] == ["sticky", "range"]
@@ -101,6 +109,16 @@ def test_commits_of_polls(commits, interval_ms, expected):
     rig.advance(1_000)
     rig.poll()
     assert len(rig.pending(OffsetCommitRequest)) == expected
+
+
+def test_a_commit_of_polls_has_the_time_of_calls():
+    rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 0, "default.api.timeout.ms": 700}).assign(0)
+    rig.poll()
+    assert rig.pending(OffsetCommitRequest)
+    rig.advance(699)
+    assert rig.reports == []
+    rig.advance(1)
+    assert "offsets were not committed in time" in rig.reports[0]
 
 
 def test_a_request_has_its_time():
