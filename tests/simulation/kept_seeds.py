@@ -66,5 +66,7 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("nothing is stored twice in a new topic of the name", 45, REMADE_BY_NAME),
     ("what the producers were outlives their records", 315, {"reader_count": 2}),
     ("no batch of a table is larger than all the memory", 1034, {}),
+    ("what the producers were outlives records that somebody deletes", 7000446, {}),
+    ("worlds of large values come to their end", 5001014, {}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

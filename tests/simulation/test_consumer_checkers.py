@@ -9,7 +9,7 @@ import pytest
 
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.simulation.consumers import consumer_checkers
-from chaffinch.simulation.consumers.diaries import Commit, Diary, Span
+from chaffinch.simulation.consumers.diaries import Commit, Diary, Span, Taking
 from chaffinch.simulation.programs.programs import Fate, Ledger, Told, Transaction
 from chaffinch.simulation.reading import LogContents, LogRecord, Marker
 from chaffinch.simulation.records import Record
@@ -69,6 +69,13 @@ def shared(*members: str) -> Diary:
     return found
 
 
+def overtaken(*takings: Taking, began: int = 30, ended: int | None = 31) -> Iterator[str]:
+    """What m.1 committed, when these processes were members under one group.instance.id, one after the other."""
+    found = diary(FIRST, commit(2, by=FIRST, began=began, ended=ended))
+    found.takings = list(takings)
+    return consumer_checkers.overtaken_members_commit_nothing(found)
+
+
 def made(
     *pairs: tuple[int, int], places: tuple[TopicPartition, ...] = (PLACE,), logs: dict[TopicPartition, LogContents] = LOGS
 ) -> Iterator[str]:
@@ -79,6 +86,7 @@ def made(
 
 ALL = tuple((100 + number, number) for number in (10, 11, 12, 13))
 FIRST = span(0, 1)
+OLD, NEW = Taking("i", "m.1", 0, 5), Taking("i", "m.2", 10, 20)
 
 GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("at the end", lambda: consumer_checkers.members_begin_at_the_end(at_end(2, ends=(2, 3)))),
@@ -105,6 +113,11 @@ GOOD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ),
     ("the end", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: 4})),
     ("one member", lambda: consumer_checkers.one_member_each(shared("a", "a"))),
+    ("nobody else", lambda: overtaken(OLD)),
+    ("before it was overtaken", lambda: overtaken(OLD, NEW, began=19)),
+    ("overtaken, but refused", lambda: overtaken(OLD, NEW, ended=None)),
+    ("joined again", lambda: overtaken(OLD, NEW, Taking("i", "m.1", 0, 25))),
+    ("another instance", lambda: overtaken(OLD, NEW._replace(instance="j"))),
     ("made once", lambda: made(*ALL)),
     ("the next topic from its beginning", lambda: renewed((1, 11), (2, 12), (0, 13), (1, 14))),
     ("only the next topic", lambda: renewed((1, 14))),
@@ -153,6 +166,8 @@ BAD: list[tuple[str, Callable[[], Iterator[str]]]] = [
     ("committed is 3, offsets [3]", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: 3})),
     ("committed is None", lambda: consumer_checkers.the_end_is_committed(diary(), OFFSETS, {PLACE: None})),
     ("has 2 members in generation 3", lambda: consumer_checkers.one_member_each(shared("a", "b"))),
+    ("2 was committed, although m.2 had overtaken it", lambda: overtaken(OLD, NEW)),
+    ("2 was committed, although m.2 had overtaken it", lambda: overtaken(OLD, NEW, NEW._replace(member="m.3", taken=25))),
     ("of record 13 0 records", lambda: made(*ALL[:3])),
     ("of record 10 2 records", lambda: made(*ALL, (200, 10))),
     ("given (1, 14), which neither", lambda: renewed((1, 11), (1, 14))),

@@ -15,6 +15,7 @@ from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.consumer.core import commits, fetcher, group_requests
 from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.consumer_core import ConsumerCore
+from chaffinch.consumer.core.effects import CompleteCall
 from chaffinch.consumer.core.group_protocol import encode_assignment
 from chaffinch.consumer.core.membership import Membership
 from chaffinch.consumer.core.options import EARLIEST, LATEST
@@ -116,6 +117,35 @@ def takes_commits_of_earlier_generations(patch: Patch) -> None:
     patch.setattr(ClassicRequests, "commit_fault", of_any_generation)
 
 
+def takes_commits_of_the_overtaken(patch: Patch) -> None:
+    """Whoever has its group.instance.id by now."""
+    fault = ClassicRequests.commit_fault
+
+    def of_any_process(self: ClassicRequests, *who: Any, **how: Any) -> Any:
+        code = fault(self, *who, **how)
+        return codes.NONE if code is codes.FENCED_INSTANCE_ID else code
+
+    patch.setattr(ClassicRequests, "commit_fault", of_any_process)
+
+
+def does_not_go_back(patch: Patch) -> None:
+    """After an abort a program reads on where it was, though it asked for what is committed."""
+    patch.setattr(ConsumerCore, "seek", lambda *_: None)
+
+
+def finds_nothing_in_time(patch: Patch) -> None:
+    """Whoever asked for committed offsets is told that there are none when it took too long."""
+    expire = Commits._expire
+
+    def expires(self: Commits, now_ms: int) -> None:
+        for lookup in [found for found in self._lookups if found.deadline_ms is not None and now_ms >= found.deadline_ms]:
+            self._lookups.remove(lookup)
+            self._wiring.out.append(CompleteCall(call=lookup.call, result=dict.fromkeys(lookup.places)))
+        expire(self, now_ms)
+
+    patch.setattr(Commits, "_expire", expires)
+
+
 def does_not_wait_for_transactions(patch: Patch) -> None:
     """Committed offsets are told while a transaction may still replace them."""
     ask = group_requests.offset_fetch
@@ -137,6 +167,8 @@ def begins_at_the_beginning(patch: Patch) -> None:
     patch.setattr(PartitionState, "reset", lambda self, strategy: reset(self, EARLIEST if strategy == LATEST else strategy))
 
 
+TWINS: dict[str, Any] = {**READERS, "deeds": Deeds(client_death_ms=2_000, twin_ms=400)}
+HASTY: dict[str, Any] = {**TRANSFORMERS, "abort_share": 0.3}
 LATE: dict[str, Any] = {"reader_count": 3, "faults": Faults(latency_max_ms=20, slow_share=0.08), "deeds": Deeds(client_death_ms=700)}
 MOVING: dict[str, Any] = {"node_count": 3, "deeds": Deeds(broker_death_ms=1_500, client_death_ms=2_000, node_stop_ms=800)}
 MUTATIONS = [
@@ -169,6 +201,19 @@ MUTATIONS = [
         says=("begins at", "records were made"),
         seeds=100,
         first=300,  # One world in fifty shows it.
+    ),
+    Mutation(
+        name="commits of who was overtaken are taken",
+        breaks=takes_commits_of_the_overtaken,
+        knobs=TWINS,
+        says=("had overtaken it",),
+    ),
+    Mutation(name="programs do not go back", breaks=does_not_go_back, knobs=HASTY, says=("records were made",)),
+    Mutation(
+        name="what is not found in time is taken for nothing",
+        breaks=finds_nothing_in_time,
+        knobs={**HASTY, "go_back_ms": 20},
+        says=("begins anew", "records were made"),
     ),
     Mutation(
         name="offsets of open transactions are not waited for",

@@ -22,9 +22,12 @@ SHORTEN_EVERY: Final = 3
 BY_NAME_EVERY: Final = 20
 TABLES_EVERY: Final = 6
 LATEST_EVERY: Final = 6
+TWINS_EVERY: Final = 5
+HASTY_EVERY: Final = 5
 """One world of so many has a producer of transaction version 2, a broker that lies, one that forgets, one whose clock is set, producers
 with exception handlers, a topic that is deleted and made again, logs that lose their oldest records, brokers that tell such a topic by its
-name only, a producer of tables with many culprits, readers that begin at the end. By the seed and not by the dice: the others stay what
+name only, a producer of tables with many culprits, readers that begin at the end, two processes with one group.instance.id,
+transformers that often abort and wait for nothing long. By the seed and not by the dice: the others stay what
 they are."""
 RECORDS_MIN, RECORDS_MAX = 255, 280
 """Of all that write together: producers, a query's rows, and about as many more as transformers make of what they read. Some are never
@@ -33,6 +36,9 @@ RECORDS_LEAST: Final = 200
 MADE_BY_TRANSFORMERS: Final = 50
 CONSUMERS: Final = (*((0, 0),) * 10, (1, 0), (3, 0), (0, 1), (0, 2), (2, 1), (1, 1))
 """Members that read, members that transform: in three worlds of eight, which cost twice as much as others."""
+GO_BACK_MS: Final = 8_000
+HASTY_MS: Final = 20
+"""One answer of a slow network may take longer."""
 FIRST_DEATH_MS_MAX: Final = 700
 """Before any world can be done."""
 
@@ -72,6 +78,10 @@ class Knobs:
     """Whether its members begin at the end where nothing is committed. Not beside topics that are made anew or shortened."""
     transformer_count: int = 0
     """Programs that consume, transform and produce, in a group of their own."""
+    abort_share: float = 0.0
+    """Of their transactions: they abort them for reasons of their own."""
+    go_back_ms: int = GO_BACK_MS
+    """How long they wait for what is committed, after an abort."""
     validation_first_share: float = 0.0
     """Of repeated batches: refused with a culprit, as a broker may whose limits have changed."""
     lying_share: float = 0.0
@@ -124,6 +134,8 @@ class Knobs:
             reads_committed=dice.random() < 0.7,
             reads_latest=world.seed % LATEST_EVERY == 4,
             transformer_count=transformer_count,
+            abort_share=0.2 * (world.seed % HASTY_EVERY == 3),
+            go_back_ms=HASTY_MS if world.seed % HASTY_EVERY == 3 else GO_BACK_MS,
             takes_topic_ids=world.seed % BY_NAME_EVERY != REMAKE_EVERY + 1,
             lost_answer_at=dice.randint(1, 12),
             validation_first_share=dice.choice((0.0, 0.0, 0.3)),
@@ -150,6 +162,7 @@ class Knobs:
                 node_stop_ms=dice.choice((0, 0, 1_500)),
                 remake_ms=700 * (world.seed % REMAKE_EVERY == 1),
                 shorten_ms=1_200 * (world.seed % SHORTEN_EVERY == 0),
+                twin_ms=1_500 * (world.seed % TWINS_EVERY == 2),
                 first_death_ms=dice.randint(100, FIRST_DEATH_MS_MAX),
                 power_loss_share=0.4 if flush_policy == "always" else 0.0,
             ),

@@ -36,6 +36,8 @@ class Deeds:
     node_stop_ms: int = 0
     remake_ms: int = 0
     """A topic is deleted, and made again."""
+    twin_ms: int = 0
+    """A member's group.instance.id is given to a second process."""
     shorten_ms: int = 0
     """A log loses its oldest records."""
     first_death_ms: int = 0
@@ -48,7 +50,8 @@ class Deeds:
 
 
 class Nemesis:
-    """See the module. `kills`: per client, ends its process and lets it come back; `doubles`: starts another one beside it."""
+    """See the module. `kills`: per client, ends its process and lets it come back; `doubles`: starts another one beside it.
+    `twins`: does so for a member of a group, under the same group.instance.id."""
 
     def __init__(
         self,
@@ -58,6 +61,7 @@ class Nemesis:
         administrator: Administrator,
         kills: Sequence[Callable[[], None]],
         doubles: Sequence[Callable[[], None]],
+        twins: Sequence[Callable[[], None]],
     ) -> None:
         self._world = world
         self._deeds = deeds
@@ -74,6 +78,8 @@ class Nemesis:
         self._plan(deeds.remake_ms, administrator.delete)
         self._plan(deeds.shorten_ms, administrator.shorten)
         self._plan(deeds.zombie_ms, lambda: world.dice.choice(doubles)())
+        if twins:
+            self._plan(deeds.twin_ms, lambda: world.dice.choice(twins)())
 
     def stop(self) -> None:
         self._is_over = True

@@ -225,14 +225,22 @@ class _Scene:
             "enable.auto.commit": dice.random() < 0.5,
             "auto.commit.interval.ms": dice.choice((0, 300)),
             "max.poll.records": dice.choice((3, 20, 500)),
-            "group.instance.id": f"member-{number}" if dice.random() < 0.3 else None,
+            "group.instance.id": f"member-{number}" if dice.random() < 0.3 or self.knobs.deeds.twin_ms else None,
         }
         return Member(self.readers, f"reader-{number}", {name: value for name, value in options.items() if value is not None})
 
     def _transformer(self, number: int) -> Transformer:
         name = f"transformer-{number}"
         options = {**self._options(), "transactional.id": name, "transaction.timeout.ms": self.world.dice.choice((4_000, 20_000))}
-        return Transformer(self.transformers_group, name, options, self.workload.record_for)
+        return Transformer(
+            self.transformers_group,
+            name,
+            options,
+            self.workload.record_for,
+            abort_share=self.knobs.abort_share,
+            go_back_ms=self.knobs.go_back_ms,
+            is_static=self.knobs.deeds.twin_ms > 0,
+        )
 
     def _before_end(self) -> None:
         """The broker may die at the decision, before the markers, between two of them, or before the completion."""
@@ -260,7 +268,8 @@ class _Scene:
         world, knobs = self.world, self.knobs
         everybody: list[ProducerUser | Supervisor | Member] = [*self.actors, *self.members, *self.transformers]
         kills, doubles = [each.kill for each in everybody], [each.start_beside for each in everybody]
-        nemesis = Nemesis(world, knobs.deeds, self.broker, self.administrator, kills, doubles)
+        twins = [*(member.start_twin for member in self.members), *(each.start_beside for each in self.transformers)]
+        nemesis = Nemesis(world, knobs.deeds, self.broker, self.administrator, kills, doubles, twins)
         for actor in everybody:
             actor.start()
         trouble_ends_ms = world.now_ms + world.dice.randint(knobs.trouble_ms, 3 * knobs.trouble_ms)
@@ -461,4 +470,5 @@ class _Scene:
             *consumer_checkers.members_begin_at_the_end(diary),
             *consumer_checkers.the_end_is_committed(diary, offsets, committed),
             *consumer_checkers.one_member_each(diary),
+            *consumer_checkers.overtaken_members_commit_nothing(diary),
         ]

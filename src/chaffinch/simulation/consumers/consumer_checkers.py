@@ -188,6 +188,20 @@ def made_once(
             yield f"{diary.group}: of record {number} {made[number]} records were made, expected {int(number in due)}"
 
 
+def overtaken_members_commit_nothing(diary: Diary) -> Iterator[str]:
+    """Who was overtaken by a process with its group.instance.id commits no more, unless it has joined again since that one began."""
+    for commit in diary.commits:
+        if commit.span is None or commit.ended is None:
+            continue
+        member = commit.span.member
+        own = [taking for taking in diary.takings if taking.member == member and taking.taken < commit.ended]
+        for taking in diary.takings if own else ():
+            is_later = taking.instance == own[-1].instance and taking.began > own[-1].taken
+            if is_later and taking.member != member and taking.taken < commit.began:
+                yield f"{diary.group}: {member}: {commit.place}: {commit.offset} was committed, although {taking.member} had overtaken it"
+                break
+
+
 def _between(offsets: Sequence[int], start: int, stop: int) -> Sequence[int]:
     return offsets[bisect_left(offsets, start) : bisect_left(offsets, stop)]
 

@@ -20,7 +20,7 @@ from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest
 from chaffinch.simulation.consumers import diaries
-from chaffinch.simulation.consumers.diaries import Diary, Span
+from chaffinch.simulation.consumers.diaries import Diary, Span, Taking
 from chaffinch.simulation.network import Network
 from chaffinch.simulation.programs.programs import Asked, Commit, GoBack, Leave, Poll
 from chaffinch.simulation.records import number_of
@@ -74,6 +74,7 @@ class ConsumerShell:
         self._records_max: int = settings["max.poll.records"]
         self._world = world
         self._diary = diary
+        self._began = diary.next_moment()
         self._go_on = go_on
         self._transport = Transport(
             world, network, who, self._heard_all, request_timeout_ms=settings["request.timeout.ms"], connect_timeout_ms=CONNECT_TIMEOUT_MS
@@ -102,7 +103,7 @@ class ConsumerShell:
             case Commit():
                 self._steps = self._committing(asked.waits)
             case GoBack():
-                self._steps = self._going_back()
+                self._steps = self._going_back(asked.timeout_ms)
             case Leave():
                 self._steps = self._leaving()
         self._step_soon()
@@ -137,6 +138,8 @@ class ConsumerShell:
             membership = self.core.group.membership
             identity, member = membership.identity, membership.instance_id or membership.identity.member_id
             self._diary.assigned(identity.generation, member, membership.assignment)
+            if membership.instance_id is not None:
+                self._diary.takings.append(Taking(membership.instance_id, self.who, self._began, self._diary.next_moment()))
         if callback.kind == "revoke" and self._commits_on_revoke:
             yield from self._committing(waits=True)
 
@@ -151,13 +154,13 @@ class ConsumerShell:
             self._world.count(f"commits failed: {type(pending.result).__name__}")
         return pending.result
 
-    def _going_back(self) -> Steps:
+    def _going_back(self, timeout_ms: int) -> Steps:
         core = self.core
         assert core.group is not None, "there is a group.id"
         places, began = list(core.subscriptions.assigned), self._diary.next_moment()
         pending = Pending()
         if places:
-            core.group.commits.look_up(places, self._world.now_ms + CALL_MS, pending)
+            core.group.commits.look_up(places, self._world.now_ms + timeout_ms, pending)
             self._push()
             while not pending.is_done:
                 yield

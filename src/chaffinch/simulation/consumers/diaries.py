@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from chaffinch.identifiers import TopicPartition
 
@@ -50,6 +51,15 @@ class Commit:
     """How many records of the span the program was done with when this was sent."""
 
 
+class Taking(NamedTuple):
+    """A process was a member under a group.instance.id. `began`: moment at which the process did; `taken`: at which it was told."""
+
+    instance: str
+    member: str
+    began: int
+    taken: int
+
+
 @dataclass(slots=True, kw_only=True)
 class Diary:
     """Everything of one group. `members_of`: who was given a partition in which generation."""
@@ -63,6 +73,7 @@ class Diary:
     spans: list[Span] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     members_of: dict[tuple[int, TopicPartition], set[str]] = field(default_factory=dict)
+    takings: list[Taking] = field(default_factory=list)
     moment: int = 0
 
     def next_moment(self) -> int:

@@ -135,7 +135,9 @@ class Group:
 
 
 class Member:
-    """One place in a group, and the processes that fill it one after the other. `is_leaving`: the process is to end in order."""
+    """One place in a group, and the processes that fill it one after the other. `is_leaving`: the process is to end in order.
+
+    A process that does not know of the next one ends when it is fenced, or with the group."""
 
     def __init__(self, group: Group, name: str, options: Mapping[str, Any]) -> None:
         self.ledger = Ledger(name=name)
@@ -144,7 +146,8 @@ class Member:
         self.options = options
         self.is_leaving = False
         self._incarnations = 0
-        self._process: MemberProcess | None = None
+        self._live_count = 0
+        self._newest: MemberProcess | None = None
 
     @property
     def name(self) -> str:
@@ -153,41 +156,53 @@ class Member:
     @property
     def is_done(self) -> bool:
         """The group is over, and no process is left."""
-        return self.group.is_over and self._process is None
+        return self.group.is_over and not self._live_count
 
     def start(self) -> None:
-        if self.group.is_over or self._process is not None:
-            return
+        if not self.group.is_over and self._newest is None:
+            self._start_another()
+
+    def start_twin(self) -> None:
+        """Another process with the same group.instance.id, while the newest still works."""
+        if not (self.group.is_over or self._newest is None or self.is_leaving):
+            self.world.count("members given a twin")
+            self._start_another()
+
+    def _start_another(self) -> None:
         self._incarnations += 1
+        self._live_count += 1
         self.is_leaving = False
         assert self._incarnations <= INCARNATIONS_MAX, f"{self.name} restarts for ever: {self.ledger.calls_failed[-3:]}"
-        self._process = MemberProcess(self, f"{self.name}.{self._incarnations}")
-        self._process.go_on()
+        self._newest = MemberProcess(self, f"{self.name}.{self._incarnations}")
+        self._newest.go_on()
 
     def kill(self) -> None:
-        """SIGKILL: the group does not hear of it before the session is over."""
-        if self._process is not None:
+        """SIGKILL to the newest process: the group does not hear of it before the session is over."""
+        if self._newest is not None:
             self.world.count("members killed")
-            self._process.die("killed")
-            self._start_soon()
+            self._newest.die("killed")
+            self._start_after(self._newest)
 
     def start_beside(self) -> None:
         """The process leaves the group in order; another one comes later."""
         self.world.count("members asked to leave")
         self.is_leaving = True
 
-    def finished(self, _process: ProgramProcess) -> None:
-        self._start_soon()
+    def finished(self, process: ProgramProcess) -> None:
+        self._start_after(process)
 
     def ended(self) -> None:
-        self._process = None
+        self._live_count -= 1
 
     def wants_restart(self, process: ProgramProcess) -> None:
         process.die("its program asks for a new consumer")
-        self._start_soon()
+        self._start_after(process)
 
-    def _start_soon(self) -> None:
-        self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
+    def _start_after(self, process: ProgramProcess) -> None:
+        """Soon, unless another process has overtaken it."""
+        if process is self._newest:
+            self._newest = None
+            self.world.after(self.world.dice.randint(1, RESTART_MS_MAX), self.start)
 
 
 class MemberProcess(ProgramProcess):

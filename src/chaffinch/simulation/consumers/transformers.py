@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from chaffinch.consumer.core.fetcher import Portion
 from chaffinch.errors import KafkaException
+from chaffinch.errors.codes import FENCED_INSTANCE_ID
 from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.simulation.consumers.diaries import Commit
 from chaffinch.simulation.consumers.groups import POLL_INTERVAL_MS, SLOW_SHARE, Group
@@ -34,7 +35,6 @@ from chaffinch.simulation.programs.programs import (
     insist,
 )
 from chaffinch.simulation.records import Record, number_of
-from chaffinch.simulation.world import World
 
 MakeRecord: TypeAlias = Callable[[int], Record]
 """The record to write for the record of that number."""
@@ -44,9 +44,24 @@ OPTIONS: Mapping[str, Any] = {"enable.auto.commit": False, "max.poll.records": 1
 class Transformer(ProducerUser):
     """One instance of the program. `made_from`: number of a record it wrote, to that of the record it read."""
 
-    def __init__(self, group: Group, name: str, options: Mapping[str, Any], make_record: MakeRecord) -> None:
+    def __init__(
+        self,
+        group: Group,
+        name: str,
+        options: Mapping[str, Any],
+        make_record: MakeRecord,
+        *,
+        abort_share: float,
+        go_back_ms: int,
+        is_static: bool,
+    ) -> None:
+        """`abort_share`: of transactions, which it aborts though nothing went wrong. `go_back_ms`: how long `committed()` may take.
+        `is_static`: it has a group.instance.id."""
         super().__init__(group.world, group.network, group.broker.addresses, name, options, iter(()), process=TransformerProcess)
         self.group = group
+        self.abort_share = abort_share
+        self.go_back_ms = go_back_ms
+        self.consumer_options = {**OPTIONS, "group.instance.id": name} if is_static else OPTIONS
         self.make_record = make_record
         self.made_from: dict[int, int] = {}
         self.commits: dict[int, list[Commit]] = {}
@@ -62,7 +77,7 @@ class TransformerProcess(ProducerProcess):
     def __init__(self, user: Transformer, who: str, program: Program) -> None:
         super().__init__(user, who, program)
         self._group = user.group
-        self._shell = user.group.shell(who, OPTIONS, self.go_on, commits_on_revoke=False)
+        self._shell = user.group.shell(who, user.consumer_options, self.go_on, commits_on_revoke=False)
         self._commits = user.commits
 
     def _begin(self, wanted: Any) -> None:
@@ -91,10 +106,12 @@ def transform_program(user: Transformer) -> Program:
         if isinstance(got, KafkaException):
             ledger.calls_failed.append(f"poll: {got!r}")
             user.world.count(f"polls failed: {type(got).__name__}")
+            if got.code is FENCED_INSTANCE_ID:
+                raise Restart from got
             continue
         yield Sleep(POLL_INTERVAL_MS + 500 if dice.random() < SLOW_SHARE else dice.choice((1, 20)))
         if got and not (yield from _write(user, ledger, got)):
-            yield from _go_back(user.world, ledger)
+            yield from _go_back(user)
     yield Leave()
     yield Call(Verb.CLOSE)
 
@@ -108,7 +125,7 @@ def _write(user: Transformer, ledger: Ledger, got: list[Portion]) -> Generator[A
     ledger.transactions.append(transaction)
     burst = Burst(records=tuple(records), as_table=False, pause_ms=0)
     error = yield from in_transaction(ledger, transaction, PlannedTransaction(bursts=(burst,), commits=True, sends_offsets=True))
-    if error is None:
+    if error is None and not user.world.chance(user.abort_share):
         if user.world.chance(SLOW_SHARE):  # The group goes on meanwhile; whoever reads on has to wait for what becomes of these offsets.
             yield Sleep(POLL_INTERVAL_MS + 500)
         transaction.fate = Fate.COMMITTING
@@ -125,10 +142,10 @@ def _write(user: Transformer, ledger: Ledger, got: list[Portion]) -> Generator[A
     return False
 
 
-def _go_back(world: World, ledger: Ledger) -> Generator[Any, Any, None]:
+def _go_back(user: Transformer) -> Generator[Any, Any, None]:
     """Read again from what is committed; who cannot learn it begins anew."""
-    error = yield GoBack()
+    error = yield GoBack(user.go_back_ms)
+    user.world.count("transformers that went back" if error is None else "transformers that could not go back")
     if error is not None:
-        world.count("transformers that could not go back")
-        ledger.calls_failed.append(f"committed: {error!r}")
+        user.ledger.calls_failed.append(f"committed: {error!r}")
         raise Restart from error

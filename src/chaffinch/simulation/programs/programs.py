@@ -77,7 +77,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class GoBack:
-    """Seek to what is committed, in every assigned partition; brings None or what `committed()` raised."""
+    """Seek to what is committed, in every assigned partition; brings None or what `committed()` raised, after that time at the latest."""
+
+    timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True)
