@@ -45,6 +45,8 @@ def run(*arguments):
         ((*SERVER, "--topic", "d", "--repair", "topic='x'", "--to", "y"), "the topic is said twice: by --to and by --repair topic=..."),
         ((*SERVER, "--topic", "d", "--to", "d"), "--to cannot be d: that is the topic that the letters are read from"),
         ((*SERVER, "--topic", "d", "--token", " "), "--token is empty"),
+        ((*SERVER, "--topic", "d", "--repair", "key="), "--repair key= is empty: give it an SQL expression"),
+        ((*SERVER, "--topic", "d", "--token", "x" * 2000), "it must be characters that can be printed, at most 1000 bytes of them"),
         ((*SERVER, "--topic", "d", "--to", ""), "--to is empty"),
         ((*SERVER, "--topic", " "), "--topic is empty: say where the dead letters are"),
         ((*SERVER, "--parquet", ""), "--parquet is empty: say where the dead letters are"),

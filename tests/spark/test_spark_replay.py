@@ -43,17 +43,25 @@ def outcome(report):
     return report.read, report.written, report.still_rejected
 
 
+@pytest.mark.parametrize(
+    ("expression", "says"),
+    [
+        ("nothing + 1", r"--repair key=nothing \+ 1: a letter has no column `nothing`; there are: key, value, headers, .*, query, batch$"),
+        ("is_cut", r"--repair key=is_cut: a letter has no column `is_cut`; there are: key, "),
+        ("if(", r"--repair key=if\(: \[PARSE_SYNTAX_ERROR\]"),
+        ("1", "column 'key' has type int; allowed: string, binary"),
+        ("explode(array('a', 'b'))", r"UNSUPPORTED_GENERATOR"),
+    ],
+)
+def test_a_repair_that_cannot_be_is_refused_before_anything_is_read(spark, broker, dead, monkeypatch, expression, says):
+    monkeypatch.setattr(letters, "spans_in", None)
+    with pytest.raises(ConfigException, match=says):
+        replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
+
+
 def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     """As they are, repaired in part, in whole, and again: each letter is written once; what is rejected again is a letter again."""
     write(rows(spark, 0), broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
-    for expression, says in {
-        "nothing + 1": r"--repair key=nothing \+ 1: \[UNRESOLVED_COLUMN",
-        "if(": r"--repair key=if\(: \[PARSE_SYNTAX_ERROR\]",
-        "1": "column 'key' has type int; allowed: string, binary",
-        "explode(array('a', 'b'))": r"UNSUPPORTED_GENERATOR",
-    }.items():
-        with pytest.raises(ConfigException, match=says):
-            replay(spark, plan(broker, topic=dead, repairs={"key": expression}))
     keyed = plan(broker, topic=dead, repairs={"key": "coalesce(key, value)"})
     spans = letters.spans_in(spark, keyed.client, dead, is_all=False)
     asked = []

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     from chaffinch.spark.replay.replaying import ReplayPlan, ReplayReport
 
 EXIT_REFUSED: Final = 1
-_OPTIONS: Final = OptionTable(
-    connection_options("chaffinch-replay"), without_effect=tuple({*WITHOUT_EFFECT, *(option.name for option in METADATA_OPTIONS)})
-)
+_OPTIONS: Final = OptionTable(connection_options("chaffinch-replay"), without_effect=(*WITHOUT_EFFECT, *METADATA_OPTIONS))
 
 
 def replay(

@@ -28,6 +28,7 @@ NOTE_TOKEN: Final = "chaffinch.replayed.by"
 _WRITTEN_SCHEMA: Final = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp, partition int, topic string"
 )
+_REASONS_SCHEMA: Final = "error_code int, error_name string, error_message string, error_group string, query string, batch bigint"
 
 # Headers that the sink adds to a letter; what else is there is the row's own.
 _ADDED: Final = "(startswith(h.key, '__connect.errors.') OR startswith(h.key, 'chaffinch.error.'))"
@@ -119,6 +120,11 @@ def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
     """The letters of one Parquet file; they are always whole."""
     found = (f"CAST(NULL AS INT) AS {name}" if name == "partition" else name for name in COLUMNS)
     return spark.read.parquet(path).selectExpr(*found, "false AS is_cut")
+
+
+def none_of_them(spark: SparkSession) -> DataFrame:
+    """No letters, in their columns: for what is to be tried before anything is read."""
+    return spark.createDataFrame([], f"{_WRITTEN_SCHEMA}, {_REASONS_SCHEMA}")
 
 
 def note_of(spans: Sequence[Span]) -> str:

@@ -12,6 +12,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
+from chaffinch.spark.sink.options import REPLAY
 from chaffinch.spark.tasks.dead_letters import Origin, parquet_name
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _letters_in(spark: SparkSession, folder: Folder, name: str) -> DataFrame:
 
 
 def _file_token(plan: ReplayPlan, folder: Folder, name: str) -> str:
-    return f"{plan.token}-{name}" if plan.token else f"replay-{writing.digest(name, *_stamp(folder, name))}"
+    return f"{plan.token}-{name}" if plan.token else f"{REPLAY}{writing.digest(name, *_stamp(folder, name))}"
 
 
 def _letters_of(token: str) -> str:

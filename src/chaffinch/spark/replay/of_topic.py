@@ -17,7 +17,7 @@ from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.letters import Outcome, Span
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
-from chaffinch.spark.sink.options import NOTES
+from chaffinch.spark.sink.options import NOTES, REPLAY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +62,8 @@ def replay_topic(spark: SparkSession, plan: ReplayPlan, topic: str) -> ReplayRep
     if note_count:
         rows = rows.unionByName(letters.notes(spark, topic, spans, token))
     if note_count or real > cut:
-        writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, NOTES: str(note_count)})
+        counted_apart = {NOTES: str(note_count)} if note_count else {}
+        writing.write(rows, plan, token, topic, {"errors.dead.letter.queue.topic.name": topic, **counted_apart})
     outcome = _outcome(spark, plan.client, topic, known, token)
     if plan.token is None and outcome.notes != {letters.note_of(spans)}:
         raise _meanwhile(topic)
@@ -91,7 +92,7 @@ def _meanwhile(topic: str) -> Refusal:
 def _token(topic: str, spans: Sequence[Span], number: int) -> str:
     """The same for all who begin where the last replay has ended, whatever has come since: of these one writes."""
     digest = writing.digest(*((span.partition, span.replayed) for span in spans if span.replayed))
-    return f"replay-{topic}-{digest}" + (f"-{number}" if number else "")
+    return f"{REPLAY}{topic}-{digest}" + (f"-{number}" if number else "")
 
 
 def _wait_for_ends(client: Mapping[str, str], topic: str) -> int:

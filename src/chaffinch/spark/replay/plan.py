@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from chaffinch.errors import ConfigException
+from chaffinch.settings import shown_value
 from chaffinch.spark.commit.messages import REJECTIONS_NAMED_MAX
 from chaffinch.spark.replay import letters
+
+TOKEN_BYTES_MAX: Final = 1_000
+"""With the name of a Parquet file it becomes the name of a group and of a transaction, which have 32767."""
+_PAIRS: Final = {"client": "options named kafka.* to values", "repairs": "columns to SQL expressions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,22 +34,49 @@ class ReplayPlan:
     is_dry_run: bool = False
 
     def __post_init__(self) -> None:
+        self._check_types()
         if (self.topic is None) == (self.path is None):
             raise ConfigException("what to replay is said by one of --topic and --parquet")
         for option, value in (("--topic", self.topic), ("--parquet", self.path)):
             if value is not None and not value.strip():
                 raise ConfigException(f"{option} is empty: say where the dead letters are")
-        for column in self.repairs:
-            if column not in letters.WRITTEN:
-                raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(letters.WRITTEN)}")
-        if self.to is not None and self.to == self.topic:
-            raise ConfigException(f"--to cannot be {self.to}: that is the topic that the letters are read from")
-        if self.to is not None and "topic" in self.repairs:
-            raise ConfigException("the topic is said twice: by --to and by --repair topic=...")
-        if self.token is not None and not self.token.strip():
-            raise ConfigException("--token is empty: give it a name, or leave it out")
         if self.to is not None and not self.to.strip():
             raise ConfigException("--to is empty: name a topic, or leave it out")
+        if self.to is not None and self.to == self.topic:
+            raise ConfigException(f"--to cannot be {self.to}: that is the topic that the letters are read from")
+        self._check_repairs()
+        self._check_token()
+
+    def _check_types(self) -> None:
+        """For those who write it in Python."""
+        for option, value in (("--topic", self.topic), ("--parquet", self.path), ("--to", self.to), ("--token", self.token)):
+            if not isinstance(value, str | None):
+                raise ConfigException(f"{option} cannot be {shown_value(value)}: it must be a string")
+        if not isinstance(self.is_dry_run, bool):
+            raise ConfigException(f"is_dry_run cannot be {shown_value(self.is_dry_run)}: it must be True or False")
+        for name, pairs in (("client", self.client), ("repairs", self.repairs)):
+            if not isinstance(pairs, Mapping) or not all(isinstance(each, str) for pair in pairs.items() for each in pair):
+                raise ConfigException(f"{name} cannot be {shown_value(pairs)}: it must be a mapping of {_PAIRS[name]}, strings both")
+
+    def _check_repairs(self) -> None:
+        for column, expression in self.repairs.items():
+            if column not in letters.WRITTEN:
+                raise ConfigException(f"--repair {column}=...: a row has no such column; there are: {', '.join(letters.WRITTEN)}")
+            if not expression.strip():
+                raise ConfigException(
+                    f"--repair {column}= is empty: give it an SQL expression; without a value the column is {column}=NULL"
+                )
+        if self.to is not None and "topic" in self.repairs:
+            raise ConfigException("the topic is said twice: by --to and by --repair topic=...")
+
+    def _check_token(self) -> None:
+        if self.token is None:
+            return
+        if not self.token.strip():
+            raise ConfigException("--token is empty: give it a name, or leave it out")
+        if not self.token.isprintable() or len(self.token.encode()) > TOKEN_BYTES_MAX:
+            allowed = f"characters that can be printed, at most {TOKEN_BYTES_MAX} bytes of them"
+            raise ConfigException(f"--token cannot be {shown_value(self.token)}: it must be {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

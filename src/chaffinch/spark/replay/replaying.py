@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 from chaffinch.client.addresses import parse_bootstrap_servers
 from chaffinch.errors import ConfigException
 from chaffinch.runtime.sockets import SocketFailed, resolve
+from chaffinch.settings import shown_value
 from chaffinch.spark.refusals import Kind, worded_for
-from chaffinch.spark.replay import writing
+from chaffinch.spark.replay import letters, writing
 from chaffinch.spark.replay.of_files import replay_files
 from chaffinch.spark.replay.of_topic import replay_topic
 from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
+from chaffinch.spark.target import take_snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +31,7 @@ LOOK_MS: Final = 15_000
 
 def look_at_cluster(plan: ReplayPlan) -> None:
     """For whoever would start Java only to hear that nobody is there. ConfigException where no host is known; Refusal where no broker
-    answers or lets this client in."""
+    answers or lets this client in, or knows a topic."""
     servers = plan.client["kafka.bootstrap.servers"]
     reasons = []
     for address in parse_bootstrap_servers(servers):
@@ -40,11 +42,24 @@ def look_at_cluster(plan: ReplayPlan) -> None:
             reasons.append(f"{address.host}: {failure}")
     else:
         raise ConfigException(f"option bootstrap.servers cannot be {servers!r}: {'; '.join(reasons)}")
-    with worded_for(Kind.BATCH_ONCE), writing.asking(plan.client) as client:
-        client.refresh_metadata([], timeout_ms=LOOK_MS)
+    with worded_for(Kind.BATCH_ONCE):
+        _look_at_topics(plan)
+
+
+def _look_at_topics(plan: ReplayPlan) -> None:
+    """Refuses a topic that the plan names and nobody knows."""
+    named = [(name, option) for name, option in ((plan.topic, "--topic"), (plan.to, "--to")) if name is not None]
+    with writing.asking(plan.client) as client:
+        take_snapshot(client, named, LOOK_MS)
 
 
 def replay(spark: SparkSession, plan: ReplayPlan) -> ReplayReport:
     """Replays, or tells what would become of it. Raises Refusal, ConfigException for a repair that cannot be, and Spark's own errors."""
+    if not isinstance(plan, ReplayPlan):
+        raise ConfigException(f"plan cannot be {shown_value(plan)}: it must be a ReplayPlan")
+    if not hasattr(spark, "createDataFrame"):
+        raise ConfigException(f"spark cannot be {shown_value(spark)}: it must be a SparkSession")
     with worded_for(Kind.BATCH_ONCE):
+        _look_at_topics(plan)
+        writing.repaired(letters.none_of_them(spark), plan)
         return replay_topic(spark, plan, plan.topic) if plan.topic is not None else replay_files(spark, plan, str(plan.path))

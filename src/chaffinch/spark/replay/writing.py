@@ -17,6 +17,7 @@ from chaffinch.spark.replay.plan import ReplayPlan, ReplayReport
 from chaffinch.spark.tasks.row_codec import check_schema
 
 if TYPE_CHECKING:
+    from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame
 
     from chaffinch.client.sync_client import SyncClient
@@ -47,12 +48,13 @@ def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     from pyspark.errors import AnalysisException
     from pyspark.sql.functions import coalesce, expr, lit
 
+    found = found.select(*letters.COLUMNS)
     for column, expression in plan.repairs.items():
         try:
             # Within another expression Spark takes no explode() and the like, which would make several rows of a letter.
             found = found.withColumn(column, coalesce(expr(expression)))
         except AnalysisException as error:
-            raise ConfigException(f"--repair {column}={expression}: {first_line(None, str(error))}") from None
+            raise ConfigException(f"--repair {column}={expression}: {_said_of(error)}") from None
     if plan.to is not None:
         found = found.withColumn("topic", lit(plan.to))
     rows = found.select(*letters.WRITTEN)
@@ -61,6 +63,14 @@ def repaired(found: DataFrame, plan: ReplayPlan) -> DataFrame:
     except ConfigException as error:
         raise ConfigException(f"--repair: {error}") from None
     return rows
+
+
+def _said_of(error: AnalysisException) -> str:
+    """Why Spark does not take an expression. Of a column that is not there, Spark offers others, not all of them."""
+    parameters = error.getMessageParameters() or {}
+    if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN") and "objectName" in parameters:
+        return f"a letter has no column {parameters['objectName']}; there are: {', '.join(letters.COLUMNS)}"
+    return first_line(None, str(error))
 
 
 @removals_told()

@@ -1,0 +1,60 @@
+"""What a replay refuses before Spark has anything to do. No Java."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from chaffinch.errors import ConfigException
+from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.replay.plan import TOKEN_BYTES_MAX
+from chaffinch.spark.replay.replaying import ReplayPlan, look_at_cluster, replay
+
+CLIENT = {"kafka.bootstrap.servers": "broker:9092"}
+IDLE = SimpleNamespace(createDataFrame=lambda *_: pytest.fail("Spark was asked"))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"topic": 5}, "--topic cannot be 5: it must be a string"),
+        ({"topic": None, "path": b"/p"}, "--parquet cannot be b'/p': it must be a string"),
+        ({"to": ["t"]}, "--to cannot be ['t']: it must be a string"),
+        ({"token": 1.5}, "--token cannot be 1.5: it must be a string"),
+        ({"token": "a\0"}, r"--token cannot be 'a\x00': it must be characters that can be printed, at most 1000 bytes of them"),
+        ({"token": "\udc80"}, r"--token cannot be '\udc80': it must be characters that can be printed, at most 1000 bytes of them"),
+        ({"token": "x" * (TOKEN_BYTES_MAX + 1)}, f"--token cannot be '{'x' * 199}...: it must be characters that can be printed, at most"),
+        ({"is_dry_run": "no"}, "is_dry_run cannot be 'no': it must be True or False"),
+        (
+            {"client": "broker:9092"},
+            "client cannot be 'broker:9092': it must be a mapping of options named kafka.* to values, strings both",
+        ),
+        ({"client": {**CLIENT, "kafka.retries": 1}}, "it must be a mapping of options named kafka.* to values, strings both"),
+        ({"repairs": ["key"]}, "repairs cannot be ['key']: it must be a mapping of columns to SQL expressions, strings both"),
+        ({"repairs": {"key": " "}}, "--repair key= is empty: give it an SQL expression; without a value the column is key=NULL"),
+    ],
+)
+def test_a_plan_that_cannot_be(given, says):
+    with pytest.raises(ConfigException) as caught:
+        ReplayPlan(**{"client": CLIENT, "topic": "d", **given})
+    assert says in str(caught.value)
+
+
+def test_what_is_no_plan_or_no_session():
+    with pytest.raises(ConfigException, match="plan cannot be 5: it must be a ReplayPlan"):
+        replay(IDLE, 5)
+    with pytest.raises(ConfigException, match="spark cannot be None: it must be a SparkSession"):
+        replay(None, ReplayPlan(client=CLIENT, topic="d"))
+
+
+@pytest.mark.parametrize(
+    ("named", "option", "look"),
+    [
+        ({"topic": "nope"}, "--topic", look_at_cluster),  # Before Java starts.
+        ({"path": "/p", "to": "nope"}, "--to", lambda plan: replay(IDLE, plan)),
+    ],
+)
+def test_a_topic_that_does_not_exist_is_named_as_it_was_typed(broker, named, option, look):
+    with pytest.raises(Refusal) as caught:
+        look(ReplayPlan(client={"kafka.bootstrap.servers": broker.bootstrap_servers}, **named))
+    said = f"topic 'nope' (option {option}) does not exist on {broker.bootstrap_servers}; create it, or correct the name"
+    assert str(caught.value) == f"KAFKA[InvalidConfiguration] UNKNOWN_TOPIC_OR_PARTITION: {said}"
