@@ -59,6 +59,22 @@ def test_every_row_arrives_and_its_offset_is_known(broker: EmbeddedBroker, produ
     assert not stored
 
 
+def test_only_the_first_batch_that_waits_for_a_partition_wakes_the_sender(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> None:
+    producer.partitions_for("orders")
+    woken, wakeup = 0, producer._sender.wakeup
+
+    def counted() -> None:
+        nonlocal woken
+        woken += 1
+        wakeup()
+
+    monkeypatch.setattr(producer._sender, "wakeup", counted)
+    with producer._door.lock:  # The sender has no turn meanwhile.
+        future = producer.send_table("orders", pa.table({"value": [b"v" * 100_000] * 100}))
+    assert future.result(60).written == 100
+    assert woken == TOPICS["orders"]["partitions"]
+
+
 def test_order_within_each_partition(broker: EmbeddedBroker, producer: Producer) -> None:
     producer.send_table("orders", table(20_000)).result(60)
     by_partition: dict[int, list[int]] = {}

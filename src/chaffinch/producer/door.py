@@ -207,8 +207,8 @@ class Door:
 
         The one method that is called with the lock held, once, since nothing refused the record: it lets it go while it waits."""
         started_ms = self.clock.now_ms()
-        self.core.callers.for_memory += 1
-        self._sender.wakeup()
+        if self.core.waits_for_memory():
+            self._sender.wakeup()
         try:
             while not self.core.accumulator.has_room_for(size):
                 waited_ms = self.clock.now_ms() - started_ms

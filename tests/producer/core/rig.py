@@ -186,8 +186,11 @@ class Rig:
         self.core.accumulator._queue(place).close()
         self.step(events.TimePassed())
 
-    def hand_over(self, *batches: str, place: TopicPartition = ORDERS_0) -> None:
-        """Hand over a table as ready-made batches, without giving the core a chance to send. Capital letters have no key."""
+    def hand_over(self, *batches: str, place: TopicPartition = ORDERS_0) -> list[bool]:
+        """Hand over a table as ready-made batches, without giving the core a chance to send. Capital letters have no key.
+
+        Of each batch whether the core should be asked to look."""
+        looks = []
         for values in batches:
             keys = [None if value.isupper() else value.encode() for value in values]
             columns = RecordColumns.from_lists(keys, [value.encode() for value in values], [1_700_000_000_000] * len(values))
@@ -204,7 +207,8 @@ class Rig:
                 key_valid=columns.key_valid,
                 handed_over_ms=self.now_ms,
             )
-            self.core.append_batch(batch, self.now_ms)
+            looks.append(self.core.append_batch(batch, self.now_ms))
+        return looks
 
     def answer(self, *answers: Answer | str, request: int = 0) -> None:
         """The outcome of an open request: one answer per batch, in the order in which they were added, or one for all."""

@@ -52,6 +52,12 @@ def test_who_waits_for_everything(call: Callable[[], events.Event]) -> None:
     assert rig.core.is_awaited
 
 
+def test_who_waits_for_memory_has_much_under_way() -> None:
+    rig, _ = sent()
+    rig.core.waits_for_memory()
+    assert not rig.core.is_awaited
+
+
 def test_who_waits_for_a_transaction() -> None:
     rig = Rig(options={"transactional.id": "t"})
     assert not rig.core.is_awaited

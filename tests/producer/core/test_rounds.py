@@ -91,6 +91,33 @@ def test_a_transaction_that_its_coordinator_fails_wakes_whoever_waits_in_it(code
     assert woken
 
 
+def test_a_ready_made_batch_is_worth_a_look_unless_it_stands_behind_another() -> None:
+    rig = Rig(options={"linger.ms": 1000})
+    assert rig.hand_over("a", "b") == [True, False]
+    assert rig.hand_over("c", place=ORDERS_1) == [True]
+    rig.step(events.TimePassed())  # The first of each partition goes, "b" stands still at the front.
+    assert rig.hand_over("d") == [False]
+    rig.append("e", ORDERS_1)
+    assert rig.hand_over("f", place=ORDERS_1) == [True], "the record lingers no more"
+    while rig.open:
+        rig.answer(OK)
+    assert [rig.fate(value) for value in "abcdef"] == [["0"]] * 6
+    assert rig.hand_over("g") == [True]
+
+
+def test_whoever_waits_for_memory_ends_the_lingering() -> None:
+    rig = Rig(options={"linger.ms": 1000})
+    rig.hand_over("a", "b")
+    assert not rig.core.waits_for_memory(), "nothing changes for them"
+    rig.append("c")
+    assert rig.core.waits_for_memory()
+    assert rig.core.callers.for_memory == 2
+    for size in (10, 1 << 20):
+        rig.core.choose_partition("orders", None, b"d", 1, size)
+    assert not rig.core.accumulator.lingers, "the second one does not fit into the batch"
+    assert rig.core.waits_for_memory(), "nobody has told the core yet"
+
+
 def rig_that_counts_wake_ups(options: dict[str, str] | None = None) -> tuple[Rig, list[object]]:
     """A rig, and the wake-ups since."""
     rig = Rig(options=options or {})

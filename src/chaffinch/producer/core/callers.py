@@ -38,7 +38,12 @@ class Callers:
     @property
     def are_any(self) -> bool:
         """Whether somebody waits for everything, or for memory; or did, and the producer is closed since."""
-        return bool(self._flushes) or self._close is not None or self.for_memory > 0
+        return self.are_for_all or self.for_memory > 0
+
+    @property
+    def are_for_all(self) -> bool:
+        """Whether somebody waits for everything; or did, and the producer is closed since."""
+        return bool(self._flushes) or self._close is not None
 
     def flush(self, call: Any) -> None:
         """Somebody waits for what is outstanding now."""

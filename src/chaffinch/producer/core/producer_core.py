@@ -145,8 +145,8 @@ class ProducerCore:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a caller waits for an answer that is on its way."""
-        if self.callers.are_any or (self.transaction is not None and self.transaction.has_callers):
+        """Whether a caller waits for an answer that is on its way. One who waits for memory has much under way."""
+        if self.callers.are_for_all or (self.transaction is not None and self.transaction.has_callers):
             return True
         under_way = (batch.receipt for queue in self.queues.busy() for batch in queue.in_flight)
         return any(isinstance(receipt, Receipts) and receipt.apart for receipt in under_way)
@@ -248,10 +248,16 @@ class ProducerCore:
         if growing is not None:
             self.partitioner.count(topic, growing.size - growing.counted)
 
-    def append_batch(self, batch: ProducerBatch, now_ms: int) -> None:
-        """Put a ready-made batch behind what waits for its partition; there must be memory for it."""
-        self.accumulator.append_batch(batch)
+    def append_batch(self, batch: ProducerBatch, now_ms: int) -> bool:
+        """Put a ready-made batch behind what waits for its partition; there must be memory for it. Whether the core should be asked to
+        look (TimePassed): behind another batch it goes when that one has gone, which an event leads to."""
         self.wiring.metadata.use(batch.topic_partition.topic, now_ms)
+        return self.accumulator.append_batch(batch)
+
+    def waits_for_memory(self) -> bool:
+        """One more caller waits for memory: nothing lingers from now on. Whether the core should be asked to look (TimePassed)."""
+        self.callers.for_memory += 1
+        return self._wants_look or self.accumulator.lingers
 
     def records_refused(self, count: int, error: KafkaException) -> KafkaException:
         """Records failed before they were in any batch; their error, in words. In a transaction that counts like any other failure."""

@@ -278,13 +278,13 @@ class _Sending:
             stop = door.refusal("send_table")
             if stop is None and not door.core.accumulator.has_room_for(len(data)):
                 stop = door.wait_for_memory(len(data), "send_table")
-            if stop is None:
-                door.core.append_batch(batch, door.clock.now_ms())
+            wants_look = stop is not None or door.core.append_batch(batch, door.clock.now_ms())
         if stop is not None:
             self._stop(run.rows, place, stop)
         else:
             self.handed_over += len(run.rows)
-        door.wakeup()
+        if wants_look:
+            door.wakeup()
 
     def _stop(self, rows: Rows, place: TopicPartition, stop: Stop) -> None:
         told = self._door.stopped(stop, len(rows))

@@ -170,6 +170,11 @@ class Accumulator:
     def is_empty(self) -> bool:
         return not self._busy
 
+    @property
+    def lingers(self) -> bool:
+        """Whether a batch is growing, which would go at once if somebody hurried."""
+        return any(self._queues[topic_partition].growing is not None for topic_partition in self._busy)
+
     def partitions(self) -> list[TopicPartition]:
         """Partitions in which something waits."""
         return list(self._busy)
@@ -223,12 +228,14 @@ class Accumulator:
         queue = self._queues.get(topic_partition)
         return 0 if queue is None else len(queue.closed) + (queue.growing is not None)
 
-    def append_batch(self, batch: ProducerBatch) -> None:
-        """Add a ready-made batch behind what waits already; there must be memory for it."""
+    def append_batch(self, batch: ProducerBatch) -> bool:
+        """Add a ready-made batch behind what waits already; there must be memory for it. Whether it is the first that may be taken."""
         queue = self._queue(batch.topic_partition)
+        is_first = not queue.closed
         queue.add(batch)
         self._busy[batch.topic_partition] = None
         self.memory_free -= batch.memory_bytes
+        return is_first
 
     def full_heads(self) -> Iterator[tuple[TopicPartition, OpenBatch]]:
         """Each partition's next batch if it is full and not encoded: nothing joins it, so `encode_ahead` takes it without the lock."""
