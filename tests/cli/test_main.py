@@ -122,7 +122,7 @@ sys.meta_path.insert(0, Interrupt())
 def test_ctrl_c_while_the_command_is_loaded_ends_it_quietly(start):
     """As `python -m chaffinch`, and as the installed command, whose entry point this is."""
     with open(Path(__file__).parents[2] / "pyproject.toml", "rb") as file:
-        assert tomllib.load(file)["project"]["scripts"] == {"chaffinch": "chaffinch.__main__:main"}
+        assert tomllib.load(file)["project"]["scripts"]["chaffinch"] == "chaffinch.__main__:main"
     done = subprocess.run([sys.executable, "-c", INTERRUPTED_WHILE_LOADING + start], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
