@@ -15,6 +15,7 @@ TABLE = OptionTable(
         Option("linger.ms", "int", 5, "How long a batch waits.", minimum=0, maximum=10_000),
         Option("retries", "int", 0, "How often it is sent again."),
         Option("acks", "string", "all", "Who must have it.", choices=("all", "-1", "0", "1")),
+        Option("level", "int", -1, "How hard.", minimum=-1, maximum=9, gap=0),
         Option("compression.ratio", "float", 0.5, "A share.", minimum=0.0, maximum=1.0),
         Option("enable.idempotence", "bool", True, "Write once."),
         Option("cleanup.policy", "list", ("delete",), "What is dropped.", choices=("delete", "compact")),
@@ -156,6 +157,7 @@ class TestValues:
             ("retries", -(2**63) - 1, f"option retries cannot be {-(2**63) - 1}: it must be a whole number of at most 64 bits"),
             ("acks", "some", "option acks cannot be 'some': it must be one of all, -1, 0, 1"),
             ("acks", 2, "option acks cannot be 2: it must be one of all, -1, 0, 1"),
+            ("level", "0", "option level cannot be '0': it must be at least -1 and at most 9 and not 0"),
             ("compression.ratio", "nan", "option compression.ratio cannot be 'nan': it must be a number"),
             ("compression.ratio", 1.5, "option compression.ratio cannot be 1.5: it must be at least 0.0 and at most 1.0"),
             ("enable.idempotence", "yes", "option enable.idempotence cannot be 'yes': it must be true or false"),
@@ -215,6 +217,7 @@ class TestTables:
         assert lines[0] == "| option | type | default | allowed | meaning |"
         assert lines[2] == "| `bootstrap.servers` | list | (required) | | First addresses. |"
         assert lines[3] == "| `linger.ms` | int | `5` | at least 0 and at most 10000 | How long a batch waits. |"
+        assert "| `level` | int | `-1` | at least -1 and at most 9 and not 0 | How hard. |" in lines
         assert "| `enable.idempotence` | bool | `true` | | Write once. |" in lines
         assert len(lines) == 2 + len(TABLE.options)
 

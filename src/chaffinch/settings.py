@@ -41,7 +41,8 @@ def shown_value(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `minimum` and `maximum` are inclusive; `choices` hold for each element of a list; a default of None means unset.
+    """One option. `minimum` and `maximum` are inclusive, `gap` is between them and not allowed; `choices` hold for each element of a list;
+    a default of None means unset.
 
     Whole numbers have 64 bits at most. `bytes_max`: of a string, as UTF-8. `synonyms`: of choices, as others
     name them, and ours.
@@ -54,6 +55,7 @@ class Option:
     choices: tuple[str, ...] = ()
     minimum: float | None = None
     maximum: float | None = None
+    gap: int | None = None
     required: bool = False
     bytes_max: int | None = None
     synonyms: tuple[tuple[str, str], ...] = ()
@@ -69,7 +71,7 @@ class Option:
             return "one of " + ", ".join(self.choices)
         if self.bytes_max is not None:
             return f"at most {self.bytes_max} bytes"
-        limits = [(self.minimum, "at least"), (self.maximum, "at most")]
+        limits = [(self.minimum, "at least"), (self.maximum, "at most"), (self.gap, "not")]
         return " and ".join(f"{words} {limit}" for limit, words in limits if limit is not None)
 
     def parse(self, value: object) -> Any:
@@ -88,7 +90,8 @@ class Option:
             parsed = chosen if self.kind == "list" else chosen[0]
         if self.choices and not set(chosen) <= set(self.choices):
             raise self._refusal(value, self.allowed)
-        if (self.minimum is not None and parsed < self.minimum) or (self.maximum is not None and parsed > self.maximum):
+        is_outside = (self.minimum is not None and parsed < self.minimum) or (self.maximum is not None and parsed > self.maximum)
+        if is_outside or (self.gap is not None and parsed == self.gap):
             raise self._refusal(value, self.allowed)
         if self.kind == "int" and not LONG_MIN <= parsed <= LONG_MAX:
             raise self._refusal(value, "a whole number of at most 64 bits")

@@ -77,6 +77,7 @@ REFUSED: list[tuple[CreatableTopic, int, str]] = [
     (creatable(cleanup_polcy="compact"), 40, "cleanup.policy"),
     (creatable(cleanup_policy="compress"), 40, "compact"),
     (creatable(max_message_bytes="-1"), 40, "at least 0"),
+    (creatable(compression_gzip_level="0"), 40, "not 0"),
     (creatable(retention_ms="9" * 20), 40, "at most 64 bits"),
     (creatable(message_format_version="new"), 40, "3.0"),
     (creatable(segment_bytes="100"), 40, "1048576"),

@@ -92,7 +92,7 @@ class TestOptions:
     def test_gzip_has_a_name_for_its_own_level(self) -> None:
         codec = {"compression.type": "gzip"}
         assert compression_level(options(**codec, **{"compression.gzip.level": -1})) == -1
-        with pytest.raises(ConfigException, match=r"compression\.gzip\.level cannot be 0: it must be from 1 to 9, or -1"):
+        with pytest.raises(ConfigException, match=r"compression\.gzip\.level cannot be 0: it must be at least -1 and at most 9 and not 0$"):
             options(**{"compression.gzip.level": 0})
 
     def test_each_option_is_documented(self) -> None:

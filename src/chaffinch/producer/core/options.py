@@ -62,7 +62,7 @@ _GATHERING: Final = (
         "max.block.ms", "int", 60_000, "how long `send` waits for metadata or memory, and a transaction's calls for an answer", minimum=0
     ),
     Option("compression.type", "string", "none", "codec of the batches", choices=("none", "gzip", "snappy", "lz4", "zstd")),
-    Option("compression.gzip.level", "int", None, "level of gzip, 1 to 9; -1: the codec's own", minimum=-1, maximum=9),
+    Option("compression.gzip.level", "int", None, "level of gzip, 1 to 9; -1: the codec's own", minimum=-1, maximum=9, gap=0),
     Option("compression.lz4.level", "int", None, "level of lz4, 1 to 17", minimum=1, maximum=17),
     Option("compression.zstd.level", "int", None, "level of zstd, up to 22", minimum=-131_072, maximum=22),
     Option(
@@ -138,7 +138,7 @@ ACKS: Final = {"all": -1, "-1": -1, "1": 1, "0": 0}
 def parse_options(mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
     """The settings of a producer. ConfigException for an unknown name, a value out of range, or options that contradict each other."""
     settings = PRODUCER_OPTIONS.parse(mapping, **keywords)
-    for check in (_check_idempotence, _check_times, _check_transactional_id, _check_level):
+    for check in (_check_idempotence, _check_times, _check_transactional_id):
         check(settings)
     return settings
 
@@ -180,8 +180,3 @@ def _check_times(settings: Settings) -> None:
 def _check_transactional_id(settings: Settings) -> None:
     if settings["transactional.id"] == "":
         raise ConfigException("option transactional.id cannot be empty: leave it out for a producer without transactions")
-
-
-def _check_level(settings: Settings) -> None:
-    if settings["compression.gzip.level"] == 0:
-        raise ConfigException("option compression.gzip.level cannot be 0: it must be from 1 to 9, or -1 for the codec's own")

@@ -31,7 +31,13 @@ _OPTIONS = (
         "cleanup.policy", "list", ("delete",), "Old records: delete by age and size, compact by key, both, none.", choices=CLEANUP_POLICIES
     ),
     Option(
-        "compression.gzip.level", "int", -1, "Level when the broker compresses with gzip; -1 is the codec's own.", minimum=-1, maximum=9
+        "compression.gzip.level",
+        "int",
+        -1,
+        "Level when the broker compresses with gzip; -1 is the codec's own.",
+        minimum=-1,
+        maximum=9,
+        gap=0,
     ),
     Option("compression.lz4.level", "int", 9, "Level when the broker compresses with lz4.", minimum=1, maximum=17),
     Option("compression.zstd.level", "int", 3, "Level when the broker compresses with zstd.", minimum=-131_072, maximum=22),
