@@ -101,6 +101,22 @@ def test_a_death_in_any_step_leaves_the_last_values(ends_by_power: bool) -> None
         assert committed(PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)) == committed(log.open(files, DIRECTORY, ORDERS))
 
 
+def test_what_a_start_has_shown_after_a_death_in_any_step_outlives_the_power() -> None:
+    """The next process sees names that the one before was killed over before it could sync them."""
+    for at in range(steps_of_a_compaction()):
+        files = MemoryFileSystem()
+        log = busy_log(files, 5, count=24)
+        log.sync()
+        files.hook = Ending(at)
+        with pytest.raises(Interrupted):
+            compact(log, 10_000)
+        files.hook = None
+        files.kill()
+        shown = committed(PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0))
+        files.crash(lambda _path, _unsynced: 0)
+        assert committed(PartitionLog.open(files, DIRECTORY, ORDERS, log.config, 0)) == shown, at
+
+
 def test_an_error_in_any_step_leaves_a_log_that_goes_on() -> None:
     steps = steps_of_a_compaction()
     for at in range(steps):

@@ -276,6 +276,26 @@ class TestOnDemand:
         files.crash(lambda _path, _unsynced: 0)
         assert opened(files).log_start_offset == 1
 
+    def test_what_a_start_has_removed_for_a_killed_process_stays_deleted(self) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, segment_bytes=SIZE)
+        append(log, 0, 0, 0)
+        log.close()
+
+        def dies(operation: str, path: str, _size: int) -> None:
+            if operation == "sync directory" and any(name.endswith(".start") for name in files.list(path)):
+                raise Interrupted(0)
+
+        log = opened(files, segment_bytes=SIZE)
+        files.hook = dies
+        with pytest.raises(Interrupted):
+            log.delete_records_before(2, 0)
+        files.hook = None
+        files.kill()
+        assert opened(files, segment_bytes=SIZE).log_start_offset == 2
+        files.crash(lambda _path, _unsynced: 0)
+        assert opened(files, segment_bytes=SIZE).log_start_offset == 2
+
     def test_a_full_disk_does_not_keep_old_records(self) -> None:
         """But for the last segment: what its producers were could not be written down."""
         files = MemoryFileSystem()

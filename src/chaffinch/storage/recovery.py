@@ -88,6 +88,9 @@ def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: 
         if name.endswith(snapshot.NEW_SUFFIX):
             file_system.remove(f"{directory}/{name}")
     state = log_state.read(file_system, directory, names)
+    if state.swap is not None or any(state.log_start_offset >= base for base in bases_of(names)[1:]):
+        # A process that was killed here may not have synced the name that tells of this, and files are about to go for it.
+        file_system.sync_directory(directory)
     if state.swap is not None or any(name.endswith(CLEANED_SUFFIX) for name in names):
         settle(file_system, directory, state)
         names = file_system.list(directory)
