@@ -13,6 +13,7 @@ import pytest
 from chaffinch.spark.worker_python import PROGRAM, VARIABLES, installed_first, use_python
 
 RUN = [sys.executable, "-c", "from chaffinch.spark.worker_python import main; main()"]
+NAMED_BEFORE = [name for name in VARIABLES if name in os.environ]
 TELL = "import sys, pyspark\nprint(pyspark.__file__, __name__, sys.argv[1:], sys.path[0], sep='\\n')\n"
 
 
@@ -65,6 +66,13 @@ class TestTheProgram:
         assert told["python"] == [f"{archive}/pyspark/__init__.py", "__main__", "['a', '-b']", str(tmp_path)]
         assert told["ours"] == [f"{place}/pyspark/__init__.py", *told["python"][1:]]
 
+    def test_it_runs_where_there_is_no_working_directory_any_more(self, tmp_path):
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        code = "import os; from chaffinch.spark.worker_python import main; os.rmdir(os.getcwd()); main()"
+        command = [sys.executable, "-c", code, "-m", "json.tool", "--help"]
+        assert subprocess.run(command, cwd=gone, capture_output=True, text=True, check=True).stdout.startswith("usage: ")
+
     @pytest.mark.parametrize("arguments", [["-c", "print(6 * 7)"], ["-c", "print(*__import__('sys').argv[1:])", "42"]])
     def test_other_arguments_are_python_s_own(self, arguments):
         assert subprocess.run([*RUN, *arguments], capture_output=True, text=True, check=True).stdout == "42\n"
@@ -84,6 +92,7 @@ class TestTheEnvironment:
         self.python, self.program = tmp_path / "python", tmp_path / PROGRAM
         self.python.touch(mode=0o755)
         self.program.write_text(f"#!{self.python}\n")
+        self.program.chmod(0o755)
         monkeypatch.setattr(sys, "executable", str(self.python))
         for name in VARIABLES:
             monkeypatch.setenv(name, "")  # Or it would stay as a test leaves it, where it was not set.
@@ -115,6 +124,30 @@ class TestTheEnvironment:
         use_python(is_one_machine=True)
         assert self.named() == ["python", "python"]
 
+    def test_a_link_to_the_interpreter_in_the_same_folder_is_the_interpreter(self, tmp_path):
+        (tmp_path / "python3").symlink_to(self.python)
+        self.program.write_text(f"#!{tmp_path / 'python3'}\n")
+        use_python(is_one_machine=True)
+        assert self.named() == [PROGRAM, PROGRAM]
+
+    def test_that_of_another_python_in_the_same_folder_is_not_run(self, tmp_path):
+        (tmp_path / "python3.99").touch(mode=0o755)
+        self.program.write_text(f"#!{tmp_path / 'python3.99'}\n")
+        use_python(is_one_machine=True)
+        assert self.named() == ["python", "python"]
+
+    def test_a_link_from_another_folder_is_another_environment(self, tmp_path):
+        (tmp_path / "other").mkdir()
+        (tmp_path / "other" / "python").symlink_to(self.python)
+        self.program.write_text(f"#!{tmp_path / 'other' / 'python'}\n")
+        use_python(is_one_machine=True)
+        assert self.named() == ["python", "python"]
+
+    def test_a_program_that_may_not_be_run_is_not(self):
+        self.program.chmod(0o644)
+        use_python(is_one_machine=True)
+        assert self.named() == ["python", "python"]
+
     def test_without_the_program_it_is_the_interpreter(self):
         self.program.unlink()
         use_python(is_one_machine=True)
@@ -128,9 +161,12 @@ class TestTheEnvironment:
 
 @pytest.mark.spark
 def test_workers_import_the_pyspark_that_the_driver_imports(spark):
-    if Path(os.environ["PYSPARK_PYTHON"]).name != PROGRAM:
+    program = Path(sys.executable).with_name(PROGRAM)
+    if NAMED_BEFORE or not program.exists():
         pytest.skip("PYSPARK_PYTHON is set, or the program is not installed: make setup")
     import pyspark
+
+    assert os.environ["PYSPARK_PYTHON"] == str(program)
 
     def look(_):
         import pyspark as found

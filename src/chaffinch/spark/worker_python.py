@@ -3,7 +3,8 @@
 Spark puts its `python/lib/pyspark.zip` first on the path of every Python process that it starts, and from an archive without bytecode
 PySpark is compiled anew in each: 0.9 CPU-seconds instead of 0.2. The first write of a session starts four, one after another.
 `chaffinch-spark-python` is `python` for Spark's sake: `session` names it where the driver's machine is the only one, nobody has named a
-Python, and it is installed beside the interpreter. Nothing is imported before Spark forks that Spark itself does not import.
+Python, and it is installed beside the interpreter. Spark forks from what it runs, which imports little that Spark itself
+does not: what `import chaffinch.spark` loads.
 """
 
 from __future__ import annotations
@@ -27,10 +28,18 @@ def main() -> None:
     if len(arguments) < 2 or arguments[0] != "-m":
         os.execv(sys.executable, [sys.executable, *arguments])
     if not sys.flags.safe_path:
-        sys.path[0] = os.getcwd()
+        sys.path[:1] = _working_directory()
     sys.path[:] = installed_first(sys.path)
     sys.argv[:] = arguments[1:]
     runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+
+
+def _working_directory() -> list[str]:
+    """What `-m` puts in front of the path: nothing where the directory is gone."""
+    try:
+        return [os.getcwd()]
+    except OSError:
+        return []
 
 
 def installed_first(path: Sequence[str]) -> list[str]:
@@ -59,14 +68,15 @@ def use_python(*, is_one_machine: bool) -> None:
 
 
 def _program() -> Path | None:
-    """The program beside this interpreter, if it runs with an interpreter of the same folder: environments get moved and copied."""
+    """The program beside this interpreter, if it runs with it: environments get moved and copied, and some folders have several Pythons."""
     program = Path(sys.executable).parent / PROGRAM
     try:
         first_line = program.read_bytes().partition(b"\n")[0]
+        interpreter = Path(os.fsdecode(first_line.removeprefix(b"#!").strip()))
+        is_ours = interpreter.parent == program.parent and os.path.samefile(interpreter, sys.executable)
     except OSError:
         return None
-    interpreter = Path(os.fsdecode(first_line.removeprefix(b"#!").strip()))
-    return program if interpreter.parent == program.parent and os.access(interpreter, os.X_OK) else None
+    return program if is_ours and os.access(program, os.X_OK) else None
 
 
 __all__ = ["PROGRAM", "VARIABLES", "installed_first", "main", "use_python"]
