@@ -130,6 +130,17 @@ def test_what_is_behind_a_batch_that_was_written_says_nothing_of_it() -> None:
     assert "sent once; possibly stored" in str(rig.error("b"))
 
 
+def test_what_came_when_the_batch_in_front_was_long_over_says_nothing_of_it() -> None:
+    rig = Rig(options=OPTIONS | {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
+    rig.send("a")
+    rig.answer(Answer(codes.KAFKA_STORAGE_ERROR, message="no space left"))
+    rig.sleep(2_000)
+    rig.sleep(1)
+    rig.send("b")
+    rig.sleep(2_000)
+    assert "sent once; possibly stored" in str(rig.error("b"))
+
+
 @pytest.mark.parametrize("lost", [LOST, NOT_SENT])
 @pytest.mark.parametrize("is_large", [True, False])
 def test_a_request_larger_than_brokers_take_by_default_says_so(lost: str, is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:

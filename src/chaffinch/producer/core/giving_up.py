@@ -55,12 +55,19 @@ class GivingUp:
             self._endings.end(batch, self._expired(batch, is_awaited=False), is_unstored=not batch.possibly_stored)
 
     def _expired(self, batch: ProducerBatch, *, is_awaited: bool) -> KafkaException:
-        queue = self._queues.get(batch.topic_partition)
         # Of a batch that never went: what all wait for, or what the one in front of it was told.
-        cause = batch.last_error or self._reason_for_waiting() or (queue and queue.last_error) or None
-        is_of_front = cause is not None and queue is not None and cause is queue.last_error and cause is not batch.last_error
+        own = batch.last_error or self._reason_for_waiting()
+        cause = own or self._error_of_front(batch)
+        is_of_front = own is None and cause is not None
         error = expired(batch, self._wiring.delivery_timeout_ms, cause, is_awaited=is_awaited, is_of_front=is_of_front)
         return self._endings.in_words(error)
+
+    def _error_of_front(self, batch: ProducerBatch) -> KafkaException | None:
+        """Unless the one in front was over before this one came."""
+        queue = self._queues.get(batch.topic_partition)
+        if queue is None or batch.created_ms > queue.last_error_of_ms + self._wiring.delivery_timeout_ms:
+            return None
+        return queue.last_error
 
     def next_deadline_ms(self) -> int | None:
         """When the first batch expires."""

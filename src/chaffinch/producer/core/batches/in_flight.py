@@ -69,6 +69,7 @@ class PartitionQueue:
         "in_flight",
         "is_held",
         "last_error",
+        "last_error_of_ms",
         "not_before_ms",
         "retries",
         "returned",
@@ -95,6 +96,8 @@ class PartitionQueue:
         self.not_before_ms = 0
         self.last_error: KafkaException | None = None
         """Why a batch had to go again last, since one was written: what waits behind it waits for the same reason."""
+        self.last_error_of_ms = 0
+        """When that batch was created."""
         self._is_idempotent = is_idempotent
         self._is_transactional = is_transactional
         self._limit = limit
@@ -208,7 +211,7 @@ class PartitionQueue:
     def retry(self, batch: ProducerBatch, retry_at_ms: int) -> None:
         """The batch goes again under its own number."""
         self._remove(batch)
-        self.last_error = batch.last_error
+        self.last_error, self.last_error_of_ms = batch.last_error, batch.created_ms
         batch.retry_at_ms = retry_at_ms
         insort(self.retries, batch, key=_position)
         if self._failed_position is not None and batch.is_elsewhere:
