@@ -27,7 +27,9 @@ def bootstrap_of(**options: str) -> tuple[Bootstrap, ClusterState]:
     return Bootstrap(settings, cluster), cluster
 
 
-@pytest.mark.parametrize(("strategy", "candidates"), [("rebootstrap", [KNOWN, FIRST]), ("none", [KNOWN])])
+@pytest.mark.parametrize(
+    ("strategy", "candidates"), [("rebootstrap", [KNOWN, FIRST]), ("none", [KNOWN]), ("REBOOTSTRAP", [KNOWN, FIRST]), ("NONE", [KNOWN])]
+)
 def test_whether_the_first_ones_are_asked_once_the_cluster_is_known(strategy, candidates):
     bootstrap, cluster = bootstrap_of(metadata_recovery_strategy=strategy)
     assert bootstrap.candidates() == [FIRST]

@@ -24,6 +24,7 @@ RECOVERY_OPTIONS: Final = (
         REBOOTSTRAP,
         "when no known broker answers: with `rebootstrap` those of `bootstrap.servers` are asked again, with `none` only those known",
         choices=(REBOOTSTRAP, NONE),
+        synonyms=((REBOOTSTRAP.upper(), REBOOTSTRAP), (NONE.upper(), NONE)),  # Java takes either.
     ),
     Option(
         "metadata.recovery.rebootstrap.trigger.ms",
