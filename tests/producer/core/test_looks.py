@@ -1,0 +1,163 @@
+"""Whoever hands something over is told whether the core should be asked to look: where not, a look would have found nothing to do.
+
+The shell wakes its thread by that alone. What it forgets stays where it is until an answer or another record comes, or for ever.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from chaffinch.errors import codes
+from chaffinch.identifiers import TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.core.batches.accumulator import record_size
+from chaffinch.producer.core.transactions.moves import State
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from tests.producer.core.rig import LOST, NOT_SENT, OK, ORDERS_0, ORDERS_1, RETURNS_0, TIMED_OUT, Answer, Rig
+
+STEPS = 150
+PLACES = (ORDERS_0, ORDERS_0, ORDERS_1, RETURNS_0)
+OUTCOMES: tuple[Answer | str, ...] = (
+    OK, OK, OK, OK, LOST, NOT_SENT, TIMED_OUT, Answer(codes.NOT_LEADER_OR_FOLLOWER), Answer(codes.INVALID_RECORD, [0]),
+    Answer(codes.CORRUPT_MESSAGE), Answer(codes.OUT_OF_ORDER_SEQUENCE_NUMBER),
+)  # fmt: skip
+SLOW = (AddPartitionsToTxnRequest, InitProducerIdRequest, MetadataRequest)
+
+
+class Callers:
+    """What threads do with a core whose shell sleeps until its next deadline, unless it is told to look."""
+
+    def __init__(self, dice: random.Random, *, is_transactional: bool) -> None:
+        options = {
+            "linger.ms": dice.choice([0, 5, 1_000]),
+            "batch.size": dice.choice([1, 200, 300, 16_384]),
+            "max.in.flight.requests.per.connection": dice.choice([1, 2, 5]),
+            "max.request.size": dice.choice([300, 1_048_576]),
+            "retry.backoff.max.ms": dice.choice([100, 5_000]),
+            "delivery.timeout.ms": 40_000,
+        }
+        self.dice = dice
+        self.rig = Rig(
+            options=options | ({"transactional.id": "me"} if is_transactional else {"enable.idempotence": dice.choice([True, False])}),
+            nodes=dice.choice([1, 2]),
+            hold=set(dice.sample(SLOW, dice.randrange(3))),
+        )
+        self.values = iter(map(chr, range(0x4E00, 0x9FFF)))
+        self.calls = map(str, range(STEPS))
+        self.unasked = 0
+        """How often nobody had to look."""
+        if is_transactional:
+            self.rig.call(events.InitTransactionsCalled, "init")
+
+    def step(self) -> None:
+        rig, dice = self.rig, self.dice
+        match dice.randrange(8):
+            case 0 | 1 | 2:
+                self.hand_over()
+            case 3:
+                rig.sleep(dice.choice([0, 0, 1, 1, 10, 300, 50_000]))
+            case 4:
+                self.call()
+            case 5 if rig.held:
+                rig.release()
+            case 6:
+                self.wait_for_memory()
+            case _ if rig.open:
+                rig.answer(dice.choice(OUTCOMES), request=dice.randrange(len(rig.open)))
+
+    def hand_over(self) -> None:
+        """One record or several, of one thread: it tells the shell as often as it is asked to, but for a moment in between."""
+        transaction = self.rig.core.transaction
+        if transaction is not None and transaction.state is not State.IN_TRANSACTION:
+            return
+        asleep_until_ms = self.rig.core.next_deadline_ms
+        looks = list(self.dice.choice([self.a_table, self.records, self.records_anywhere])())
+        self.look(asleep_until_ms, is_asked=any(looks))
+
+    def a_table(self) -> Iterator[bool]:
+        batches = ["".join(next(self.values) for _ in range(self.dice.randint(1, 3))) for _ in range(self.dice.randint(1, 3))]
+        yield from self.rig.hand_over(*batches, place=self.dice.choice(PLACES))
+
+    def records(self) -> Iterator[bool]:
+        place = self.dice.choice(PLACES)
+        for _ in range(self.dice.randint(1, 4)):
+            value = next(self.values)
+            yield self.put(place, value, value.encode())
+
+    def records_anywhere(self) -> Iterator[bool]:
+        """Without a key: they stick to a partition until its batch is full, and join that of the next one."""
+        core = self.rig.core
+        for _ in range(self.dice.randint(1, 4)):
+            value = next(self.values)
+            content = value.encode()
+            if core.join("orders", None, content, self.rig.now_ms, value) is None:
+                size = record_size(None, content, ())
+                place = TopicPartition("orders", core.choose_partition("orders", None, content, 2, size))
+                yield self.put(place, value, None)
+                core.open_lane(place)
+
+    def put(self, place: TopicPartition, value: str, key: bytes | None) -> bool:
+        content = value.encode()
+        return self.rig.core.append(place, key, content, 1_700_000_000_000, (), value, record_size(key, content, ()), self.rig.now_ms)[1]
+
+    def wait_for_memory(self) -> None:
+        core = self.rig.core
+        if core.callers.for_memory:
+            core.callers.for_memory -= 1
+            return
+        asleep_until_ms = core.next_deadline_ms
+        self.look(asleep_until_ms, is_asked=core.waits_for_memory())
+
+    def call(self) -> None:
+        rig, transaction = self.rig, self.rig.core.transaction
+        name = next(self.calls)
+        match None if transaction is None else transaction.state:
+            case None:
+                rig.call(events.FlushCalled, name)
+            case State.READY:
+                rig.call(events.BeginTransactionCalled, name)
+            case State.IN_TRANSACTION if not transaction.has_callers and self.dice.random() < 0.3:
+                rig.call(events.CommitCalled, name)
+            case State.ABORTABLE_ERROR if not transaction.has_callers:
+                rig.call(events.AbortCalled, name)
+
+    def look(self, asleep_until_ms: int | None, *, is_asked: bool) -> None:
+        """Where it is not asked for: there is nothing to do, now or before the shell wakes by itself."""
+        rig = self.rig
+        if is_asked:
+            rig.step(events.TimePassed())
+            return
+        self.unasked += 1
+        assert rig.core.handle(events.TimePassed(), rig.now_ms) == []
+        deadline_ms = rig.core.next_deadline_ms
+        assert deadline_ms is None or (asleep_until_ms is not None and asleep_until_ms <= deadline_ms)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_where_nobody_has_to_look_a_look_finds_nothing(seed: int) -> None:
+    callers = Callers(random.Random(seed), is_transactional=seed % 3 == 0)
+    for _ in range(STEPS):
+        callers.step()
+    assert callers.unasked
+    assert callers.rig.fates
+
+
+def test_a_record_that_joins_another_batch_than_the_one_it_closed_asks_for_a_look() -> None:
+    rig = Rig(options={"linger.ms": 1_000, "batch.size": 200})
+    for place in (ORDERS_0, ORDERS_1):
+        rig.append("a", place)
+    rig.step(events.TimePassed())
+    size, core = record_size(None, b"b", ()), rig.core
+    for _ in range(100):
+        place = TopicPartition("orders", core.choose_partition("orders", None, b"b", 2, size))
+        joins, other = core.accumulator.growing(place) is not None, ORDERS_1 if place == ORDERS_0 else ORDERS_0
+        wants_look = core.append(place, None, b"b", 1_700_000_000_000, (), "b", size, rig.now_ms)[1]
+        if joins and core.accumulator.growing(other) is None:
+            assert wants_look
+            return
+    raise AssertionError("no batch was closed for a record of another partition")
