@@ -7,6 +7,7 @@ taken, which is rarely the interpreter that has Chaffinch installed. On one mach
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -67,8 +68,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, object], *,
     from chaffinch.spark.worker_python import use_python
 
     use_java()
-    if master is None and "spark.master" not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
-        master = "local[*]"
+    master = master_of(master, os.environ)
     use_python(is_one_machine=is_one_machine(master))
     # Spark binds to the name of the host; a machine whose name does not resolve would stop here for no reason of ours.
     if master is not None and master.startswith("local"):
@@ -88,6 +88,15 @@ def _session(app_name: str, master: str | None, config: Mapping[str, object], *,
 
         check_workers(spark)
     return spark
+
+
+def master_of(master: str | None, environment: Mapping[str, str]) -> str | None:
+    """What the session is to be told of its master: the one given, else `local[*]`; None where whoever has started Java has said it.
+
+    `spark-submit` does so, and tells Python the port of that Java; of `pyspark` the arguments are known."""
+    is_running = "PYSPARK_GATEWAY_PORT" in environment
+    is_chosen = re.search(r"--master\b|\bspark\.master\b", environment.get("PYSPARK_SUBMIT_ARGS", "")) is not None
+    return "local[*]" if master is None and not (is_running or is_chosen) else master
 
 
 def _configured(builder: SparkSession.Builder, config: Mapping[str, object]) -> SparkSession:
