@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -156,6 +159,40 @@ def test_a_closed_broker_says_so() -> None:
     broker.close()
     with pytest.raises(RuntimeError, match="closed"):
         broker.topics()
+
+
+def _close_on_the_way_out(broker: EmbeddedBroker) -> None:
+    with broker:
+        raise ValueError("of the body")
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (EmbeddedBroker.topics, "in the process that made it, not in its forked child"),
+        (EmbeddedBroker.restart, "in the process that made it, not in its forked child"),
+        (lambda broker: broker.faults.clear(), "in the process that made it, not in its forked child"),
+        (_close_on_the_way_out, "ValueError('of the body')"),
+    ],
+)
+def test_a_forked_child_is_told_and_ends_nothing(call: Callable[[EmbeddedBroker], object], told: str) -> None:
+    with EmbeddedBroker(topics=["orders"]) as broker:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # Ends the child where the call waits for a thread that only the parent has.
+            try:
+                call(broker)
+            except BaseException as error:
+                os.write(writer, repr(error).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as heard:
+            assert told in heard.read()
+        os.waitpid(child, 0)
+        assert produce(broker, b"a").error_code == 0
 
 
 def test_flush_policy_always_over_sockets(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class EmbeddedBroker:
     memory, which survives `restart` and is gone at the end. `brokers`: how many nodes it declares, each with a port (docs/broker.md).
     `config`: options of the broker. `port` 0: a free one, else the first node's, on the loopback address. `users`: names and passwords
     of who may log in, where `security.protocol` asks for a login. `faults` makes it answer with errors on purpose. All methods may be
-    called from any thread.
+    called from any thread of this process.
 
     Raises ConfigException for wrong arguments and options, an ApiException for a topic that is refused, OSError for a port in use, and
     StorageError for a data directory that is in use, foreign or damaged.
@@ -69,6 +69,7 @@ class EmbeddedBroker:
         self._file_system: DiskFileSystem | MemoryFileSystem = MemoryFileSystem() if data_dir is None else DiskFileSystem(str(data_dir))
         self._data_dir = None if data_dir is None else str(data_dir)
         self._server: BrokerServer | None = None
+        self._process_id = os.getpid()
         self._thread = LoopThread("chaffinch-broker")
         self.faults = Faults(self)
         try:
@@ -90,7 +91,9 @@ class EmbeddedBroker:
         self.close()
 
     def close(self) -> None:
-        """End the broker; a second call does nothing."""
+        """End the broker. A second call does nothing, nor does one in a forked child."""
+        if self._is_in_other_process:
+            return
         server, self._server = self._server, None
         try:
             if server is not None:
@@ -210,7 +213,16 @@ class EmbeddedBroker:
     # Inside ---------------------------------------------------------------------------------------------------------------------------
 
     @property
+    def _is_in_other_process(self) -> bool:
+        """This is a forked child: the thread stays with the process that made it, and whoever calls it would wait for ever."""
+        return os.getpid() != self._process_id
+
+    @property
     def _running(self) -> BrokerServer:
+        if self._is_in_other_process:
+            raise RuntimeError(
+                "the embedded broker runs in the process that made it, not in its forked child: clients of bootstrap_servers reach it"
+            )
         if self._server is None:
             raise RuntimeError("the embedded broker is closed")
         return self._server
