@@ -289,7 +289,8 @@ class TransactionManager:
         self._under_way = None
         code, message, topic_partition = code_of(step, answer)
         if code is codes.NONE or self._is_nothing_to_abort(step, code):
-            self._failures = 0
+            if step not in (Step.FIND_COORDINATOR, Step.FIND_GROUP):  # What made us look for it has not succeeded yet.
+                self._failures = 0
             return self._done(step, answer)
         error = exception_for(code, message=message, topic_partition=topic_partition, api=step.api)
         handling = handling_of(code, TRANSACTION)
