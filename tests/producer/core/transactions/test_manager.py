@@ -243,14 +243,6 @@ def test_who_is_not_the_coordinator_any_more_is_looked_up_again() -> None:
     assert kinds[at : at + 3] == [EndTxnRequest, FindCoordinatorRequest, EndTxnRequest]
 
 
-@pytest.mark.parametrize("step", [step for step in STEPS if step is not Step.FIND_COORDINATOR], ids=lambda step: step.name)
-def test_waits_grow_though_the_coordinator_is_found_each_time(step: Step) -> None:
-    """From 100 ms to a second: 20 seconds of 100 ms would take all hundred answers."""
-    rig = run_whole(step, *[codes.NOT_COORDINATOR] * 100)
-    asked = [request for request in rig.requests if isinstance(request, STEPS[step])]
-    assert 5 <= len(asked) <= 30
-
-
 REFUSED = [
     # step, code, the call that fails, its class, the state after it
     (Step.INIT_PRODUCER_ID, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "init", None, State.UNINITIALIZED),
