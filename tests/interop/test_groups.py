@@ -17,7 +17,7 @@ from kafka import KafkaConsumer
 
 from chaffinch import EmbeddedBroker
 
-LIMIT_SECONDS = 60
+LIMIT_SECONDS = 180
 TOPIC = "orders"
 PARTITIONS = 4
 RECORDS = 100
@@ -262,11 +262,11 @@ def test_kafka_python(broker: EmbeddedBroker, group: str) -> None:
     try:
         values: list[bytes] = []
 
-        def poll() -> None:
-            for records in first.poll(100).values():
+        def poll(wait_ms: int = 100) -> None:
+            for records in first.poll(wait_ms).values():
                 values.extend(record.value for record in records)
 
-        until(lambda: len(values) == RECORDS, poll)
+        until(lambda: len(values) == RECORDS, lambda: poll(5_000))  # Time enough to join on a busy machine.
         first.commit()
         second = consumer()
         until(lambda: len(first.assignment()) == len(second.assignment()) == 2, poll, lambda: second.poll(100))
