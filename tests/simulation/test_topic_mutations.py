@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from chaffinch.broker.core.topics.topics import Topic, TopicRegistry
+from chaffinch.broker.core.topics.registry import Topic, TopicRegistry
 from chaffinch.consumer.core.fetcher import Fetcher
 from chaffinch.consumer.core.lookups import OffsetLookups
 from chaffinch.consumer.core.options import LATEST

@@ -45,11 +45,11 @@ class TestThePath:
 
     def test_without_an_installed_pyspark_the_archive_is_the_only_one(self, tmp_path):
         _, archive = installed(tmp_path / "site")
-        assert installed_first([archive, "/work"]) == [archive, "/work"]
+        assert installed_first([archive, "/elsewhere"]) == [archive, "/elsewhere"]
 
     def test_other_archives_are_the_user_s(self, tmp_path):
         place, _ = installed(tmp_path / "site")
-        assert installed_first(["/work/own.zip", place]) == ["/work/own.zip", place]
+        assert installed_first(["/elsewhere/own.zip", place]) == ["/elsewhere/own.zip", place]
 
 
 class TestTheProgram:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.records import batch
 from chaffinch.records.batch import BatchView

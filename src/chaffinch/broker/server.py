@@ -25,7 +25,7 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
-from chaffinch.broker.core.topics.topics import Dice
+from chaffinch.broker.core.topics.registry import Dice
 from chaffinch.broker.door import Door, tls_context
 from chaffinch.broker.listeners import Listener
 from chaffinch.broker.topic_arguments import TopicArgument

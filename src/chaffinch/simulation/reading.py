@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from chaffinch.broker.core.broker_core import BrokerCore
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, ConnectionEvent, Failed
 from chaffinch.errors import codes

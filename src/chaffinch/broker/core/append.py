@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.replicas import replication_check
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.errors.exceptions import Culprit

@@ -41,7 +41,7 @@ from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership,
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
 from chaffinch.broker.core.security.authentication import Authentication
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
-from chaffinch.broker.core.topics.topics import Dice, Partition, Topic, TopicRegistry
+from chaffinch.broker.core.topics.registry import Dice, Partition, Topic, TopicRegistry
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.core.waiting_answers import WaitingAnswers

@@ -18,8 +18,8 @@ from chaffinch.broker.core.refusal_log import RefusalLog
 from chaffinch.broker.core.replicas.cluster_membership import ClusterMembership
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
 from chaffinch.broker.core.security.authentication import Authentication, Outcome
+from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.broker.core.topics.topic_options import WITH_EFFECT
-from chaffinch.broker.core.topics.topics import Partition, TopicRegistry
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.identifiers import TopicPartition

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from chaffinch.broker.core.topics.topics import Partition, TopicRegistry
+from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.identifiers import TopicPartition
 from chaffinch.records.faults import RecordsError
 from chaffinch.storage import retention

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from chaffinch.broker.core.topics.topics import Partition, TopicRegistry
+from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.identifiers import TopicPartition
 
 PARTITIONS_PER_CALL = 500

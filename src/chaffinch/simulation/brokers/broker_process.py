@@ -15,7 +15,7 @@ from chaffinch.broker.core.broker_core import BrokerCore
 from chaffinch.broker.core.effects import CloseConnection, CompleteSilently, Effect, Report, Respond, SlowDown
 from chaffinch.broker.core.events import ConnectionLost, Event, NodeStarted, NodeStopped, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.client.addresses import Address
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of

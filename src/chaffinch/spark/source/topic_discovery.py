@@ -184,5 +184,5 @@ class Discovery:
                 # A leader may hear of its new partition after the broker that told of it; or the topic has just gone.
                 if not waits_left:
                     raise
-            time.sleep(UNKNOWN_TOPIC_WAIT_S)
+            time.sleep(UNKNOWN_TOPIC_WAIT_S)  # Spark calls this to plan, and waits for the answer: there is nothing else to do.
         raise AssertionError("the last attempt returns or raises")

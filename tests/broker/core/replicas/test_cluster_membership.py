@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chaffinch.broker.core.broker_state import BrokerState
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic

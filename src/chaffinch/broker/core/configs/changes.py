@@ -15,8 +15,8 @@ from chaffinch.broker.core.broker_state import BrokerState, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.topics import topic_names
+from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
-from chaffinch.broker.core.topics.topics import Topic
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_TOPIC

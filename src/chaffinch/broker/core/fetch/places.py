@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from chaffinch.broker.core.topics.topics import Partition, TopicRegistry
+from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, ForgottenTopic, PartitionData

@@ -12,7 +12,7 @@ from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.fetch.places import FetchPlace
 from chaffinch.broker.core.replicas.leader_epochs import NO_EPOCH, end_of_epoch, leadership_fault
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.fetch import AbortedTransaction, EpochEndOffset, PartitionData

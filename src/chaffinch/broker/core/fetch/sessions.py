@@ -17,8 +17,8 @@ from chaffinch.broker.core.fetch.places import (
     places_of,
     resolve_ids,
 )
+from chaffinch.broker.core.topics.registry import Dice, TopicRegistry
 from chaffinch.broker.core.topics.topic_names import NAME_LENGTH_MAX
-from chaffinch.broker.core.topics.topics import Dice, TopicRegistry
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData

@@ -8,7 +8,7 @@ from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.fetch.places import FetchPlace
 from chaffinch.broker.core.fetch.reading import FetchTerms, Reading
 from chaffinch.broker.core.replicas.leader_epochs import leadership_fault
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.storage.file_system import StorageError

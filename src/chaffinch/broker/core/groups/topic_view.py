@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaffinch.broker.core.groups.consumer_group import TopicInfo
-from chaffinch.broker.core.topics.topics import TopicRegistry
+from chaffinch.broker.core.topics.registry import TopicRegistry
 
 
 class TopicView:

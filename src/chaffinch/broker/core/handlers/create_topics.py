@@ -10,7 +10,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.topics import topic_names
-from chaffinch.broker.core.topics.topics import CreatedTopic
+from chaffinch.broker.core.topics.registry import CreatedTopic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.create_topics import (
     CreatableTopic,

@@ -10,7 +10,7 @@ from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.refusal import RequestRefused
-from chaffinch.broker.core.topics.topics import Topic
+from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
 from chaffinch.protocol.primitives import ZERO_UUID

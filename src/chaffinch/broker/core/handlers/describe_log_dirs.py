@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
-from chaffinch.broker.core.topics.topics import Topic
+from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.protocol.messages.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,

@@ -9,7 +9,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.security import authorized_operations
 from chaffinch.broker.core.topics import topic_names
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_topic_partitions import (
     Cursor,

@@ -8,7 +8,7 @@ from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.replicas.leader_epochs import NO_EPOCH, leadership_fault
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET, NO_TIMESTAMP, OFFSET_EARLIEST, OFFSET_LATEST

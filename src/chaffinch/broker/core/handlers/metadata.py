@@ -11,7 +11,7 @@ from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.replicas.declared_replicas import NO_LEADER
 from chaffinch.broker.core.security import authorized_operations
 from chaffinch.broker.core.topics import topic_names
-from chaffinch.broker.core.topics.topics import Partition, Topic
+from chaffinch.broker.core.topics.registry import Partition, Topic
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.metadata import (
     MetadataRequest,

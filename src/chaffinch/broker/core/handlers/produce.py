@@ -17,8 +17,8 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.replicas.acknowledgement import Unacknowledged
 from chaffinch.broker.core.replicas.replication_check import ACKS_ALL
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.broker.core.topics.topic_names import INTERNAL
-from chaffinch.broker.core.topics.topics import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode, Numbering
 from chaffinch.errors.exceptions import Culprit

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from chaffinch.broker.core.append import Refusal
 from chaffinch.broker.core.broker_state import BrokerState
 from chaffinch.broker.core.replicas import replication_check
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.produce import PartitionProduceResponse
 

@@ -21,7 +21,7 @@ from typing import Final
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
 from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes
-from chaffinch.broker.core.topics.topics import Partition, TopicRegistry
+from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import counted
 from chaffinch.storage.file_system import StorageError

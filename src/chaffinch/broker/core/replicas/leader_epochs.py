@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from chaffinch.broker.core.topics.topics import Partition
+from chaffinch.broker.core.topics.registry import Partition
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import NO_OFFSET

@@ -19,7 +19,7 @@ from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.refusal_log import RefusalLog
 from chaffinch.broker.core.security.sasl_mechanisms import MECHANISMS, LoginRefused, Mechanism
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
-from chaffinch.broker.core.topics.topics import Dice
+from chaffinch.broker.core.topics.registry import Dice
 from chaffinch.errors import ConfigException, codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
-from chaffinch.broker.core.topics.topics import Dice
+from chaffinch.broker.core.topics.registry import Dice
 from chaffinch.protocol import scram
 from chaffinch.protocol.scram import ClientFinal, ClientFirst, Credential, ScramError, ScramMechanism, ServerFirst
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from chaffinch.broker.core.topics.topics import Dice
+from chaffinch.broker.core.topics.registry import Dice
 from chaffinch.protocol import scram
 from chaffinch.protocol.scram import Credential, ScramMechanism
 from chaffinch.storage.journal import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from chaffinch.broker.core.groups.offsets import GroupOffsets
-from chaffinch.broker.core.topics.topics import Partition, TopicRegistry
+from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
 from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH
 from chaffinch.broker.core.transactions.moves import VERSION_WITH_EPOCH_BUMP
 from chaffinch.errors import codes
