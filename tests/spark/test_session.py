@@ -1,16 +1,22 @@
-"""Where a session runs whose master nobody gives in Python."""
+"""Which sessions there can be, where one runs whose master nobody gives in Python, and what one that fails leaves."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from chaffinch.errors import ConfigException
+from chaffinch.spark import java, workers
 from chaffinch.spark.java import find_java_home
-from chaffinch.spark.session import master_of
+from chaffinch.spark.session import master_of, session
+from chaffinch.spark.workers import WorkersUnfit
+
+MASTERS = "it must be local[*], local[N], spark://HOST:PORT, k8s://HOST:PORT or yarn; a server of Spark Connect is given as remote"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +32,117 @@ from chaffinch.spark.session import master_of
 def test_what_spark_submit_has_set_stays(environment, master):
     assert master_of(None, environment) == master
     assert master_of("local[3]", environment) == "local[3]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"app_name": None}, "app_name cannot be None: it must be a string"),
+        ({"config": 5}, "config cannot be 5: it must be a mapping"),
+        ({"config": {5: "x"}}, "config cannot be {5: 'x'}: it must be a mapping of Spark's names, as strings"),
+        ({"config": {"spark.jars": ["a"]}}, "config's spark.jars cannot be ['a']: it must be a string, a number, True or False"),
+        ({"master": "foo"}, f"master cannot be 'foo': {MASTERS}"),
+        ({"master": ""}, f"master cannot be '': {MASTERS}"),
+        ({"master": 2}, f"master cannot be 2: {MASTERS}"),
+        ({"master": "local[0]"}, f"master cannot be 'local[0]': {MASTERS}"),
+        ({"master": "spark:host:7077"}, f"master cannot be 'spark:host:7077': {MASTERS}"),
+        ({"master": "sc://a"}, f"master cannot be 'sc://a': {MASTERS}"),
+        ({"config": {"spark.master": "foo"}}, f"config's spark.master cannot be 'foo': {MASTERS}"),
+        ({"remote": "http://a"}, "remote cannot be 'http://a': it must be sc://HOST:PORT"),
+        ({"remote": ""}, "remote cannot be '': it must be sc://HOST:PORT"),
+        ({"remote": "sc://"}, "remote cannot be 'sc://': it must be sc://HOST:PORT"),
+        ({"master": "local", "remote": "sc://a"}, "master=local and remote=sc://a exclude each other: a server of Spark Connect has"),
+        ({"master": "local", "config": {"spark.remote": "sc://a"}}, "master=local and remote=sc://a exclude each other"),
+        (
+            {"master": "local", "config": {"spark.master": "yarn"}},
+            "master=local and config's spark.master=yarn say the same: leave one of them out",
+        ),
+    ],
+)
+def test_what_no_session_can_be_made_of(arguments, text):
+    with pytest.raises(ConfigException, match=re.escape(text)):
+        session(**arguments)
+
+
+def test_a_server_that_the_environment_names_wrongly(monkeypatch):
+    monkeypatch.setenv("SPARK_REMOTE", "http://a")
+    with pytest.raises(ConfigException, match=r"SPARK_REMOTE cannot be 'http://a': it must be sc://HOST:PORT"):
+        session()
+
+
+class Running:
+    """Stands for a session on a cluster, and for its context."""
+
+    def __init__(self, master):
+        self.sparkContext = self
+        self.master = master
+        self.is_stopped = False
+
+    def stop(self):
+        self.is_stopped = True
+
+
+class Builder:
+    """Stands for PySpark's."""
+
+    def __init__(self):
+        self.configured = {}
+
+    def appName(self, name):
+        return self.config("spark.app.name", name)
+
+    def master(self, name):
+        return self.config("spark.master", name)
+
+    def config(self, key, value):
+        self.configured[key] = value
+        return self
+
+    def getOrCreate(self):
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+        self.made = Running(self.configured["spark.master"])
+        return self.made
+
+
+@pytest.fixture
+def builder(monkeypatch):
+    from pyspark.sql import SparkSession
+
+    builder = Builder()
+    monkeypatch.setattr(SparkSession, "builder", builder)
+    monkeypatch.setattr(java, "use_java", lambda: os.environ.update({"JAVA_HOME": "/found"}))
+    for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "SPARK_CONNECT_MODE_ENABLED"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    return builder
+
+
+def unfit(spark):
+    raise WorkersUnfit("the workers lack something")
+
+
+@pytest.mark.parametrize("is_there_before", [False, True])
+def test_a_session_that_fails_leaves_nothing(builder, monkeypatch, is_there_before):
+    """Neither itself, which the next one would be, nor a Python, nor Spark Connect, which a builder of Spark's own would find."""
+    from pyspark import SparkContext
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", builder if is_there_before else None)
+    monkeypatch.setattr(workers, "check_workers", unfit)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/usr/bin/python3")
+    before = dict(os.environ)
+    with pytest.raises(WorkersUnfit):
+        session(config={"spark.master": "spark://host:7077", "spark.cores.max": None})
+    assert dict(os.environ) == before
+    assert builder.made.is_stopped != is_there_before
+
+
+def test_the_master_that_the_configuration_names(builder):
+    """Taken for this machine's, the driver would listen where no executor reaches it."""
+    session(config={"spark.master": "spark://host:7077", "spark.cores.max": None}, check=False)
+    assert builder.configured["spark.master"] == "spark://host:7077"
+    assert "spark.cores.max" not in builder.configured
+    assert "SPARK_LOCAL_IP" not in os.environ
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
 @pytest.mark.spark

@@ -7,8 +7,6 @@ import sys
 import pytest
 from pyspark.cloudpickle import dumps
 
-from chaffinch.errors import ConfigException
-from chaffinch.spark.session import session
 from chaffinch.spark.workers import NEEDED, Worker, WorkersUnfit, _looker, advice_for, check_server, unfit
 from chaffinch.version import VERSION
 
@@ -106,24 +104,6 @@ def test_a_server_that_knows_the_format_misses_options():
 def test_a_server_that_does_not(error, kind, text):
     with pytest.raises(kind, match=text):
         check_server(Server(error), "sc://a")
-
-
-def test_a_session_is_of_a_master_or_of_a_server():
-    with pytest.raises(ConfigException, match=r"master=local and remote=sc://a exclude each other"):
-        session(master="local", remote="sc://a")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"app_name": None}, "app_name cannot be None: it must be a string"),
-        ({"config": 5}, "config cannot be 5: it must be a mapping"),
-        ({"config": {5: "x"}}, "config cannot be {5: 'x'}: it must be a mapping of Spark's names, as strings"),
-    ],
-)
-def test_what_no_session_can_be_made_of(arguments, text):
-    with pytest.raises(ConfigException, match=text):
-        session(**arguments)
 
 
 def test_what_a_worker_says_of_itself(monkeypatch):

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
 
 from chaffinch.spark import interruption
+from chaffinch.spark.worker_python import VARIABLES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +21,17 @@ if TYPE_CHECKING:
 # Seen in errors: the Python traceback of a worker without Spark's own frames around it.
 _OF_EVERY_SESSION: Mapping[str, str] = {"spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true"}
 _DEFAULTS: Mapping[str, str] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", **_OF_EVERY_SESSION}
+# Where a session may run -> what Spark takes for that, and in words. Of a wrong master Spark says only that Java has ended, and of a
+# wrong server first that packages are missing.
+_PLACES: Final[Mapping[str, tuple[str, str]]] = {
+    "master": (
+        r"local(\[([1-9]\d*|\*)(\s*,\s*[1-9]\d*)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|(spark|k8s)://.+",
+        "local[*], local[N], spark://HOST:PORT, k8s://HOST:PORT or yarn; a server of Spark Connect is given as remote",
+    ),
+    "remote": (r"sc://[^/;]+.*|local.*", "sc://HOST:PORT"),
+}
+# What a session that fails may have set: the next one, or a builder of Spark's own, must not find it.
+_VARIABLES_SET: Final = ("JAVA_HOME", *VARIABLES, "SPARK_LOCAL_IP", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
 
 
 def session(
@@ -31,7 +44,8 @@ def session(
 ) -> SparkSession:
     """A SparkSession on ``master`` (default: ``local[*]``, or what ``spark-submit`` set), with ``config`` on top of our few defaults.
 
-    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process, the latter two unless set already.
+    Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process, the latter two unless set already; nothing where
+    it fails.
     The format ``chaffinch`` is known in it by name. With ``remote``, such as ``sc://host:15002``, or ``SPARK_REMOTE`` in the
     environment, a session of that server of Spark Connect: Java and Python are the server's. ``check``: on a cluster, ask the workers
     in a small job whether they have what the format needs, and a server whether it knows the format.
@@ -44,14 +58,52 @@ def session(
         raise ConfigException(f"app_name cannot be {app_name!r}: it must be a string, the name that Spark shows")
     if config is not None and not (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
         raise ConfigException(f"config cannot be {config!r}: it must be a mapping of Spark's names, as strings, to values")
+    spelled = {key: _spelled(key, value) for key, value in (config or {}).items() if value is not None}
+    master, remote = _place("master", master, spelled), _place("remote", remote, spelled)
     if master is not None and remote is not None:
         raise ConfigException(f"master={master} and remote={remote} exclude each other: a server of Spark Connect has its own master")
-    if master is None and (remote := remote or os.environ.get("SPARK_REMOTE")):
-        return _remote_session(app_name, remote, config or {}, check=check)
-    return _session(app_name, master, config or {}, check=check)
+    if master is None and remote is None and os.environ.get("SPARK_REMOTE"):
+        remote = _checked("remote", "SPARK_REMOTE", os.environ["SPARK_REMOTE"])
+    with _nothing_left_of_a_failure():
+        if remote is not None:
+            return _remote_session(app_name, remote, spelled, check=check)
+        return _session(app_name, master, spelled, check=check)
 
 
-def _remote_session(app_name: str, remote: str, config: Mapping[str, object], *, check: bool) -> SparkSession:
+def _place(name: str, given: str | None, config: Mapping[str, str]) -> str | None:
+    """Where the session shall run, as the argument of this name says, or `config` under Spark's name for it. ConfigException."""
+    from chaffinch.errors import ConfigException
+
+    configured = config.get(f"spark.{name}")
+    if given is None or configured is None:
+        return _checked(name, name, given) if configured is None else _checked(name, f"config's spark.{name}", configured)
+    raise ConfigException(f"{name}={given} and config's spark.{name}={configured} say the same: leave one of them out")
+
+
+def _checked(kind: str, name: str, value: str | None) -> str | None:
+    from chaffinch.errors import ConfigException
+    from chaffinch.settings import shown_value
+
+    pattern, allowed = _PLACES[kind]
+    if value is not None and not (isinstance(value, str) and re.fullmatch(pattern, value)):
+        raise ConfigException(f"{name} cannot be {shown_value(value)}: it must be {allowed}")
+    return value
+
+
+@contextmanager
+def _nothing_left_of_a_failure() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in _VARIABLES_SET}
+    try:
+        yield
+    except BaseException:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+        raise
+
+
+def _remote_session(app_name: str, remote: str, config: Mapping[str, str], *, check: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
     spark = _configured(SparkSession.builder.appName(app_name).remote(remote), {**_OF_EVERY_SESSION, **config})
@@ -62,7 +114,7 @@ def _remote_session(app_name: str, remote: str, config: Mapping[str, object], *,
     return spark
 
 
-def _session(app_name: str, master: str | None, config: Mapping[str, object], *, check: bool) -> SparkSession:
+def _session(app_name: str, master: str | None, config: Mapping[str, str], *, check: bool) -> SparkSession:
     from chaffinch.spark.java import use_java
     from chaffinch.spark.sink.places import is_one_machine
     from chaffinch.spark.worker_python import use_python
@@ -73,8 +125,10 @@ def _session(app_name: str, master: str | None, config: Mapping[str, object], *,
     # Spark binds to the name of the host; a machine whose name does not resolve would stop here for no reason of ours.
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    is_new = SparkContext._active_spark_context is None
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
@@ -86,7 +140,12 @@ def _session(app_name: str, master: str | None, config: Mapping[str, object], *,
     if check and not is_one_machine(spark.sparkContext.master):
         from chaffinch.spark.workers import check_workers
 
-        check_workers(spark)
+        try:
+            check_workers(spark)
+        except BaseException:
+            if is_new:  # Else whoever sets right what was wrong would be given this one again.
+                spark.stop()
+            raise
     return spark
 
 
@@ -99,12 +158,17 @@ def master_of(master: str | None, environment: Mapping[str, str]) -> str | None:
     return "local[*]" if master is None and not (is_running or is_chosen) else master
 
 
-def _configured(builder: SparkSession.Builder, config: Mapping[str, object]) -> SparkSession:
+def _configured(builder: SparkSession.Builder, config: Mapping[str, str]) -> SparkSession:
     for key, value in config.items():
-        builder = builder.config(key, _spelled(value))
+        builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def _spelled(value: object) -> str:
-    """Spark's spelling of a configuration value: true and false in lower case."""
+def _spelled(key: str, value: object) -> str:
+    """Spark's spelling of a configuration value: true and false in lower case. ConfigException for what has none."""
+    from chaffinch.errors import ConfigException
+    from chaffinch.settings import shown_value
+
+    if not isinstance(value, str | bool | int | float | os.PathLike):
+        raise ConfigException(f"config's {key} cannot be {shown_value(value)}: it must be a string, a number, True or False")
     return str(value).lower() if isinstance(value, bool) else str(value)
