@@ -29,10 +29,18 @@ def bases(files: MemoryFileSystem) -> list[int]:
     return [int(name[:20]) for name in files.list(DIRECTORY) if name.endswith(".log")]
 
 
+BEFORE = batch(identity=ONE, base_sequence=0, is_transactional=True, timestamps=[0])
+
+
+def no_space_for_snapshots(operation: str, path: str, _size: int) -> None:
+    if operation == "append" and ".snapshot" in path:
+        raise StorageError(path, operation, "No space left on device")
+
+
 def with_transaction(files: MemoryFileSystem, *, rolls_behind: bool) -> PartitionLog:
     """Its data, and a snapshot of that; its marker and a batch of the next one behind it, in one segment or in two."""
     log = opened(files, retention_ms=100)
-    log.append(batch(identity=ONE, base_sequence=0, is_transactional=True, timestamps=[0]), now_ms=0)
+    log.append(BEFORE, now_ms=0)
     log.roll(0)
     log.append_marker(True, ONE, 0, 0)
     if rolls_behind:
@@ -254,7 +262,47 @@ class TestOnDemand:
         files.crash(lambda _path, _unsynced: 0)
         log = opened(files)
         assert bases(files) == [2]
-        assert log.find_duplicate(read_header(batch(identity=ONE, base_sequence=0, is_transactional=True, timestamps=[0]))) is not None
+        assert log.find_duplicate(read_header(BEFORE)) is not None
+
+    def test_what_the_producers_were_outlives_later_snapshots_too(self) -> None:
+        """The synced snapshot is removed once there are newer ones. Those have to be on the disk by then."""
+        files = MemoryFileSystem()
+        log = with_transaction(files, rolls_behind=True)
+        log.delete_records_before(2, 0)
+        log.expire(0)
+        for _ in range(4):
+            append(log, 400)
+            log.roll(0)
+        files.crash(lambda path, unsynced: unsynced if path == DIRECTORY else 0)
+        log = opened(files)
+        assert log.find_duplicate(read_header(BEFORE)) is not None
+
+    @pytest.mark.parametrize("removes", [False, True])
+    @pytest.mark.parametrize("is_partly_known", [False, True])
+    def test_what_the_producers_were_outlives_a_disk_too_full_for_snapshots(self, removes: bool, is_partly_known: bool) -> None:
+        files = MemoryFileSystem()
+        log = opened(files, checkpoint_bytes=1 if is_partly_known else 1 << 20)
+        log.append(BEFORE, now_ms=0)
+        files.hook = no_space_for_snapshots
+        log.append_marker(True, ONE, 0, 0)
+        log.append(batch(identity=ONE, base_sequence=1), now_ms=0)
+        log.roll(0)
+        append(log, 0)
+        assert log.delete_records_before(3, 0) == 3
+        if removes:
+            assert log.expire(0) == 0
+            assert log.log_start_offset == 3
+        files.hook = None
+        files.kill()
+        log = opened(files)
+        assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset) == (3, 4, 4)
+        for repeated in (BEFORE, batch(identity=ONE, base_sequence=1)):
+            assert log.find_duplicate(read_header(repeated)) is not None
+        assert log.expire(0) == 1
+        files.crash(lambda path, unsynced: unsynced if path == DIRECTORY else 0)
+        log = opened(files)
+        assert bases(files) == [3]
+        assert log.find_duplicate(read_header(batch(identity=ONE, base_sequence=1))) is not None
 
     def test_what_a_killed_process_had_begun_is_durable_when_it_is_asked_for_again(self) -> None:
         files = MemoryFileSystem()

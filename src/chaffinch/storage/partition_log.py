@@ -365,10 +365,11 @@ class PartitionLog:
     def expire(self, now_ms: int) -> int:
         """Delete the segments that are too old, too many, or below the log's start; returns how many. Raises StorageError.
 
-        When all records are too old, the last segment goes too, and the next append begins one.
+        When all records are too old, the last segment goes too, and the next append begins one. A segment stays as long as no snapshot
+        tells what its producers were, as on a full disk: that would stand nowhere else.
         """
         count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(now_ms))
-        if count and count == len(self._segments) and not self._can_lose_last_segment():
+        while count and self._segments[count - 1].end_offset > self._files.snapshots.durable_offset and not self._keep_producers():
             count -= 1
         if not count:
             return 0
@@ -379,20 +380,21 @@ class PartitionLog:
             segment.remove()
         return count
 
-    def _can_lose_last_segment(self) -> bool:
-        """Whether what the producers were stands in a snapshot now: it would stand nowhere else. Raises StorageError."""
+    def _keep_producers(self) -> bool:
+        """Whether what the producers are stands in a snapshot now. Raises StorageError."""
         self.sync()
         try:
             self._save_snapshot()
         except StorageError as error:
-            LOGGER.warning("the last segment of %s stays for now: %s", self.topic_partition, error)
+            LOGGER.warning("a segment of %s stays for now: %s", self.topic_partition, error)
             return False
+        self._file_system.sync_directory(self.directory)
         return True
 
     def _start_at(self, offset: int) -> None:
         if offset > self.log_start_offset:
             self._sync_names()
-            # Segments below the start go unread, here or when the log is next opened: what the producers were stands nowhere else then.
+            # Segments below it go, here or when the log is next opened: what the producers were stands nowhere else then.
             self._files.snapshots.sync_durable()  # Its name goes with the start's.
             self._files.start_at(offset)
             self.log_start_offset = offset

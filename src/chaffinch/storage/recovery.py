@@ -1,7 +1,8 @@
 """Opening a partition's log after whatever ended the last process.
 
-0. Carry out what `log.state` says was decided: files below the log's start go, a compacted segment takes its place (`settle`).
+0. Carry out what `log.state` says was decided: a compacted segment takes its place (`settle`).
 1. Take the newest snapshot that may be trusted. What it vouches for must still be there: a file missing or short is an error.
+   Segments below the log's start go if it tells what their producers were; others are read once more, and go when it is written down.
 2. Check the CRCs of the last stretch it vouches for (`verify_bytes_max`): damage there is an error too.
 3. Read what was written since, batch by batch: CRC, offsets in order, producers, aborted transactions. Without a snapshot that is all.
 4. Where that stops before the end, it was either a torn write, which nothing whole can follow: it is cut off, and said so in the log.
@@ -94,10 +95,7 @@ def recover(file_system: FileSystem, directory: str, config: LogConfig, now_ms: 
     if state.swap is not None or any(name.endswith(CLEANED_SUFFIX) for name in names):
         settle(file_system, directory, state)
         names = file_system.list(directory)
-    bases = bases_of(names)
-    while len(bases) > 1 and bases[1] <= state.log_start_offset:
-        remove_files(file_system, stem_of(directory, bases.pop(0)))
-    return _Recovery(file_system, directory, config, now_ms, bases, names, state).run()
+    return _Recovery(file_system, directory, config, now_ms, names, state).run()
 
 
 def bases_of(names: Iterable[str]) -> list[int]:
@@ -133,7 +131,6 @@ class _Recovery:
         directory: str,
         config: LogConfig,
         now_ms: int,
-        bases: list[int],
         names: list[str],
         state: LogState,
     ) -> None:
@@ -141,13 +138,14 @@ class _Recovery:
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
-        self._bases = bases
+        self._bases = bases_of(names)
         self._snapshot_names = [name for name in names if name.endswith(snapshot.SUFFIX)]
         self._state = state
         self._segments: list[Segment] = []
         self._producers = ProducerSequences()
         self._cuts: list[Cut] = []
         self._bytes_read = 0
+        self._producers_end = 0  # All batches below it are in `_producers`.
 
     def run(self) -> RecoveredLog:
         taken = self._take_snapshot()
@@ -157,6 +155,8 @@ class _Recovery:
         if taken is not None:
             self._verify_end(taken.segments)
             self._producers = ProducerSequences.from_rows(taken.producers, self._now_ms)
+            self._producers_end = taken.log_end_offset
+            self._remove_below(min(self._state.log_start_offset, taken.log_end_offset))
             if self._bases and self._bases[0] > taken.log_end_offset:
                 self._producers.forget_ongoing()
         self._read_on()
@@ -181,6 +181,11 @@ class _Recovery:
             durable_snapshot_offset=taken.log_end_offset if taken is not None and taken.is_durable else self._newest_durable(),
             state=self._state,
         )
+
+    def _remove_below(self, offset: int) -> None:
+        """The segments all of which is below `offset`."""
+        while len(self._bases) > 1 and self._bases[1] <= offset:
+            remove_files(self._file_system, stem_of(self._directory, self._bases.pop(0)))
 
     def _take_snapshot(self) -> Snapshot | None:
         for name in reversed(self._snapshot_names):
@@ -249,8 +254,9 @@ class _Recovery:
             segment = self._opened(base)
             if self._segments and base != self._segments[-1].end_offset:
                 end = self._segments[-1]
-                self._cut(end, end.size, f"offset {end.end_offset} comes next, but the next file begins at {base}", bases[number:])
-                return
+                damage = f"offset {end.end_offset} comes next, but the next file begins at {base}"
+                if not self._get_over(end, end.size, damage, bases[number:]):
+                    return
             self._segments.append(segment)
             if not self._read_segment(segment, bases[number + 1 :]):
                 return
@@ -261,13 +267,12 @@ class _Recovery:
         scan = BatchScan(segment.log, start, segment.end_offset, gaps_below=self._state.gaps_below)
         for position, view in scan:
             segment.extend(view.header, view.header.base_offset, position)
-            if view.header.has_producer_id:
+            if view.header.has_producer_id and view.header.base_offset >= self._producers_end:
                 self._note_producer(segment, position, view)
         self._bytes_read += scan.position - start
         if scan.damage is None:
             return True
-        self._cut(segment, scan.position, scan.damage, later)
-        return False
+        return self._get_over(segment, scan.position, scan.damage, later)
 
     def _note_producer(self, segment: Segment, position: int, view: BatchView) -> None:
         header = view.header
@@ -288,6 +293,18 @@ class _Recovery:
                 now_ms=self._now_ms,
             )
             note_completed(segment, completed, self._producers)
+
+    def _get_over(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
+        """What to do where the files do not go on; False when the log ends here. Below its start that is no damage to it: there are what
+        remains of files that were being removed or compacted, and nobody reads them."""
+        if not later or later[0] > self._state.log_start_offset:
+            self._cut(segment, position, damage, later)
+            return False
+        for unread in self._segments:
+            unread.remove()
+        self._segments = []
+        self._producers.forget_ongoing()
+        return True
 
     def _cut(self, segment: Segment, position: int, damage: str, later: list[int]) -> None:
         """End the log at `position` of `segment`, if nothing whole comes after that."""

@@ -102,8 +102,11 @@ class SnapshotFiles:
         self._directory = directory
 
     def add(self, taken: Snapshot) -> None:
-        """Write one more and let go of those that nobody needs. Raises StorageError."""
-        name = write(self._file_system, self._directory, taken)
+        """Write one more and let go of those that nobody needs. Raises StorageError.
+
+        Once segments were deleted, a durable one tells of producers that nothing else tells of: it is synced before it replaces another.
+        """
+        name = write(self._file_system, self._directory, taken, syncs=taken.is_durable and taken.log_start_offset > 0)
         if taken.is_durable:
             self.durable_offset = taken.log_end_offset
         if name not in self._names:
