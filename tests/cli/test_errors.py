@@ -74,6 +74,7 @@ def test_a_name_without_a_group(capsys):
         ("ROWS_REJECTD", "no error is called 'ROWS_REJECTD'; the nearest is ROWS_REJECTED"),
         ("configexeption", "no error is called 'configexeption'; the nearest is ConfigException"),
         ("INVALID_RECROD", "no error is called 'INVALID_RECROD'; the nearest is INVALID_RECORD"),
+        ("NOSUCH", "no error is called 'NOSUCH'; without an argument the command lists them all"),
         ("", "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),
         (" ", "the error asked for is empty: give a number (87), a name (INVALID_RECORD) or a class (InvalidRecordException)"),
         ("200", "no error has the number 200; they run from -1 to 133"),

@@ -18,6 +18,7 @@ from chaffinch.errors import ConfigException, codes, own_errors
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import ADVICE
 from chaffinch.errors.own_errors import OwnError
+from chaffinch.settings import LIKENESS_MIN
 
 # Without a terminal there is nobody to wrap lines for: into a pipe each row goes on one line.
 PIPE_COLUMNS: Final = 400
@@ -142,5 +143,6 @@ def _unknown_text(text: str) -> str:
         numbers = [row.number for row in codes.ALL]
         return f"no error has the number {text}; they run from {min(numbers)} to {max(numbers)}"
     own = {row.name.upper(): row.name for row in own_errors.ALL}
-    nearest = difflib.get_close_matches(text.upper(), [*codes.nearest_names(text), *own], n=1, cutoff=0.0)[0]
-    return f"no error is called {text!r}; the nearest is {own.get(nearest, nearest)}"
+    nearest = difflib.get_close_matches(text.upper(), [*codes.nearest_names(text), *own], n=1, cutoff=LIKENESS_MIN)
+    hint = f"the nearest is {own.get(nearest[0], nearest[0])}" if nearest else "without an argument the command lists them all"
+    return f"no error is called {text!r}; {hint}"

@@ -144,7 +144,7 @@ def _name_of(broker: BrokerState, topic_id: UUID) -> str | None:
 def _scripted(fault: Fault, place: TopicPartition) -> Refusal | None:
     if not fault.covers(*place):
         return None
-    return Refusal(code=fault.error, message=f"{fault.error.name}: asked for by a fault script")
+    return Refusal(code=fault.error, message="asked for by a fault script")
 
 
 def _unknown_id(topic: TopicProduceData) -> Refusal:
