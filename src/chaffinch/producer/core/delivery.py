@@ -108,7 +108,7 @@ class Delivery:
                 continue
             error_class = TimeoutException if event.is_timeout else NetworkException
             stored = Stored.POSSIBLY if event.was_sent or batch.possibly_stored else Stored.NO
-            reason = event.reason if event.is_timeout else event.reason + sent.too_large_for_most()
+            reason = event.reason + sent.too_large_for_most() if event.was_sent and not event.is_timeout else event.reason
             error = error_class(f"{event.address}: {reason}", topic_partition=batch.topic_partition, stored=stored, api="Produce")
             self._lost(batch, error, now_ms, was_sent=event.was_sent)
 
