@@ -14,17 +14,18 @@ FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_E
 FENCED_ADVICE: Final = "producers that are to live side by side need an id each"
 
 
-def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: int | None) -> AnyError:
+def explained(error: AnyError, transactional_id: str, timeout_ms: int, open_ms: int | None, block_ms: int) -> AnyError:
     """Who is fenced is told by what: another producer, or the coordinator that found the transaction open for too long. Who asks for
     too long a time is told for which. Any other error is returned as it is. `open_ms`: since when the broker knows of the transaction;
-    None when it knows of none."""
+    None when it knows of none. `block_ms`: how long one call may wait."""
     if error.code is codes.INVALID_TRANSACTION_TIMEOUT:
         return with_message(error, f"transaction.timeout.ms={timeout_ms} exceeds the broker's transaction.max.timeout.ms")
     if error.code not in FENCED_CODES or error.message.endswith(FENCED_ADVICE):
         return error
     why = f"another producer with transactional.id {transactional_id!r} took over"
     if open_ms is not None:
-        aborted = "the broker has aborted it, or " if open_ms >= timeout_ms else ""
+        waits = f" (set it above max.block.ms, {block_ms}, for which one call may wait)" if block_ms >= timeout_ms else ""
+        aborted = f"the broker has aborted it{waits}, or " if open_ms >= timeout_ms else ""
         why = f"the transaction was open for {open_ms / 1000:.1f} s, transaction.timeout.ms is {timeout_ms}: {aborted}{why}"
     said = "" if error.message == error.code.text else f"{error.message.rstrip('.')}; "
     return with_message(error, f"{said}{why}; {FENCED_ADVICE}")

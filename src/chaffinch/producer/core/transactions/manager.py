@@ -196,7 +196,7 @@ class TransactionManager:
     def explained(self, error: AnyError) -> AnyError:
         """The error with what is known here of why."""
         open_ms = self.now_ms - self._opened_ms if self._is_started else None
-        return transaction_errors.explained(error, self._transactional_id, self._timeout_ms, open_ms)
+        return transaction_errors.explained(error, self._transactional_id, self._timeout_ms, open_ms, self._block_ms)
 
     def next_step(self, now_ms: int, *, has_batches: bool, needs_epoch: bool) -> Step | None:
         """The next request to send. `has_batches`: records have no outcome yet. `needs_epoch`: sequences are used up for nothing."""
@@ -425,9 +425,11 @@ class TransactionManager:
         error = self.explained(error)
         self.error = error if group_of(error) is Group.APPLICATION_RECOVERABLE else as_fatal(error)
         self._to_add.clear()
-        report = Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")
+        reports: list[Effect] = [Report(f"the producer with transactional.id {self._transactional_id!r} cannot go on: {self.error}")]
+        if any(waiting.closes_within is not None for waiting in self._end_calls):
+            reports = []  # It is not to go on, and close says why it was not ended.
         failed = self._fail_offsets(self.error) + self._fail(self._end_calls, self.error) + self._fail(self._init_calls, self.error)
-        return [report, *failed, WakeCallers()]
+        return [*reports, *failed, WakeCallers()]
 
     def _fail(self, calls: list[_Waiting], error: KafkaException) -> list[Effect]:
         failed: list[Effect] = [FailCall(call=waiting.call, error=again(error)) for waiting in calls]
