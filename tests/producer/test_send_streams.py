@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,7 @@ import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import InvalidCompactionKeyException
+from chaffinch.producer.sender_thread import IDLE_WAIT_MS
 from chaffinch.producer.tables.columns import pieces_of
 from chaffinch.records.faults import InvalidColumn
 
@@ -134,6 +136,29 @@ def test_a_stream_that_fails_before_any_row_was_sent_says_nothing_of_rows(produc
         producer.send_table("orders", reader(failing()))
     assert raised.value is failure
     assert not hasattr(failure, "__notes__")
+
+
+@pytest.mark.parametrize("sends_tables", [True, False])
+def test_ctrl_c_before_the_sender_was_woken_up_holds_up_nothing(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch, sends_tables: bool
+) -> None:
+    """Who comes later finds that somebody else has begun the batch, and wakes nobody: it would wait until the sender looks up by itself."""
+
+    def send(value: bytes) -> Future[Any]:
+        return producer.send_table("one", pa.table({"value": [value]})) if sends_tables else producer.send("one", value, partition=0)
+
+    send(b"before").result(LATEST_S)
+    wakeup, interrupts = producer._sender.wakeup, [KeyboardInterrupt()]
+
+    def interrupted() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        wakeup()
+
+    monkeypatch.setattr(producer._sender, "wakeup", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        send(b"interrupted")
+    assert send(b"after").result(IDLE_WAIT_MS / 2_000) is not None
 
 
 def test_a_table_goes_piece_by_piece(broker: EmbeddedBroker) -> None:

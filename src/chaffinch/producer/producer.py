@@ -206,7 +206,11 @@ class Producer:
         record_of: Callable[[], ProducerRecord],
     ) -> None:
         """Put a record into its batch, or settle its future."""
-        stop = self._append(topic, partition, key, value, timestamp_ms, headers, future, on_delivery, record_of)
+        try:
+            stop = self._append(topic, partition, key, value, timestamp_ms, headers, future, on_delivery, record_of)
+        except BaseException:
+            self._sender.wakeup()  # Ctrl-C may have come between the record and the look that its batch needs.
+            raise
         if isinstance(stop, Dropped):
             metadata = RecordMetadata(topic, -1 if partition is None else partition, timestamp_ms=timestamp_ms, dropped=True)
             settle(future, on_delivery, metadata)
