@@ -45,7 +45,7 @@ OF_32_BITS = [
 
 @pytest.mark.parametrize("name", OF_32_BITS)
 def test_numbers_of_32_bits(name: str) -> None:
-    assert options.parse({name: str(INT_MAX)})[name] == INT_MAX
+    assert options.BROKER_OPTIONS.parse({name: str(INT_MAX)})[name] == INT_MAX
     with pytest.raises(ConfigException, match=f"option {name} cannot be .*at most {INT_MAX}"):
         options.parse({name: str(INT_MAX + 1)})
 
@@ -79,6 +79,15 @@ def test_no_retention_at_all_is_no_default(given: dict[str, int], is_refused: bo
             options.parse(given)
     else:
         assert topic_defaults(options.parse(given))["retention.ms"] == 1
+
+
+def test_session_timeouts_that_no_member_could_have_are_refused() -> None:
+    text = r"^group.min.session.timeout.ms=9000 is above group.max.session.timeout.ms=8999: no member could join$"
+    with pytest.raises(ConfigException, match=text):
+        options.parse({"group.min.session.timeout.ms": 9000, "group.max.session.timeout.ms": 8999})
+    with pytest.raises(ConfigException, match=r"group.min.session.timeout.ms=6000 is above group.max.session.timeout.ms=5999"):
+        options.parse({"group.max.session.timeout.ms": 5999})
+    options.parse({"group.max.session.timeout.ms": 6000})
 
 
 @pytest.mark.parametrize(

@@ -329,4 +329,7 @@ def parse(options: Mapping[str, Any] | None = None, **keywords: Any) -> Settings
     settings = BROKER_OPTIONS.parse(options, **keywords)
     if topic_defaults(settings).get("retention.ms") == 0:  # A topic's own may be 0 (KafkaConfig.scala).
         raise ConfigException("log.retention.ms, or the minutes or hours in its place, cannot be 0: at least 1, or below 0 for no limit")
+    least, most = settings["group.min.session.timeout.ms"], settings["group.max.session.timeout.ms"]
+    if least > most:
+        raise ConfigException(f"group.min.session.timeout.ms={least} is above group.max.session.timeout.ms={most}: no member could join")
     return settings
