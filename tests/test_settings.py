@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.errors import ConfigException, Group
-from chaffinch.settings import Option, OptionTable
+from chaffinch.settings import WRONG_NAMED_MAX, Option, OptionTable
 
 TABLE = OptionTable(
     [
@@ -80,6 +80,21 @@ class TestNames:
             parse({wrong: 1})
         assert str(caught.value) == f"unknown option {wrong!r}: the nearest known one is {nearest!r}"
         assert caught.value.group is Group.INVALID_CONFIGURATION
+
+    def test_all_that_is_wrong_is_said_at_once(self):
+        """Who has corrected one thing shall not hear of the next one only then: with Spark each try takes ten seconds."""
+        with pytest.raises(ConfigException) as caught:
+            parse({"liger.ms": 1, "acks": "2", "sasl.mechanism": "PLAIN"})
+        assert str(caught.value) == (
+            "unknown option 'liger.ms': the nearest known one is 'linger.ms'; option acks cannot be '2': it must be one of all, -1, 0, 1; "
+            "unknown option 'sasl.mechanism': no known one is like it"
+        )
+
+    def test_of_many_wrong_options_the_first_are_named(self):
+        with pytest.raises(ConfigException) as caught:
+            parse({f"key-{number}": 1 for number in range(WRONG_NAMED_MAX + 2)})
+        assert str(caught.value).count("unknown option") == WRONG_NAMED_MAX
+        assert str(caught.value).endswith("; and 2 more")
 
     def test_nothing_is_offered_for_a_name_that_is_like_none(self):
         with pytest.raises(ConfigException, match=r"^unknown option 'sasl.mechanism': no known one is like it$"):

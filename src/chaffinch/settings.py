@@ -26,6 +26,9 @@ LONG_MAX: Final = 2**63 - 1
 # How like the name given a known one must be to be offered, from 0 to 1: below it the offer misleads.
 LIKENESS_MIN: Final = 0.58
 
+WRONG_NAMED_MAX: Final = 5
+"""Wrong options in a message: as a rule there is one, but whoever gives the file of another program has many."""
+
 SHOWN_MAX: Final = 200
 """Characters of a wrong value in a message, which is one line."""
 
@@ -162,33 +165,44 @@ class OptionTable:
         assert not self._by_key.keys() & self._ignored_by_key.keys(), "an option has an effect and has none"
 
     def parse(self, mapping: Mapping[str, Any] | None = None, **keywords: Any) -> Settings:
-        """Defaults, overlaid with what is given. A value of None means "not given". ConfigException at the first thing wrong."""
+        """Defaults, overlaid with what is given. A value of None means "not given". ConfigException says all that is wrong."""
         given: dict[str, Any] = {}
         ignored: dict[str, Any] = {}
         seen: dict[str, str] = {}
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ConfigException(f"options must be a mapping of names to values, not {mapping!r}")
+        wrong: list[str] = []
         for name, value in [*(mapping or {}).items(), *keywords.items()]:
-            if not isinstance(name, str):
-                raise ConfigException(f"an option has the name {name!r}, which is not a string")
-            if value is None:
-                continue
-            key = _key(name)
-            if key in seen:
-                raise ConfigException(f"option {self._dotted(key)} is given twice, as {seen[key]!r} and as {name!r}: give it once")
-            seen[key] = name
-            if (option := self._by_key.get(key)) is not None:
-                given[option.name] = option.parse(value)
-            elif key in self._ignored_by_key:
-                known = self._ignored_by_key[key]
-                ignored[known] = self._idle[known].parse(value) if known in self._idle else value
-            else:
-                raise ConfigException(self.unknown(name))
+            try:
+                self._take(name, value, given, ignored, seen)
+            except ConfigException as error:
+                wrong.append(error.message)
+        if wrong:
+            more = len(wrong) - WRONG_NAMED_MAX
+            raise ConfigException("; ".join(wrong[:WRONG_NAMED_MAX]) + (f"; and {more} more" if more > 0 else ""))
         values = {option.name: given.get(option.name, option.default) for option in self.options}
         for option in self.options:
             if option.required and values[option.name] in (None, "", ()):
                 raise ConfigException(f"option {option.name} is missing: {option.documentation}")
         return Settings(values, given, ignored)
+
+    def _take(self, name: object, value: object, given: dict[str, Any], ignored: dict[str, Any], seen: dict[str, str]) -> None:
+        """One option into `given` or `ignored`, by its name here; `seen` has them by key, as they were spelled."""
+        if not isinstance(name, str):
+            raise ConfigException(f"an option has the name {name!r}, which is not a string")
+        if value is None:
+            return
+        key = _key(name)
+        if key in seen:
+            raise ConfigException(f"option {self._dotted(key)} is given twice, as {seen[key]!r} and as {name!r}: give it once")
+        seen[key] = name
+        if (option := self._by_key.get(key)) is not None:
+            given[option.name] = option.parse(value)
+        elif key in self._ignored_by_key:
+            known = self._ignored_by_key[key]
+            ignored[known] = self._idle[known].parse(value) if known in self._idle else value
+        else:
+            raise ConfigException(self.unknown(name))
 
     def unknown(self, name: str) -> str:
         """What to say of a name that is not known: what to do instead, or the known one most like it, unless none is."""
