@@ -8,6 +8,7 @@ from pyspark.sql import types
 from chaffinch.errors import ConfigException
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.kafka_sink import KafkaSink
+from chaffinch.spark.sink.option_tables import TABLES
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.tasks.row_codec import check_schema
 
@@ -108,6 +109,15 @@ def test_a_batch_write_needs_no_marker():
     assert sink(onMissingMarker="write").writes_without_marker
 
 
+@pytest.mark.parametrize("guarantee", TABLES)
+def test_a_batch_write_has_no_checkpoint(guarantee):
+    """Whoever gives it one hopes to write once, and nothing would."""
+    with pytest.raises(
+        ConfigException, match="checkpointLocation is for streams: a batch write has none, leave it out; with an idempotency"
+    ):
+        sink(is_stream=False, checkpointLocation="/c", deliveryGuarantee=guarantee)
+
+
 @pytest.mark.parametrize("token", ["", "  "])
 def test_an_empty_token_is_refused(token):
     with pytest.raises(ConfigException, match="idempotencyToken is empty"):
@@ -195,7 +205,12 @@ class TestColumns:
             ("value string, partition string", "column 'partition' has type string; allowed: int"),
             ("value string, headers map<string,string>", "column 'headers' has type map<string,string>; allowed: array<struct"),
             ("value string, key string, value string", "column 'value' is there 2 times: a row has one of each, leave out the others"),
-            ("values string", "column 'values' would not be written; the nearest known one is 'value'"),
+            ("values string", "column 'values' would not be written, the nearest known one is 'value'; select among: key, value, headers"),
+            ("Value string", "column 'Value' would not be written, the nearest known one is 'value'; select among: key"),
+            (
+                "id int, foo int, value string",
+                "column 'id' would not be written; column 'foo' would not be written; select among: key, value, headers, timestamp",
+            ),
         ],
     )
     def test_what_is_not(self, schema, text):
@@ -232,10 +247,9 @@ def test_what_only_chaffinch_itself_may_say(is_stream, given):
 
 
 def test_what_a_foreach_batch_write_says_of_its_batch():
-    plain = {**LEAST, "checkpointlocation": "/c"}
-    hidden = {"chaffinch.sink": "audit", "chaffinch.batch.id": "7"}
-    options = SinkOptions.parse({**plain, **hidden}, is_stream=False)
+    given = {**LEAST, "checkpointlocation": "/c", "chaffinch.sink": "audit", "chaffinch.batch.id": "7"}
+    options = SinkOptions.parse(given, is_stream=False)
     assert (options.sink_name, options.batch_id, options.checkpoint_location) == ("audit", 7, "/c")
     assert options.named("q") == "q-audit"
-    alone = SinkOptions.parse(plain, is_stream=False)
+    alone = SinkOptions.parse(LEAST, is_stream=False)
     assert (alone.sink_name, alone.batch_id, alone.checkpoint_location, alone.named("q")) == (None, None, None, "q")

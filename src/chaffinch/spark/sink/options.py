@@ -86,6 +86,11 @@ class SinkOptions:
         batch_id = int(hidden[_BATCH_ID]) if _BATCH_ID in hidden else None
         is_stream = is_stream or batch_id is not None
         _refuse_contradictions(settings)
+        if not is_stream and "checkpointLocation" in settings.ignored:
+            raise ConfigException(
+                "option checkpointLocation is for streams: a batch write has none, leave it out; "
+                "with an idempotencyToken it is written once, however often it is run"
+            )
         if guarantee == EXACTLY_ONCE:
             _refuse_what_no_transaction_can(settings, is_stream)
         try:

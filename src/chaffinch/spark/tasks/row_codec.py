@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from chaffinch.errors import ConfigException
 from chaffinch.records.columns import RecordColumns
+from chaffinch.settings import LIKENESS_MIN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,18 +49,20 @@ def check_schema(schema: _Schema, *, has_topic: bool) -> None:
     for name in types:
         if (count := names.count(name)) > 1:
             raise ConfigException(f"column {name!r} is there {count} times: a row has one of each, leave out the others")
+    if unknown := [name for name in types if name not in WRITTEN and name not in READ_ONLY]:
+        raise ConfigException(f"{'; '.join(map(_unknown, unknown))}; select among: {allowed}")
     for name, seen in types.items():
-        if name in READ_ONLY:
-            continue
-        if name not in WRITTEN:
-            nearest = difflib.get_close_matches(name, WRITTEN, n=1, cutoff=0.0)[0]
-            raise ConfigException(f"column {name!r} would not be written; the nearest known one is {nearest!r}; select among: {allowed}")
-        if seen not in WRITTEN[name]:
+        if name not in READ_ONLY and seen not in WRITTEN[name]:
             raise ConfigException(f"column {name!r} has type {seen}; allowed: {', '.join(WRITTEN[name])}")
     if "value" not in types:
         raise ConfigException(f"column 'value' is missing (there are: {', '.join(types) or 'none'}); it must be {' or '.join(BYTES_TYPES)}")
     if not has_topic and "topic" not in types:
         raise ConfigException("there is neither an option topic nor a column 'topic': name the target topic")
+
+
+def _unknown(name: str) -> str:
+    found = difflib.get_close_matches(name.lower(), WRITTEN, n=1, cutoff=LIKENESS_MIN)
+    return f"column {name!r} would not be written" + (f", the nearest known one is {found[0]!r}" if found else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
