@@ -35,6 +35,18 @@ class TestOffsets:
         with pytest.raises(ConfigException, match="startingOffsets"):
             parse_offsets("startingOffsets", text, words=[OFFSET_EARLIEST])
 
+    @pytest.mark.parametrize("text", ['{"a":{"00":5}}', f'{{"a":{{"{"9" * 5000}":5}}}}', '{"a":{"12345678901":5}}'])
+    def test_a_partition_is_named_by_its_number_as_kafka_writes_it(self, text):
+        with pytest.raises(ConfigException, match="is no partition number; allowed: earliest, or JSON"):
+            parse_offsets("o", text, words=[OFFSET_EARLIEST])
+
+    @pytest.mark.parametrize(("text", "name"), [('{"a":{"0":5,"1":6,"0":7}}', "0"), ('{"a":{"0":5},"a":{"1":6}}', "a")])
+    def test_what_is_said_twice(self, text, name):
+        """JSON takes the last, and who has written it by hand may have meant the other."""
+        with pytest.raises(ConfigException) as caught:
+            parse_offsets("o", text, words=[OFFSET_EARLIEST])
+        assert str(caught.value) == f"o={text!r} has {name!r} twice: only one of them can be meant"
+
     def test_a_stream_may_begin_with_either(self):
         choice = parse_offsets("o", '{"a":{"0":-2,"1":-1}}', words=EITHER)
         assert choice.of([A0, A1]) == {A0: OFFSET_EARLIEST, A1: OFFSET_LATEST}

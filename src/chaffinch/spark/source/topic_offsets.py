@@ -6,6 +6,7 @@ The JSON is that of Spark's Kafka source: `{"orders":{"0":23,"1":-2}}`, -2 for t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -14,6 +15,8 @@ from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.settings import LONG_MAX, shown_value
 
+# Not `00`, which would be `0` a second time.
+_PARTITION: Final = re.compile(r"0|[1-9][0-9]{0,9}")
 WORDS: Final = {OFFSET_EARLIEST: "earliest", OFFSET_LATEST: "latest"}
 
 
@@ -103,8 +106,8 @@ def _pairs(option: str, text: str, allowed: str) -> Iterator[tuple[TopicPartitio
                 f"{option}={shown_value(text)}: {topic} must have an object of partition numbers and offsets; allowed: {allowed}"
             )
         for number, place in offsets.items():
-            if not (number.isascii() and number.isdigit()):
-                raise ConfigException(f"{option}={shown_value(text)}: {number!r} is no partition number; allowed: {allowed}")
+            if not _PARTITION.fullmatch(number):
+                raise ConfigException(f"{option}={shown_value(text)}: {shown_value(number)} is no partition number; allowed: {allowed}")
             if not _is_number(place):
                 raise ConfigException(f"{option} says {place!r} for {topic}-{number}, which is no whole number; allowed: {allowed}")
             if place > LONG_MAX:
@@ -113,8 +116,16 @@ def _pairs(option: str, text: str, allowed: str) -> Iterator[tuple[TopicPartitio
 
 
 def _json_object(option: str, text: str, allowed: str) -> dict[str, object]:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ConfigException(f"{option}={shown_value(text)} has {twice!r} twice: only one of them can be meant")
+        return found
+
     try:
-        fields = json.loads(text)
+        fields = json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict) or not fields:
