@@ -6,20 +6,24 @@ import re
 from typing import Final
 
 from chaffinch.errors.codes import Group
-from chaffinch.spark.refusals import ErrorTag, tag_in
+from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
 
 WORKER_LOST: Final = "WORKER_LOST"
 # What Spark says, in its own words, when a process of it died: nobody's fault, so the batch is run again.
 _LOST: Final = re.compile(r"(?:Python worker exited unexpectedly|Python worker failed to connect back|ExecutorLostFailure)[^\r\n]*")
+# Said without a tag, as by a KafkaSink that is made or called wrongly in a function of the user's.
+_WRONG: Final = re.compile(r"chaffinch\.errors\.exceptions\.ConfigException: ([^\r\n]*)")
 # What Py4J writes before what Java said.
 _OF_PY4J: Final = re.compile(r"\A\s*An error occurred while calling \S+\s*:\s*")
 _LINE_MAX: Final = 300
 
 
 def tag_of(text: str) -> ErrorTag | None:
-    """The tag in an error's text, or one of our own for what Spark says of a process that died; None for everything else."""
+    """The tag in an error's text; or one for a wrong configuration, or for what Spark says of a process that died; None for all else."""
     if found := tag_in(text):
         return found
+    if wrong := _WRONG.search(text):
+        return tag_in(str(Refusal(Group.INVALID_CONFIGURATION, "CONFIG", wrong[1])))
     lost = _LOST.search(text)
     return lost and ErrorTag(group=Group.APPLICATION_RECOVERABLE, name=WORKER_LOST, text=_short(lost[0]))
 
