@@ -42,6 +42,13 @@ class TestFolder:
         with pytest.raises(Refusal, match="stagingLocation=floppy://a cannot be opened"):
             Folder("floppy://a", "stagingLocation").probe()
 
+    @pytest.mark.parametrize("location", ["file://host/a", "file://tmp/a"])
+    def test_a_file_of_another_host(self, location, tmp_path, monkeypatch):
+        """As often two slashes instead of one or three; taken for /tmp/a, it was found nowhere."""
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(Refusal, match=rf"stagingLocation={location} cannot be opened: .*[Hh]ost.*{location}"):
+            Folder(location, "stagingLocation").names()
+
     def test_a_null_character(self):
         with pytest.raises(Refusal, match=r"LOCATION_NOT_USABLE: stagingLocation=/a.b cannot be opened: no name holds a null character"):
             Folder("/a\0b", "stagingLocation").probe()

@@ -231,7 +231,8 @@ class OwnFolder(Folder):
 
 def _normalised(location: str) -> str:
     """Hadoop's spellings of a location (`file:/x`, `s3a://x`) as pyarrow's."""
-    if found := re.match(r"^file:/+(.*)$", location):
+    # Of two slashes the second begins a host, which pyarrow refuses as Spark does: the rest is not the path that was meant.
+    if found := re.match(r"^file:(?!//[^/])/+(.*)$", location):
         return f"/{found[1]}"
     if found := re.match(r"^([A-Za-z][A-Za-z0-9+.-]*):/(?!/)(.*)$", location):
         location = f"{found[1]}:///{found[2]}"

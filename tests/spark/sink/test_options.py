@@ -61,6 +61,11 @@ def test_names_are_found_without_regard_to_case():
         ({"onMissingMarker": "skip"}, "one of fail, write"),
         ({"errors__tolerance": "all"}, "needs a place for the bad rows"),
         ({"errors__tolerance__max": "5"}, "needs errors.tolerance=all"),
+        ({"stagingLocation": "~/s"}, "option stagingLocation cannot be '~/s': ~ stands for nothing here, write the path out"),
+        (
+            {"errors__tolerance": "all", "errors__dead__letter__path": "~"},
+            "option errors.dead.letter.path cannot be '~': ~ stands for nothing here",
+        ),
         ({"errors__dead__letter__path": "/d"}, "errors.dead.letter.path needs errors.tolerance=all"),
         ({"errors__dead__letter__queue__topic__name": "d"}, "errors.dead.letter.queue.topic.name needs errors.tolerance=all"),
         ({"kafka__compression__level": "3"}, "each codec has its own, such as kafka.compression.zstd.level"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from chaffinch.errors import ConfigException
-from chaffinch.settings import Settings
+from chaffinch.settings import Settings, shown_value
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.options import ClientOptions, named_as_typed, parse
 from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, table_for
@@ -184,6 +184,10 @@ def _refuse_contradictions(settings: Settings) -> None:
     for name in _NEVER_EMPTY:
         if (given := settings.get(name)) is not None and not given.strip():
             raise ConfigException(f"option {name} is empty: give it a value, or leave it out")
+    for name in ("stagingLocation", "errors.dead.letter.path"):
+        # A folder of that name would be made wherever the process happens to run.
+        if (settings[name] or "").startswith("~"):
+            raise ConfigException(f"option {name} cannot be {shown_value(settings[name])}: ~ stands for nothing here, write the path out")
     dead_letter_topic = settings["errors.dead.letter.queue.topic.name"]
     if dead_letter_topic is not None and dead_letter_topic == settings["topic"]:
         raise ConfigException(f"option errors.dead.letter.queue.topic.name cannot be {dead_letter_topic!r}: it is the target topic itself")
