@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,46 +11,60 @@ from pathlib import Path
 
 import pytest
 
-from chaffinch.spark.worker_python import PROGRAM, VARIABLES, installed_first, use_python
+from chaffinch.spark.worker_python import PROGRAM, VARIABLES, use_python, without_archives
 
 RUN = [sys.executable, "-c", "from chaffinch.spark.worker_python import main; main()"]
 NAMED_BEFORE = [name for name in VARIABLES if name in os.environ]
 TELL = "import sys, pyspark\nprint(pyspark.__file__, __name__, sys.argv[1:], sys.path[0], sep='\\n')\n"
 
+LISTING = """
+import importlib.util, pkgutil
+assert importlib.util.find_spec("nowhere_to_be_found") is None
+importlib.invalidate_caches()
+print("listing" in {module.name for module in pkgutil.iter_modules()})
+"""
+
 
 def installed(place: Path) -> tuple[str, str]:
-    """A PySpark with its archive, as pip leaves it: the folder it is found in, and the archive."""
+    """A PySpark with its archive, and py4j, as pip leaves them: the folder they are found in, and the archive."""
     archive = place / "pyspark" / "python" / "lib" / "pyspark.zip"
     archive.parent.mkdir(parents=True)
     (place / "pyspark" / "__init__.py").touch()
+    (place / "py4j").mkdir()
+    (place / "py4j" / "__init__.py").touch()
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("pyspark/__init__.py", "")
     return str(place), str(archive)
 
 
 class TestThePath:
-    def test_archives_of_the_installed_pyspark_come_last(self, tmp_path):
+    def test_archives_of_the_installed_pyspark_are_left_out(self, tmp_path):
         place, archive = installed(tmp_path / "site")
         library = archive.replace("pyspark.zip", "py4j-0.10-src.zip")
-        assert installed_first(["/work", archive, library, "/jars/a.jar", place]) == ["/work", "/jars/a.jar", place, archive, library]
+        assert without_archives(["/job", archive, library, "/jars/a.jar", place]) == ["/job", "/jars/a.jar", place]
+
+    def test_without_py4j_beside_it_they_are_needed(self, tmp_path):
+        place, archive = installed(tmp_path / "site")
+        shutil.rmtree(tmp_path / "site" / "py4j")
+        assert without_archives([archive, place]) == [archive, place]
 
     def test_those_of_another_spark_stay_where_they_are(self, tmp_path):
         place, _ = installed(tmp_path / "site")
         _, other = installed(tmp_path / "spark")
-        assert installed_first([other, place]) == [other, place]
+        assert without_archives([other, place]) == [other, place]
 
     def test_a_pyspark_that_shadows_the_installed_one_is_not_taken(self, tmp_path):
         place, archive = installed(tmp_path / "site")
         shadow, _ = installed(tmp_path / "shadow")
-        assert installed_first([archive, shadow, place]) == [archive, shadow, place]
+        assert without_archives([archive, shadow, place]) == [archive, shadow, place]
 
     def test_without_an_installed_pyspark_the_archive_is_the_only_one(self, tmp_path):
         _, archive = installed(tmp_path / "site")
-        assert installed_first([archive, "/elsewhere"]) == [archive, "/elsewhere"]
+        assert without_archives([archive, "/elsewhere"]) == [archive, "/elsewhere"]
 
     def test_other_archives_are_the_user_s(self, tmp_path):
         place, _ = installed(tmp_path / "site")
-        assert installed_first(["/elsewhere/own.zip", place]) == ["/elsewhere/own.zip", place]
+        assert without_archives(["/elsewhere/own.zip", place]) == ["/elsewhere/own.zip", place]
 
 
 class TestTheProgram:
@@ -65,6 +80,15 @@ class TestTheProgram:
             told[name] = done.stdout.splitlines()
         assert told["python"] == [f"{archive}/pyspark/__init__.py", "__main__", "['a', '-b']", str(tmp_path)]
         assert told["ours"] == [f"{place}/pyspark/__init__.py", *told["python"][1:]]
+
+    def test_modules_can_be_listed_once_caches_are_forgotten(self, tmp_path):
+        """What Spark does to find data sources: Python 3.13 raises KeyError for an archive that stays behind on the path."""
+        place, archive = installed(tmp_path / "site")
+        (tmp_path / "listing.py").write_text(LISTING)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([archive, place])}
+        command = [*RUN, "-m", "listing"]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == ("True\n", "")
 
     def test_it_runs_where_there_is_no_working_directory_any_more(self, tmp_path):
         gone = tmp_path / "gone"

@@ -23,13 +23,13 @@ VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
 
 def main() -> None:
-    """`-m MODULE ...` as `python` runs it, but with the installed PySpark before its archive; anything else is handed to `python`."""
+    """`-m MODULE ...` as `python` runs it, but with the installed PySpark in place of its archive; the rest is handed to `python`."""
     arguments = sys.argv[1:]
     if len(arguments) < 2 or arguments[0] != "-m":
         os.execv(sys.executable, [sys.executable, *arguments])
     if not sys.flags.safe_path:
         sys.path[:1] = _working_directory()
-    sys.path[:] = installed_first(sys.path)
+    sys.path[:] = without_archives(sys.path)
     sys.argv[:] = arguments[1:]
     runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
 
@@ -42,16 +42,20 @@ def _working_directory() -> list[str]:
         return []
 
 
-def installed_first(path: Sequence[str]) -> list[str]:
-    """The path with Spark's archives last, if they belong to the very PySpark that is found without them; else as it was."""
+def without_archives(path: Sequence[str]) -> list[str]:
+    """The path without Spark's archives, if they belong to the very PySpark that is found without them, and py4j is, too; else as it was.
+
+    They cannot stay behind the rest: since Python 3.13 `pkgutil.iter_modules`, with which Spark looks for data sources, raises KeyError
+    for an archive from which nothing was imported since `importlib.invalidate_caches`, which Spark calls first.
+    """
     archives = [entry for entry in path if Path(entry).suffix == ".zip" and Path(entry).parts[-4:-1] == ("pyspark", "python", "lib")]
     others = [entry for entry in path if entry not in archives]
     found = PathFinder.find_spec("pyspark", others)
-    if found is None or found.origin is None:
+    if found is None or found.origin is None or PathFinder.find_spec("py4j", others) is None:
         return list(path)
     package = os.path.realpath(Path(found.origin).parent)
     is_its_own = all(os.path.realpath(Path(archive).parents[2]) == package for archive in archives)
-    return [*others, *archives] if is_its_own else list(path)
+    return others if is_its_own else list(path)
 
 
 def use_python(*, is_one_machine: bool) -> None:
@@ -79,4 +83,4 @@ def _program() -> Path | None:
     return program if is_ours and os.access(program, os.X_OK) else None
 
 
-__all__ = ["PROGRAM", "VARIABLES", "installed_first", "main", "use_python"]
+__all__ = ["PROGRAM", "VARIABLES", "main", "use_python", "without_archives"]
