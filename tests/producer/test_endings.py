@@ -18,8 +18,10 @@ from chaffinch import EmbeddedBroker, Producer
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import IllegalStateException, KafkaException, TimeoutException
 from chaffinch.producer.core import events
+from chaffinch.producer.core.effects import SendRequest
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
 
 Make = Callable[..., Producer]
 TABLE = pa.table({"value": [b"v"]})
@@ -413,6 +415,26 @@ class TestLeftOpen:
         self.until_ended(broker)
         assert "ending the transaction is not done within close's timeout; its answer is not waited for" in caplog.text
         assert "max.block.ms" not in caplog.text
+
+    def test_an_end_whose_connection_is_gone_is_said(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        producer = self.begun(producer_of(broker, transactional_id="t", transaction_timeout_ms=70_000))
+        network = producer._sender._network
+        carry_out, is_gone = network.carry_out, threading.Event()
+
+        def ends_the_connection(request: SendRequest) -> None:
+            if isinstance(request.message, EndTxnRequest):
+                is_gone.set()
+                network.disconnect(request.address, "gone")
+            elif not is_gone.is_set():
+                carry_out(request)
+
+        monkeypatch.setattr(network, "carry_out", ends_the_connection)
+        producer.close(0)
+        assert is_gone.is_set()
+        said = "transactional.id 't' may be left open, EndTxn has no answer: the broker aborts it after transaction.timeout.ms, 70000 ms"
+        assert said in caplog.text
 
     def test_what_could_not_be_ended_is_said(self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture) -> None:
         """EndTxn has to wait for the answers to records that are under way: they could come after it."""

@@ -246,6 +246,14 @@ class TestWrongOrder:
             dict(self.CALLS)[name](producer)
         assert str(raised.value) == f"{name}() is not possible now: call init_transactions() first"
 
+    @pytest.mark.parametrize("begins", [False, True])
+    def test_partitions_may_be_asked_for_at_any_time(self, producer_of: Make, broker: EmbeddedBroker, begins: bool) -> None:
+        """As in Java's producer, whether the topic is known already or not."""
+        with producer_of(broker, transactional_id="t") as producer:
+            if begins:
+                producer.init_transactions()
+            assert [place.topic for place in producer.partitions_for("orders")] == ["orders"] * 3
+
     @pytest.mark.parametrize("name", ["send", "send_table", *CHANGING[1:]])
     def test_before_begin_transaction(self, producer_of: Make, broker: EmbeddedBroker, name: str) -> None:
         with producer_of(broker, transactional_id="t") as producer:

@@ -45,6 +45,8 @@ class _Search:
     started_ms: int
     call: str
     """What the caller called, for what it is told."""
+    sends: bool
+    """There is a record for it: where none may be sent now there is nothing to wait for."""
     answered: int = -1
     """Number of the last answer about the cluster that was looked at."""
     is_said: bool = False
@@ -96,15 +98,18 @@ class Door:
 
     def refusal(self, call: str = "send") -> KafkaException | None:
         """Why nothing can be sent now. IllegalStateException is raised, because it is the caller's mistake."""
-        self.check_open(call)
-        if self._sender.death is not None:
-            return self._sender.death
-        if self.core.transaction is None:
-            return None
+        ended = self._ended(call)
+        if ended is not None or self.core.transaction is None:
+            return ended
         refusal = self.core.transaction.refusal_of_send(call)
         if isinstance(refusal, IllegalStateException):
             raise refusal
         return refusal
+
+    def _ended(self, call: str) -> KafkaException | None:
+        """Why nothing can be asked for either."""
+        self.check_open(call)
+        return self._sender.death
 
     def wakeup(self) -> None:
         """There may be something to send."""
@@ -147,7 +152,8 @@ class Door:
         illegal = arguments.illegal_topic(topic)
         if illegal is not None:
             return illegal
-        search = _Search(topic=topic, partition=partition, started_ms=self.clock.now_ms() if started_ms is None else started_ms, call=call)
+        started_ms = self.clock.now_ms() if started_ms is None else started_ms
+        search = _Search(topic=topic, partition=partition, started_ms=started_ms, call=call, sends=record_of is not None)
         self._sender.submit(events.TopicWanted(topic=topic, is_stale=True))
         while True:
             with self.lock:
@@ -177,7 +183,7 @@ class Door:
         cluster, has_waited = self.core.wiring.cluster, False
         while True:
             # Before the first wait, too: nobody will be woken up for what happened since the lock was held last.
-            refusal = self.refusal(search.call)
+            refusal = self.refusal(search.call) if search.sends else self._ended(search.call)
             if refusal is not None:
                 return refusal
             if has_waited:

@@ -34,6 +34,7 @@ from chaffinch.producer.core.effects import (
 )
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.core.transactions.requests import Step
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.runtime.clock import Clock
 
@@ -172,14 +173,19 @@ class SenderThread(ClientThread):
                 pass
 
     def _end_transaction(self) -> list[Effect]:
-        """EndTxn that was made on the way out still leaves, though nobody hears the answer. A transaction without one is reported."""
+        """EndTxn that was made on the way out still leaves, though nobody hears the answer. A transaction without one is reported, and one
+        whose connection is gone."""
         try:
             for effect in self._outbox:
                 if isinstance(effect, SendRequest) and isinstance(effect.message, EndTxnRequest):
                     self._network.carry_out(effect)
         except Exception:  # Whatever it is, nobody may be left waiting.
             log.exception("%s: EndTxn could not be sent", self.name)
-        left_open = None if self.core.transaction is None else self.core.transaction.left_open
+        transaction = self.core.transaction
+        if transaction is None:
+            return []
+        coordinator = transaction.address_of(Step.END)
+        left_open = transaction.left_open(is_cut_off=coordinator is None or not self._network.is_connected(coordinator))
         return [] if left_open is None else [Report(f"{self.name}: {left_open}")]
 
     def _end(self, death: KafkaException) -> None:

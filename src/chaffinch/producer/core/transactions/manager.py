@@ -344,13 +344,14 @@ class TransactionManager:
             effects += self._fail_abortably(late)
         return effects
 
-    @property
-    def left_open(self) -> str | None:
-        """What to say of a transaction that the broker has begun and that nobody has asked it to end; None where there is none."""
-        if not self._is_started or self._ends_out or self.state is State.FATAL_ERROR:
+    def left_open(self, *, is_cut_off: bool) -> str | None:
+        """What to say of a transaction that the broker has begun and that nobody has asked it to end; None where there is none.
+        `is_cut_off`: its coordinator cannot be talked to, so what was asked may not have arrived."""
+        if not self._is_started or self.state is State.FATAL_ERROR or (self._ends_out and not is_cut_off):
             return None
+        fate = "may be left open, EndTxn has no answer" if self._ends_out else "is left open"
         then = f"the broker aborts it after transaction.timeout.ms, {self._timeout_ms} ms"
-        return f"the transaction of transactional.id {self._transactional_id!r} is left open: {then}"
+        return f"the transaction of transactional.id {self._transactional_id!r} {fate}: {then}"
 
     def give_up(self, error: KafkaException) -> list[Effect]:
         """Nothing can be asked any more: every caller fails, and who waits for a commit is told whether it may have happened."""
