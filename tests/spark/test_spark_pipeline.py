@@ -4,11 +4,12 @@ import json
 import os
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from urllib.request import urlopen
 
 import pytest
 
-from chaffinch.spark import KafkaSink, SupervisionEnded, supervise
+from chaffinch.spark import KafkaSink, SupervisionEnded, session, supervise
 from chaffinch.spark.supervision.metrics import Metrics
 
 pytestmark = [
@@ -72,6 +73,28 @@ def test_update_mode_to_two_topics_each_row_once(spark, broker, topic, dead, tmp
         supervise(query.start)
     assert (caught.value.restarts, caught.value.tag.name) == (0, "DUPLICATE_OUTPUT")
     assert broker.read(dead).num_rows == 2
+
+
+def test_threads_that_have_not_begun_the_session_write_too(spark, broker, dead, tmp_path):
+    """Spark looks for formats that are written in the session of the thread, and says there that there is no format chaffinch."""
+    options = {"kafka.bootstrap.servers": broker.bootstrap_servers, "topic": dead}
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "0.txt").write_text("a")
+
+    def start():
+        read = spark.readStream.text(str(tmp_path / "input"))
+        return (
+            read.writeStream.format("chaffinch").options(**options).option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(availableNow=True).start()
+        )  # fmt: skip
+
+    def write():
+        session().sql("SELECT 'b' AS value").write.format("chaffinch").mode("append").options(**options).save()
+
+    for work in (lambda: supervise(start, restarts_max=0), write):
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(work).result()
+    assert broker.read(dead).column("value").to_pylist() == [b"a", b"b"]
 
 
 def test_a_worker_that_dies_is_told_by_what_spark_says(spark, tmp_path):

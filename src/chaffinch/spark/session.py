@@ -45,7 +45,7 @@ def session(
     """A SparkSession on ``master`` (default: ``local[*]``, or what ``spark-submit`` set), with ``config`` on top of our few defaults.
 
     Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process, the latter two unless set already; nothing where
-    it fails.
+    it fails. In another thread than the first one's it returns the same session, and lets that thread write in the format.
     The format ``chaffinch`` is known in it by name. With ``remote``, such as ``sc://host:15002``, or ``SPARK_REMOTE`` in the
     environment, a session of that server of Spark Connect: Java and Python are the server's. ``check``: on a cluster, ask the workers
     in a small job whether they have what the format needs, and a server whether it knows the format.
@@ -115,6 +115,7 @@ def _remote_session(app_name: str, remote: str, config: Mapping[str, str], *, ch
 
 
 def _session(app_name: str, master: str | None, config: Mapping[str, str], *, check: bool) -> SparkSession:
+    from chaffinch.spark.active_session import activate
     from chaffinch.spark.java import use_java
     from chaffinch.spark.sink.places import is_one_machine
     from chaffinch.spark.worker_python import use_python
@@ -137,6 +138,7 @@ def _session(app_name: str, master: str | None, config: Mapping[str, str], *, ch
     if is_interrupted():
         spark.stop()
         raise KeyboardInterrupt
+    activate()
     if check and not is_one_machine(spark.sparkContext.master):
         from chaffinch.spark.workers import check_workers
 

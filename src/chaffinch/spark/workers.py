@@ -42,7 +42,8 @@ _ADVICE: Final = (
     ),
     (
         r"DATA_SOURCE_NOT_FOUND.*?chaffinch",
-        "Spark does not find the format chaffinch: the Python of PYSPARK_PYTHON on the driver lacks the package chaffinch: " + _SHIP,
+        "Spark does not find the format chaffinch: in another thread than the one that began the session, call session() before a write; "
+        "else the Python of PYSPARK_PYTHON on the driver lacks the package chaffinch: " + _SHIP,
     ),
     (
         r'No FileSystem for scheme "?([\w.+-]+)',

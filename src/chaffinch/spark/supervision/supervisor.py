@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark import interruption
+from chaffinch.spark.active_session import activate
 from chaffinch.spark.error_texts import first_line, tag_of
 from chaffinch.spark.refusals import ErrorTag
 from chaffinch.spark.supervision.rules import Limits, Stop, decide
@@ -109,6 +110,7 @@ def _supervised(
 
 def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> StreamingQuery | Exception:
     """One run of the query: itself when it ended well, else its error. What `start` raises counts as one if it has a tag or is Spark's."""
+    activate()
     try:
         query = start()
     except Exception as error:
