@@ -1,5 +1,7 @@
 """RecordColumns against the same records as Python lists."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from chaffinch.records.byte_columns import ByteColumn, gather
 from chaffinch.records.columns import RecordColumns
-from tests.records.record_strategies import columns_and_rows, columns_of, row_lists, rows_of
+from tests.records.record_strategies import columns_and_rows, columns_of, nullable_bytes, row_lists, rows_of, timestamps
 
 
 @given(row_lists)
@@ -21,6 +23,16 @@ def test_rows_come_back_as_they_went_in(row_list):
 @given(row_lists, st.integers(-15, 15), st.integers(-15, 15))
 def test_slice_is_a_list_slice(row_list, start, stop):
     assert rows_of(columns_of(row_list).slice(start, stop)) == row_list[start:stop]
+
+
+@given(st.lists(st.tuples(nullable_bytes, nullable_bytes, timestamps, st.just([]))), st.integers(-15, 15), st.integers(-15, 15))
+def test_a_slice_without_headers_would_stand_the_checks_that_it_is_spared(row_list, start, stop):
+    columns = replace(columns_of(row_list), offsets=np.arange(len(row_list)))
+    part = columns.slice(start, stop)
+    assert replace(part).equals(part)
+    assert rows_of(part) == row_list[start:stop]
+    assert part.offsets.tolist() == list(range(len(row_list)))[start:stop]
+    assert part.header_key_offsets is columns.header_key_offsets
 
 
 @given(columns_and_rows(), st.data())

@@ -182,6 +182,8 @@ class RecordColumns:
         """Records start to stop-1 (bounds as in Python, without a step), sharing these buffers."""
         start, stop, _ = slice(start, stop).indices(self.count)
         stop = max(start, stop)
+        if len(self.header_key_offsets) == 1:
+            return self._part_without_headers(slice(start, stop), slice(start, stop + 1))
         first, last = int(self.header_offsets[start]), int(self.header_offsets[stop])
         return RecordColumns.of(
             self.keys.slice(start, stop),
@@ -192,6 +194,14 @@ class RecordColumns:
             header_values=self.header_values.slice(first, last),
             offsets=None if self.offsets is None else self.offsets[start:stop],
         )
+
+    def _part_without_headers(self, rows: slice, ends: slice) -> RecordColumns:
+        """Of columns in which no record has any. Not checked again, which costs most of a slice: what fits together does so in part."""
+        part: RecordColumns = object.__new__(RecordColumns)
+        for (name, along), array in zip(_CUT_ALONG.items(), _ARRAYS_OF(self), strict=True):
+            cut = array if along is None or array is None else array[rows if along == "rows" else ends]
+            object.__setattr__(part, name, cut)
+        return part
 
     def take(self, indices: npt.ArrayLike) -> RecordColumns:
         """Copies of the records at `indices`, in that order. IndexError for an index outside 0 to n-1."""
@@ -255,6 +265,9 @@ class RecordColumns:
 
 _TYPES = {name: np.dtype(np.uint8 if name.endswith(("data", "valid")) else np.int64) for name in RecordColumns.__slots__}
 _ARRAYS_OF = attrgetter(*_TYPES)
+_ALONG_ROWS = ("key_valid", "value_valid", "timestamps", "offsets")
+_ALONG_ENDS = ("key_offsets", "value_offsets", "header_offsets")
+_CUT_ALONG = {name: "rows" if name in _ALONG_ROWS else "ends" if name in _ALONG_ENDS else None for name in _TYPES}
 
 
 def measure(columns: RecordColumns, base_timestamp: int, sizes: Int64s, delta_bytes: int = 0) -> int:
