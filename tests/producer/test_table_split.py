@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chaffinch.producer.tables import split
 from chaffinch.producer.tables.split import PIECE_BYTES_MAX, piece_bounds, record_bytes, runs
 from chaffinch.records.columns import RecordColumns
 
@@ -40,13 +41,18 @@ def test_each_row_once_in_order_and_within_the_size(rows: list[tuple[int, int]],
 
 
 @pytest.mark.parametrize("turn", [1, 7, 50])
-def test_rows_that_stand_together_are_not_copied(turn: int) -> None:
+def test_rows_that_stand_together_are_neither_copied_nor_cut_again(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As rows without keys do: `turn` records at a time to one partition after the other."""
+    monkeypatch.setattr(split, "cuts", None)
     columns = columns_of([10] * 100)
     partitions = (np.arange(100) // turn % PARTITIONS).astype(np.int32)
     found = list(runs(columns, np.arange(100), partitions, PARTITIONS, turn * int(columns.sizes()[0])))
     assert [run.columns.count for run in found[:-1]] == [turn] * (len(found) - 1)
     assert all(np.shares_memory(run.columns.value_data, columns.value_data) for run in found)
+
+
+def test_no_rows_are_no_runs() -> None:
+    assert list(runs(columns_of([]), np.arange(0), np.empty(0, np.int32), PARTITIONS, 100)) == []
 
 
 @pytest.mark.parametrize(("partition_count", "batch_bytes", "pieces"), [(1, 1000, 6), (3, 1000, 2), (7, 1000, 1), (1, 10**9, 1)])

@@ -105,8 +105,9 @@ def _ordered_runs(
     columns: RecordColumns, rows: Rows, partitions: npt.NDArray[Any], sizes: Rows, bounds: list[int], batch_bytes: int
 ) -> Iterator[Run]:
     """`bounds`: where the records of one partition begin, and of the last one end."""
-    ends = np.cumsum(sizes)
     for first, end in pairwise(bounds):
-        for start, stop in pairwise(cuts(ends, first, end, batch_bytes)):
-            size_max = int(ends[stop - 1]) - (int(ends[start - 1]) if start else 0)
-            yield Run(int(partitions[start]), columns.slice(start, stop), rows[start:stop], size_max)
+        own, part = [first, end], sizes[first:end]
+        if not 0 < part.sum() <= batch_bytes:  # Rows without keys were cut already where they go from partition to partition.
+            own = [first + cut for cut in cuts(np.cumsum(part), 0, end - first, batch_bytes)]
+        for start, stop in pairwise(own):
+            yield Run(int(partitions[start]), columns.slice(start, stop), rows[start:stop], int(sizes[start:stop].sum()))
