@@ -183,7 +183,7 @@ class RecordColumns:
         start, stop, _ = slice(start, stop).indices(self.count)
         stop = max(start, stop)
         if len(self.header_key_offsets) == 1:
-            return self._part_without_headers(slice(start, stop), slice(start, stop + 1))
+            return self._part_without_headers(start, stop)
         first, last = int(self.header_offsets[start]), int(self.header_offsets[stop])
         return RecordColumns.of(
             self.keys.slice(start, stop),
@@ -195,12 +195,12 @@ class RecordColumns:
             offsets=None if self.offsets is None else self.offsets[start:stop],
         )
 
-    def _part_without_headers(self, rows: slice, ends: slice) -> RecordColumns:
+    def _part_without_headers(self, start: int, stop: int) -> RecordColumns:
         """Of columns in which no record has any. Not checked again, which costs most of a slice: what fits together does so in part."""
         part: RecordColumns = object.__new__(RecordColumns)
         for (name, along), array in zip(_CUT_ALONG.items(), _ARRAYS_OF(self), strict=True):
-            cut = array if along is None or array is None else array[rows if along == "rows" else ends]
-            object.__setattr__(part, name, cut)
+            is_whole = along is None or array is None
+            object.__setattr__(part, name, array if is_whole else array[start : stop + (along == "ends")])
         return part
 
     def take(self, indices: npt.ArrayLike) -> RecordColumns:
