@@ -1,0 +1,67 @@
+"""Who is fenced hears by what, and who asks for too long a time hears for which."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.errors import ProducerFencedException, codes
+from chaffinch.producer.core import events
+from chaffinch.producer.core.transactions.moves import State
+from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from tests.producer.core.rig import Answer, Rig
+from tests.producer.core.transactions.test_manager import rig_in
+
+OTHER, ADVICE = "another producer with transactional.id 't' took over", "; producers that are to live side by side need an id each"
+
+
+@pytest.mark.parametrize(
+    ("open_ms", "who"),
+    [
+        (9_000, f"the transaction was open for 9.0 s, transaction.timeout.ms is 4000: the broker has aborted it, or {OTHER}"),
+        (3_900, f"the transaction was open for 3.9 s, transaction.timeout.ms is 4000: {OTHER}"),
+    ],
+)
+def test_who_is_fenced_is_told_by_what_and_with_which_figures(open_ms: int, who: str) -> None:
+    rig = rig_in(State.IN_TRANSACTION, **{"transaction.timeout.ms": 4_000, "max.block.ms": 3_999})
+    rig.now_ms += open_ms
+    rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
+    error = rig.call(events.CommitCalled, "commit")
+    assert isinstance(error, ProducerFencedException)
+    assert error.message == who + ADVICE
+
+
+def test_a_transaction_that_closing_finds_aborted_is_told_once_with_the_option_that_lets_calls_wait_for_so_long() -> None:
+    """By default one call may wait for as long as a transaction may last: what fails then finds the producer fenced at its abort."""
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.now_ms += 60_000
+    rig.scripted[EndTxnRequest] = [EndTxnResponse(error_code=codes.PRODUCER_FENCED.number)]
+    error = rig.call(events.AbortCalled, "close", closes_within="max.block.ms")
+    aborted = "the broker has aborted it (set it above max.block.ms, 60000, for which one call may wait)"
+    assert error.message == f"the transaction was open for 60.0 s, transaction.timeout.ms is 60000: {aborted}, or {OTHER}{ADVICE}"
+    assert rig.reports == []
+
+
+def test_a_record_of_a_fenced_producer_is_told_why_beside_the_words_of_the_broker() -> None:
+    rig = rig_in(State.IN_TRANSACTION)
+    rig.now_ms += 1_000
+    rig.send("x")
+    rig.answer(Answer(codes.INVALID_PRODUCER_EPOCH, message="producer 16 epoch 0 is fenced."))
+    said = f"producer 16 epoch 0 is fenced; the transaction was open for 1.0 s, transaction.timeout.ms is 60000: {OTHER}{ADVICE}"
+    assert rig.error("x").message == said
+    outcome = rig.call(events.CommitCalled, "commit")
+    assert outcome.message == said
+    assert outcome.__cause__ is None
+
+
+def test_who_is_fenced_before_the_transaction_is_told_of_the_other_producer_alone() -> None:
+    rig = Rig(options={"transactional.id": "t"})
+    rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.PRODUCER_FENCED.number)]
+    assert rig.call(events.InitTransactionsCalled, "init").message == OTHER + ADVICE
+
+
+def test_a_time_that_the_broker_does_not_grant_is_named() -> None:
+    rig = Rig(options={"transactional.id": "t", "transaction.timeout.ms": 1_000_000})
+    rig.scripted[InitProducerIdRequest] = [InitProducerIdResponse(error_code=codes.INVALID_TRANSACTION_TIMEOUT.number)]
+    error = rig.call(events.InitTransactionsCalled, "init")
+    assert "transaction.timeout.ms=1000000 exceeds the broker's transaction.max.timeout.ms" in str(error)
