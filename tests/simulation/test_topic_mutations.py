@@ -18,7 +18,7 @@ from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.refusals import culprits
 from chaffinch.simulation.nemesis import Deeds
 from chaffinch.simulation.network import Faults
-from chaffinch.storage import log_state
+from chaffinch.storage import log_state, snapshot
 from chaffinch.storage.partition_log import PartitionLog
 from chaffinch.storage.producer_sequences import ProducerSequences
 from chaffinch.storage.snapshot import SnapshotFiles
@@ -83,7 +83,7 @@ def forgets_where_logs_begin(patch: Patch) -> None:
 
 def forgets_producers(patch: Patch) -> None:
     """The last segment goes, and what the producers were is written nowhere."""
-    patch.setattr(PartitionLog, "_can_lose_last_segment", lambda _self: True)
+    patch.setattr(PartitionLog, "_keep_producers", lambda _self: True)
 
 
 ASKED: dict[str, Any] = {**REMADE, "has_handler": True}
@@ -107,6 +107,8 @@ def reads_on_in_new_topics(patch: Patch) -> None:
 
 def loses_snapshots(patch: Patch) -> None:
     """Once real: records went for good, and who had written them was not yet on the disk; what was open before is still open then."""
+    write = snapshot.write
+    patch.setattr(snapshot, "write", lambda *arguments, **_syncs: write(*arguments))
     patch.setattr(SnapshotFiles, "sync_durable", lambda _self: None)
     patch.setattr(ProducerSequences, "forget_ongoing", lambda _self: None)
 
