@@ -377,6 +377,7 @@ from chaffinch import Producer, errors
 producer = Producer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
 producer.partitions_for("orders")
 waiting = producer.send("orders", b"v")
+warnings.simplefilter("ignore", DeprecationWarning)  # Of Python 3.12 and later, about any fork beside threads.
 child = os.fork()
 if child == 0:
     try:

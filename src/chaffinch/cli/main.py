@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TextIO
 
 from chaffinch.version import VERSION
 
@@ -84,6 +84,7 @@ def _prepare_process() -> None:
 def _run(given: list[str]) -> None:
     name = given[0] if given and given[0] in COMMANDS else None
     extra = COMMANDS[name].extra if name else "broker"
+    out = sys.stdout  # typer lays one over it that is silent about a reader who went away: Python 3.13 would speak of it at the end.
     try:
         if name:
             status = _command_app(name)(args=given[1:], prog_name=f"chaffinch {name}", standalone_mode=False)
@@ -98,18 +99,18 @@ def _run(given: list[str]) -> None:
         _end(f"{package} is not installed: pip install 'chaffinch[{extra}]'", EXIT_USAGE)
     except Exception as error:
         if isinstance(error, OSError) and not error.filename:
-            _flush()  # Where it is stdout that takes no more, this ends with its name.
+            _flush(out)  # Where it is stdout that takes no more, this ends with its name.
         _end(*_ending_of(error))
     finally:
-        _flush()
+        _flush(out)
 
 
-def _flush() -> None:
+def _flush(out: TextIO) -> None:
     """What is still to be printed, so that a reader who went away is noticed here and not, with a traceback, when Python ends."""
     try:
-        sys.stdout.flush()
+        out.flush()
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         if not isinstance(error, BrokenPipeError):
             _end(f"stdout: {error.strerror}", EXIT_REFUSED)
 
