@@ -18,6 +18,9 @@ PLAIN_TOPIC, TRANSACTIONS_TOPIC = "plain", "transactions"
 PLAIN_PARTITIONS, TRANSACTIONS_PARTITIONS = 3, 4
 IN_FLIGHT_RECORDS_MAX = 400
 TIMEOUT_SECONDS = 120.0
+PLAIN_TIMEOUT_SECONDS = 600.0
+"""Longer than any outage here: once a batch that was sent has taken its delivery.timeout.ms, kafka-python (3.0.12) gives up its producer id
+and never asks for another, so that nothing is sent any more, and nothing expires."""
 TRANSACTION_RECORDS_MAX = 20
 ABORT_EVERY = 4
 TRANSACTIONAL_WRITERS = 4
@@ -73,7 +76,7 @@ class PlainWriter(Writer):
             linger_ms=2,
             batch_size=4096,
             max_block_ms=int(1000 * TIMEOUT_SECONDS),
-            delivery_timeout_ms=int(1000 * TIMEOUT_SECONDS),
+            delivery_timeout_ms=int(1000 * PLAIN_TIMEOUT_SECONDS),
             request_timeout_ms=5000,
             reconnect_backoff_ms=20,
             reconnect_backoff_max_ms=100,
