@@ -103,4 +103,15 @@ class LogFiles:
         """Raises StorageError."""
         if self.state.swap is not None:  # It would speak of names that the files have not got.
             self._carry_out_swap()
+        if taken.is_needed:
+            self._sync_aborted()
         self.snapshots.add(taken)
+
+    def sync_snapshot(self) -> None:
+        """Have the newest durable one on disk with all that it is of no use without, but for the names. Raises StorageError."""
+        self._sync_aborted()
+        self.snapshots.sync_durable()
+
+    def _sync_aborted(self) -> None:
+        for segment in self.segments:
+            segment.sync_aborted()

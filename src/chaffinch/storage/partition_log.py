@@ -72,8 +72,8 @@ class PartitionLog:
     """See the module. `config` may be replaced at any time. Offsets in `[log_start_offset, log_end_offset)` can be read.
 
     `cuts`: the torn ends that `open` cut off. `recovery_bytes_read`: how much of the log it had to read. `maintenance_wanted` is called
-    with the log's name when a segment begins or records are deleted: there may be something for `expire` or compaction to do. `now_ms`,
-    which methods take, is steady time; `wall` says what the wall clock shows then.
+    with the log's name when a segment begins, records are deleted, or segments had to stay: there may be something for `expire` or
+    compaction to do. `now_ms`, which methods take, is steady time; `wall` says what the wall clock shows then.
     """
 
     __slots__ = (
@@ -223,9 +223,12 @@ class PartitionLog:
     def _new_segment(self, now_ms: int) -> Segment:
         segment = self._files.begin_segment(self.log_end_offset, self.config, self.wall.at(now_ms))
         self._has_unsynced_names = True
+        self._want_maintenance()
+        return segment
+
+    def _want_maintenance(self) -> None:
         if self.maintenance_wanted is not None:
             self.maintenance_wanted(self.topic_partition)
-        return segment
 
     def _roll(self, now_ms: int) -> Segment:
         """Seal the last segment. It is synced first, so that of all segments only the last can have a torn end."""
@@ -358,8 +361,7 @@ class PartitionLog:
             raise OffsetOutOfRange(self.topic_partition, offset, self.log_start_offset, self.high_watermark)
         self._start_at(offset)
         self._sync_names()  # Where it started there already, a process that was killed may have said so.
-        if self.maintenance_wanted is not None:
-            self.maintenance_wanted(self.topic_partition)
+        self._want_maintenance()
         return self.log_start_offset
 
     def expire(self, now_ms: int) -> int:
@@ -369,8 +371,8 @@ class PartitionLog:
         tells what its producers were, as on a full disk: that would stand nowhere else.
         """
         count = retention.expired_count(self._segments, self.config, self.log_start_offset, self.high_watermark, self.wall.at(now_ms))
-        while count and self._segments[count - 1].end_offset > self._files.snapshots.durable_offset and not self._keep_producers():
-            count -= 1
+        if count and self._segments[count - 1].end_offset > self._files.snapshots.durable_offset and not self._keep_producers():
+            count = sum(segment.end_offset <= self._files.snapshots.durable_offset for segment in self._segments[:count])
         if not count:
             return 0
         end_offset = self._segments[count - 1].end_offset
@@ -386,7 +388,8 @@ class PartitionLog:
         try:
             self._save_snapshot()
         except StorageError as error:
-            LOGGER.warning("a segment of %s stays for now: %s", self.topic_partition, error)
+            LOGGER.warning("segments of %s stay for now: %s", self.topic_partition, error)
+            self._want_maintenance()
             return False
         self._file_system.sync_directory(self.directory)
         return True
@@ -395,7 +398,7 @@ class PartitionLog:
         if offset > self.log_start_offset:
             self._sync_names()
             # Segments below it go, here or when the log is next opened: what the producers were stands nowhere else then.
-            self._files.snapshots.sync_durable()  # Its name goes with the start's.
+            self._files.sync_snapshot()  # Its name goes with the start's.
             self._files.start_at(offset)
             self.log_start_offset = offset
 

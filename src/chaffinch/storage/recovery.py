@@ -192,10 +192,17 @@ class _Recovery:
             found = snapshot.read(self._file_system, f"{self._directory}/{name}")
             if found is None or not found.is_trusted(self._file_system.incarnation):
                 continue
+            if not found.is_durable and self._has_untold_segments():
+                continue
             found = snapshot.corrected(found, self._state)
             if found is not None and self._restore(found.segments):
                 return found
         return None
+
+    def _has_untold_segments(self) -> bool:
+        """Whether segments below the log's start hold what no snapshot would tell of once power is lost: they have to be read again."""
+        below = [end for end in self._bases[1:] if end <= self._state.log_start_offset]
+        return bool(below) and below[-1] > self._newest_durable()
 
     def _newest_durable(self) -> int:
         for name in reversed(self._snapshot_names):

@@ -49,6 +49,7 @@ class Segment:
         "_saved_aborted",
         "_saved_index",
         "_suffix",
+        "_synced_aborted",
         "aborted",
         "base_offset",
         "created_ms",
@@ -85,6 +86,7 @@ class Segment:
         self._file_system = file_system
         self._saved_index = (0, 0)  # Entries in the file, and the CRC of their bytes.
         self._saved_aborted = (0, 0)
+        self._synced_aborted = 0  # Of its entries, as far as this process knows.
 
     @property
     def size(self) -> int:
@@ -248,13 +250,23 @@ class Segment:
     def sync_all(self) -> None:
         """Sync the log and what `save` wrote."""
         self.log.sync()
-        for suffix, (entries, _) in ((INDEX_SUFFIX, self._saved_index), (ABORTED_SUFFIX, self._saved_aborted)):
-            if entries:
-                file = self._file_system.open(self.stem + suffix + self._suffix, create=False)
-                try:
-                    file.sync()
-                finally:
-                    file.close()
+        if self._saved_index[0]:
+            self._sync(INDEX_SUFFIX)
+        self.sync_aborted()
+
+    def sync_aborted(self) -> None:
+        """Sync what `save` wrote of the aborted transactions: without it no snapshot is of use, see `restore`."""
+        entries = self._saved_aborted[0]
+        if entries != self._synced_aborted:
+            self._sync(ABORTED_SUFFIX)
+            self._synced_aborted = entries
+
+    def _sync(self, suffix: str) -> None:
+        file = self._file_system.open(self.stem + suffix + self._suffix, create=False)
+        try:
+            file.sync()
+        finally:
+            file.close()
 
     def take_name(self) -> None:
         """Of a compacted segment: go on under the names of the one whose place it takes. May be called again after a failure."""

@@ -33,6 +33,11 @@ class Snapshot:
     segments: list[SegmentMark]
     producers: list[list[Any]]
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether it alone tells of some producers once power is lost: it is durable, and segments were deleted."""
+        return self.is_durable and self.log_start_offset > 0
+
     def is_trusted(self, incarnation: str) -> bool:
         return self.is_durable or (self.incarnation != "" and self.incarnation == incarnation)
 
@@ -102,11 +107,8 @@ class SnapshotFiles:
         self._directory = directory
 
     def add(self, taken: Snapshot) -> None:
-        """Write one more and let go of those that nobody needs. Raises StorageError.
-
-        Once segments were deleted, a durable one tells of producers that nothing else tells of: it is synced before it replaces another.
-        """
-        name = write(self._file_system, self._directory, taken, syncs=taken.is_durable and taken.log_start_offset > 0)
+        """Write one more, synced if it is needed, and let go of those that nobody needs then. Raises StorageError."""
+        name = write(self._file_system, self._directory, taken, syncs=taken.is_needed)
         if taken.is_durable:
             self.durable_offset = taken.log_end_offset
         if name not in self._names:

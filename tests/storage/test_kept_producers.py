@@ -1,0 +1,180 @@
+"""What the producers of deleted segments were stands in snapshots alone: those have to be of use whatever comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
+from chaffinch.records.batch import read_header
+from chaffinch.storage.file_system import MemoryFileSystem, StorageError
+from chaffinch.storage.partition_log import LogConfig, PartitionLog
+from tests.storage.batches import batch
+from tests.storage.orders_log import DIRECTORY, ONE, ORDERS
+
+TWO = ProducerIdentity(2, 0)
+BEFORE = batch(identity=ONE, base_sequence=0, is_transactional=True)
+
+
+def opened(files: MemoryFileSystem, **config: int) -> PartitionLog:
+    return PartitionLog.open(files, DIRECTORY, ORDERS, LogConfig(**config))  # type: ignore[arg-type]
+
+
+def append(log: PartitionLog) -> None:
+    log.append(batch(timestamps=[0]), now_ms=0)
+
+
+def knows(log: PartitionLog) -> bool:
+    return log.find_duplicate(read_header(BEFORE)) is not None
+
+
+def lose_power(files: MemoryFileSystem) -> PartitionLog:
+    """All names stay, and of files what was synced; returns the log that is found then."""
+    files.crash(lambda path, unsynced: unsynced if path == DIRECTORY else 0)
+    return opened(files)
+
+
+def no_space_for_snapshots(operation: str, path: str, _size: int) -> None:
+    if operation == "append" and ".snapshot" in path:
+        raise StorageError(path, operation, "No space left on device")
+
+
+def with_producer(files: MemoryFileSystem, **config: int) -> PartitionLog:
+    """Its only transaction in a segment of its own."""
+    log = opened(files, **config)
+    log.append(BEFORE, now_ms=0)
+    log.append_marker(True, ONE, 0, 0)
+    log.roll(0)
+    return log
+
+
+def abort(log: PartitionLog) -> None:
+    log.append(batch(identity=TWO, base_sequence=0, is_transactional=True), now_ms=0)
+    log.append_marker(False, TWO, 0, 0)
+    log.roll(0)
+    append(log)
+
+
+@pytest.fixture
+def files() -> MemoryFileSystem:
+    return MemoryFileSystem()
+
+
+@pytest.mark.parametrize("rolls", [0, 2])
+@pytest.mark.parametrize("aborts_first", [False, True])
+def test_they_outlive_aborted_transactions(files: MemoryFileSystem, aborts_first: bool, rolls: int) -> None:
+    """A snapshot that speaks of aborted transactions is of no use without their file."""
+    log = with_producer(files)
+    append(log)
+    if aborts_first:
+        abort(log)
+    log.delete_records_before(2, 0)
+    assert log.expire(0) == 1
+    if not aborts_first:
+        abort(log)
+    for _ in range(rolls):  # Snapshots that do not speak of them go.
+        log.roll(0)
+        append(log)
+    log.sync()
+    log = lose_power(files)
+    assert knows(log)
+    assert log.aborted_transactions(2, 100) == [(2, 3)]
+
+
+def test_no_more_is_synced_than_was_written(files: MemoryFileSystem) -> None:
+    log = with_producer(files)
+    log.delete_records_before(2, 0)
+    abort(log)
+    synced: list[str] = []
+    files.hook = lambda operation, path, _size: synced.append(path) if operation == "sync" else None
+    log.roll(0)
+    assert [path for path in synced if path.endswith(".txnindex")] == []
+
+
+def test_segments_go_for_no_snapshot_that_a_loss_of_power_takes(files: MemoryFileSystem) -> None:
+    """One that was taken between two syncs counts as long as the power is there. What it tells of is read again from segments."""
+    log = opened(files)
+    log.append(BEFORE, now_ms=0)
+    log.append_marker(True, ONE, 0, 0)
+    files.hook = no_space_for_snapshots
+    log.roll(0)
+    files.hook = None
+    log.config = LogConfig(checkpoint_bytes=1)
+    append(log)
+    assert log.delete_records_before(2, 0) == 2
+    files.kill()
+    log = opened(files)
+    assert (log.log_start_offset, log.log_end_offset, knows(log)) == (2, 3, True)
+    log.sync()
+    assert knows(lose_power(files))
+
+
+def test_what_a_snapshot_tells_of_is_not_counted_again(files: MemoryFileSystem) -> None:
+    """The last segment is read once more where the log starts at its end. Twice the same batches would drive out earlier ones."""
+    log = opened(files)
+    sent = [batch(identity=TWO, base_sequence=sequence) for sequence in range(5)]
+    for data in sent[:3]:
+        log.append(data, now_ms=0)
+    log.roll(0)
+    for data in sent[3:]:
+        log.append(data, now_ms=0)
+    log.delete_records_before(5, 0)
+    log.close()
+    log = opened(files)
+    assert [log.find_duplicate(read_header(data)) is not None for data in sent] == [True] * 5
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_damage_below_the_start_is_none_of_the_log(files: MemoryFileSystem, is_removed: bool) -> None:
+    """Nobody reads there any more. A transaction that is open before it may have ended in what is lost."""
+    log = opened(files)
+    log.append(BEFORE, now_ms=0)
+    for _ in range(3):
+        log.roll(0)
+        append(log)
+    log.delete_records_before(3, 0)
+    files.kill()
+    for name in files.list(DIRECTORY):
+        if name.endswith(".snapshot"):
+            files.remove(f"{DIRECTORY}/{name}")
+    damaged = f"{DIRECTORY}/{1:020d}.log"
+    if is_removed:
+        files.remove(damaged)
+    else:
+        files.open(damaged).truncate(10)
+    log = opened(files)
+    assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset) == (3, 4, 4)
+    assert [segment.base_offset for segment in log.files.segments] == [2, 3]
+    assert [name for name in files.list(DIRECTORY) if name.endswith(".log")] == [f"{base:020d}.log" for base in (2, 3)]
+    assert not log.has_ongoing_transaction(ONE.producer_id)
+    assert read_header(log.read(3, 1000)[0]).base_offset == 3
+
+
+class TestAFullDisk:
+    @pytest.fixture
+    def log(self, files: MemoryFileSystem) -> PartitionLog:
+        """Two segments that a snapshot tells of, and many that none does."""
+        log = with_producer(files, retention_ms=100)
+        append(log)
+        log.roll(0)
+        files.hook = no_space_for_snapshots
+        for _ in range(50):
+            append(log)
+            log.roll(0)
+        return log
+
+    def test_one_attempt_is_made_and_what_can_go_goes(self, log: PartitionLog, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.clear()
+        assert log.expire(1000) == 2
+        assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+            "segments of orders-0 stay for now: cannot append orders-0/00000000000000000053.snapshot.new: No space left on device"
+        ]
+
+    def test_what_stays_is_looked_at_again(self, log: PartitionLog, files: MemoryFileSystem) -> None:
+        """Where nothing else will make anybody look: retention may have no time."""
+        wanted: list[TopicPartition] = []
+        log.maintenance_wanted = wanted.append
+        log.expire(1000)
+        assert wanted == [ORDERS]
+        files.hook = None
+        assert log.expire(1000) == 50
+        assert wanted == [ORDERS]
