@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,6 +95,9 @@ class Builder:
     def master(self, name):
         return self.config("spark.master", name)
 
+    def remote(self, name):
+        return self.config("spark.remote", name)
+
     def config(self, key, value):
         self.configured[key] = value
         return self
@@ -134,6 +138,45 @@ def test_a_session_that_fails_leaves_nothing(builder, monkeypatch, is_there_befo
         session(config={"spark.master": "spark://host:7077", "spark.cores.max": None})
     assert dict(os.environ) == before
     assert builder.made.is_stopped != is_there_before
+
+
+class Connected:
+    """Stands for PySpark's class of sessions of Spark Connect, and for one of them."""
+
+    made = None
+
+    @classmethod
+    def getActiveSession(cls):
+        return cls.made
+
+    @classmethod
+    def _get_default_session(cls):
+        return cls.made
+
+    def stop(self):
+        assert not self.release_session_on_close
+        type(self).made = None
+
+
+@pytest.mark.parametrize("is_there_before", [False, True])
+@pytest.mark.parametrize("fails_at_once", [False, True])
+def test_a_server_that_fails_leaves_no_session(builder, monkeypatch, is_there_before, fails_at_once):
+    """PySpark keeps it before it has asked the server for anything, and gives it to whoever names another server."""
+    before = Connected() if is_there_before else None
+    monkeypatch.setattr(Connected, "made", before)
+    monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", SimpleNamespace(SparkSession=Connected))
+
+    def connect():
+        Connected.made = before or Connected()
+        if fails_at_once:
+            raise KeyboardInterrupt
+        return Connected.made
+
+    monkeypatch.setattr(builder, "getOrCreate", connect)
+    monkeypatch.setattr(workers, "check_server", lambda spark, remote: unfit(spark))
+    with pytest.raises(KeyboardInterrupt if fails_at_once else WorkersUnfit):
+        session(remote="sc://host")
+    assert Connected.made is before
 
 
 def test_the_master_that_the_configuration_names(builder):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.spark import interruption
 from chaffinch.spark.worker_python import VARIABLES
@@ -106,12 +107,26 @@ def _nothing_left_of_a_failure() -> Iterator[None]:
 def _remote_session(app_name: str, remote: str, config: Mapping[str, str], *, check: bool) -> SparkSession:
     from pyspark.sql import SparkSession
 
-    spark = _configured(SparkSession.builder.appName(app_name).remote(remote), {**_OF_EVERY_SESSION, **config})
-    if check:
-        from chaffinch.spark.workers import check_server
+    before = _connected()
+    try:
+        spark = _configured(SparkSession.builder.appName(app_name).remote(remote), {**_OF_EVERY_SESSION, **config})
+        if check:
+            from chaffinch.spark.workers import check_server
 
-        check_server(spark, remote)
+            check_server(spark, remote)
+    except BaseException:
+        made = _connected()
+        if made is not None and made is not before:  # Else whoever names another server would be given this one again.
+            made.release_session_on_close = False  # A server that does not answer would be asked for minutes.
+            made.stop()
+        raise
     return spark
+
+
+def _connected() -> Any:
+    """The session of Spark Connect that a builder would return in this thread; None where there is none."""
+    connect = sys.modules.get("pyspark.sql.connect.session")
+    return connect and (connect.SparkSession.getActiveSession() or connect.SparkSession._get_default_session())
 
 
 def _session(app_name: str, master: str | None, config: Mapping[str, str], *, check: bool) -> SparkSession:
