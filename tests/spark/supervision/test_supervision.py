@@ -8,7 +8,7 @@ import urllib.request
 from types import SimpleNamespace
 
 import pytest
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
 from chaffinch.errors import ConfigException
@@ -174,6 +174,18 @@ def test_what_spark_cannot_start_is_told_in_one_line(clock, error, text):
     assert str(caught.value).startswith(text)
     assert "\n" not in str(caught.value)
     assert caught.value.__cause__ is error
+
+
+def test_a_java_that_has_gone_before_the_query_starts_is_told_in_one_line(clock, monkeypatch):
+    gone = Py4JNetworkError("Answer from Java side is empty")
+
+    def activate():
+        raise gone
+
+    monkeypatch.setattr(supervisor, "activate", activate)
+    with pytest.raises(SupervisionEnded, match="Answer from Java side is empty; not started again") as caught:
+        supervise(Queries(None))
+    assert caught.value.__cause__ is gone
 
 
 def test_ctrl_c_is_noted_while_java_is_asked_and_raised_afterwards(clock):

@@ -110,8 +110,8 @@ def _supervised(
 
 def _ended(start: Callable[[], StreamingQuery], counted: Metrics | None) -> StreamingQuery | Exception:
     """One run of the query: itself when it ended well, else its error. What `start` raises counts as one if it has a tag or is Spark's."""
-    activate()
     try:
+        activate()
         query = start()
     except Exception as error:
         if tag_of(str(error)) is None and not type(error).__module__.startswith(_OF_SPARK):
