@@ -8,7 +8,7 @@ from pyspark.sql import types
 from chaffinch.errors import ConfigException
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.kafka_sink import KafkaSink
-from chaffinch.spark.sink.option_tables import TABLES
+from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, TABLES
 from chaffinch.spark.sink.options import SinkOptions
 from chaffinch.spark.tasks.row_codec import check_schema
 
@@ -117,10 +117,9 @@ def test_a_batch_write_needs_no_marker():
 @pytest.mark.parametrize("guarantee", TABLES)
 def test_a_batch_write_has_no_checkpoint(guarantee):
     """Whoever gives it one hopes to write once, and nothing would."""
-    with pytest.raises(
-        ConfigException, match="checkpointLocation is for streams: a batch write has none, leave it out; with an idempotency"
-    ):
+    with pytest.raises(ConfigException, match=r"checkpointLocation is for streams: .* in foreachBatch write with .*KafkaSink") as caught:
         sink(is_stream=False, checkpointLocation="/c", deliveryGuarantee=guarantee)
+    assert ("idempotencyToken" in str(caught.value)) == (guarantee == EXACTLY_ONCE)  # The others have none.
 
 
 @pytest.mark.parametrize("token", ["", "  "])

@@ -87,9 +87,10 @@ class SinkOptions:
         is_stream = is_stream or batch_id is not None
         _refuse_contradictions(settings)
         if not is_stream and "checkpointLocation" in settings.ignored:
+            once = ", with an idempotencyToken it is written once, however often it is run" if guarantee == EXACTLY_ONCE else ""
             raise ConfigException(
-                "option checkpointLocation is for streams: a batch write has none, leave it out; "
-                "with an idempotencyToken it is written once, however often it is run"
+                f"option checkpointLocation is for streams: a batch write has none, leave it out{once}; "
+                "in foreachBatch write with chaffinch.spark.KafkaSink, which takes it"
             )
         if guarantee == EXACTLY_ONCE:
             _refuse_what_no_transaction_can(settings, is_stream)
