@@ -90,6 +90,27 @@ def test_no_more_is_synced_than_was_written(files: MemoryFileSystem) -> None:
     assert [path for path in synced if path.endswith(".txnindex")] == []
 
 
+@pytest.mark.parametrize(("count", "operations"), [(8, ["sync"] * 8), (9, ["sync all"])])
+def test_many_files_of_aborted_transactions_are_synced_at_once(files: MemoryFileSystem, count: int, operations: list[str]) -> None:
+    log = with_producer(files)
+    append(log)
+    for _ in range(count):
+        abort(log)
+    log.sync()
+    synced: list[str] = []
+
+    def note(operation: str, path: str, _size: int) -> None:
+        if operation == "sync all" or (operation == "sync" and path.endswith(".txnindex")):
+            synced.append(operation)
+
+    files.hook = note
+    log.delete_records_before(2, 0)
+    assert synced == operations
+    assert log.expire(0) == 1
+    assert synced == operations
+    assert knows(lose_power(files))
+
+
 def test_segments_go_for_no_snapshot_that_a_loss_of_power_takes(files: MemoryFileSystem) -> None:
     """One that was taken between two syncs counts as long as the power is there. What it tells of is read again from segments."""
     log = opened(files)

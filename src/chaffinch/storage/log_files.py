@@ -17,6 +17,9 @@ from chaffinch.storage.recovery import RecoveredLog
 from chaffinch.storage.segment import Segment
 from chaffinch.storage.snapshot import Snapshot, SnapshotFiles
 
+SYNCS_MAX = 8
+"""With more files to sync than this, the whole file system is synced once: a sync of one file costs milliseconds."""
+
 
 class LogFiles:
     """See the module. `segments`: oldest first, the last one being written to; `state`: what is durable, or will be after `settle`."""
@@ -113,5 +116,8 @@ class LogFiles:
         self.snapshots.sync_durable()
 
     def _sync_aborted(self) -> None:
-        for segment in self.segments:
-            segment.sync_aborted()
+        unsynced = [segment for segment in self.segments if segment.has_unsynced_aborted]
+        if len(unsynced) > SYNCS_MAX:
+            self.file_system.sync_all()
+        for segment in unsynced:
+            segment.note_aborted_synced() if len(unsynced) > SYNCS_MAX else segment.sync_aborted()

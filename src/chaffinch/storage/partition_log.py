@@ -20,7 +20,7 @@ from chaffinch.records.validation_policy import Origin
 from chaffinch.storage import leader_epochs, retention
 from chaffinch.storage.files import BytesLike, FileSystem, StorageError, sync_directories
 from chaffinch.storage.log_config import LogConfig
-from chaffinch.storage.log_files import LogFiles
+from chaffinch.storage.log_files import SYNCS_MAX, LogFiles
 from chaffinch.storage.offset_index import SPAN_MAX
 from chaffinch.storage.producer_sequences import CompletedTransaction, OngoingTransaction, ProducerRefusal, ProducerSequences
 from chaffinch.storage.recovery import RecoveredLog, note_completed, recover
@@ -33,8 +33,6 @@ __all__ = ["AppendResult", "LogConfig", "LogPosition", "OffsetOutOfRange", "Part
 
 LOGGER = logging.getLogger(__name__)
 _new_tuple = tuple.__new__  # What the constructor of a named tuple calls, in a third of its time.
-SYNCS_MAX = 8
-"""With more logs to close than this, the whole file system is synced once: a sync of one file costs milliseconds."""
 NO_LEADER_EPOCH = -1
 
 

@@ -252,14 +252,21 @@ class Segment:
         self.log.sync()
         if self._saved_index[0]:
             self._sync(INDEX_SUFFIX)
-        self.sync_aborted()
+        if self.has_unsynced_aborted:
+            self.sync_aborted()
+
+    @property
+    def has_unsynced_aborted(self) -> bool:
+        """Whether what `save` wrote of the aborted transactions may go with the power: without it no snapshot is of use, see `restore`."""
+        return self._saved_aborted[0] != self._synced_aborted
 
     def sync_aborted(self) -> None:
-        """Sync what `save` wrote of the aborted transactions: without it no snapshot is of use, see `restore`."""
-        entries = self._saved_aborted[0]
-        if entries != self._synced_aborted:
-            self._sync(ABORTED_SUFFIX)
-            self._synced_aborted = entries
+        self._sync(ABORTED_SUFFIX)
+        self.note_aborted_synced()
+
+    def note_aborted_synced(self) -> None:
+        """The caller has synced the whole file system since the last `save`."""
+        self._synced_aborted = self._saved_aborted[0]
 
     def _sync(self, suffix: str) -> None:
         file = self._file_system.open(self.stem + suffix + self._suffix, create=False)
