@@ -7,7 +7,7 @@ SEED ?= 1
 SEEDS ?= 1000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit unit-waiting unit-computing format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
+.PHONY: help setup demo test unit unit-waiting unit-computing unit-simulation format lint types layers simulate cuts fuzz interop cluster differential bench bench-broker bench-producer bench-spark soak spark-memory docs lock clean all
 
 help: ## print the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
@@ -21,18 +21,22 @@ demo: setup ## the main job on real input: Spark to Kafka, with kills, counted b
 
 test: setup lint types layers unit ## everything CI runs
 
-# Tests that mostly wait, for Spark, other processes and clients' timers. The others mostly compute: side by side they use two processors.
+# Tests that mostly wait, for Spark, other processes and clients' timers. The others mostly compute, the simulated worlds half of that time: side by
+# side they use two processors.
 WAITING := tests/cli tests/consumer tests/examples tests/interop tests/producer tests/soak tests/spark tests/test_documents.py
 
-unit: setup ## the tests alone, in two processes
-	@echo "tests: in two processes; each says what it found when it ends (7 minutes)"
-	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target unit-waiting unit-computing
+unit: setup ## the tests alone, in three processes
+	@echo "tests: in three processes; each says what it found when it ends (10 minutes)"
+	@$(MAKE) --no-print-directory --jobs=3 --keep-going --output-sync=target unit-waiting unit-computing unit-simulation
 
 unit-waiting:
 	@$(BIN)/pytest $(WAITING)
 
 unit-computing:
-	@$(BIN)/pytest $(addprefix --ignore=,$(WAITING))
+	@$(BIN)/pytest $(addprefix --ignore=,$(WAITING) tests/simulation)
+
+unit-simulation:
+	@$(BIN)/pytest tests/simulation
 
 format: setup ## format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
