@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from uuid import UUID
 
@@ -159,6 +160,42 @@ class TestTransactions:
         assert (fetch(client), fetch(client, require_stable=True)) == ((3, 0), (-1, 88))
         transaction.end()
         assert fetch(client, require_stable=True) == (9, 0)
+
+    @pytest.mark.parametrize("restarts", [False, True], ids=["", "restarted"])
+    def test_what_was_committed_later_stays(self, cluster: Cluster, restarts: bool) -> None:
+        """Whatever ends when: the order in which offsets were written decides, as that of the records does in Kafka."""
+        first, second = Transaction(cluster.client(), "first"), Transaction(cluster.client(), "second")
+        first.commit(5)
+        second.commit(6)
+        commit(cluster.client(), 7)
+        third = Transaction(cluster.client(), "third")
+        third.commit(8)
+        if restarts:
+            cluster.restart()
+            first.client = second.client = third.client = cluster.client()
+        second.end()
+        assert offset_of(cluster) == 7
+        third.end()
+        first.end()
+        assert offset_of(cluster) == 8
+        assert fetch(cluster.client(), require_stable=True) == (8, 0)
+
+    def test_journals_of_earlier_versions(self, cluster: Cluster) -> None:
+        """Without numbers what the transaction wrote wins, as it did there; what is committed from now on is later than all of them."""
+        journal, committed, pending = cluster.core._journals["offsets"], ["committed", GROUP, "orders", 0, -1], ["pending", GROUP, "orders"]
+        old = {
+            json.dumps(committed): [3, 0, "m", 1, 2],
+            json.dumps([*pending, 0, 7]): [4, -1, "", 1],
+            json.dumps([*pending, 1, 7]): [5, -1, "", 1],
+        }
+        journal.put({key.encode(): json.dumps(value).encode() for key, value in old.items()})
+        cluster.restart()
+        assert cluster.core.state.offsets.fetch(GROUP, PLACE) == CommittedOffset(
+            offset=3, leader_epoch=0, metadata="m", committed_ms=1, expires_ms=2
+        )
+        commit(cluster.client(), 6, partition=1)
+        cluster.core.state.offsets.complete(GROUP, 7, is_commit=True)
+        assert [offset_of(cluster, place=TopicPartition("orders", index)) for index in (0, 1)] == [4, 6]
 
     def test_members_of_another_generation_are_fenced(self, cluster: Cluster) -> None:
         member, _ = stable_group(cluster, 2)

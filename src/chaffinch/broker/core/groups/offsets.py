@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from chaffinch.identifiers import TopicPartition
@@ -20,7 +20,8 @@ from chaffinch.storage.journal import Journal
 class CommittedOffset:
     """One committed position. `metadata` is the client's own text; times in ms since 1970.
 
-    `expires_ms` is set by old clients that ask for a retention time of their own; -1 for everybody else.
+    `expires_ms` is set by old clients that ask for a retention time of their own; -1 for everybody else. `number` counts the commits of
+    the whole broker: of two offsets the later one has the larger. 0 where an earlier version of Chaffinch wrote it.
     """
 
     offset: int
@@ -28,6 +29,7 @@ class CommittedOffset:
     metadata: str = ""
     committed_ms: int = -1
     expires_ms: int = -1
+    number: int = 0
 
     def size_bytes(self, group: str) -> int:
         """About what it takes in memory, its place included, whose key names the group."""
@@ -49,12 +51,15 @@ class GroupOffsets:
         self._committed: dict[str, dict[TopicPartition, CommittedOffset]] = {}
         self._pending: dict[str, dict[int, dict[TopicPartition, CommittedOffset]]] = {}  # By group and producer id.
         self._size_bytes = 0
+        self._last_number = 0
         for key, value in journal.items().items():
             kind, group, *place = json.loads(key)
             if kind in (_COMMITTED, _PENDING):
                 topic, partition, producer_id = place
                 held = self._committed_of(group) if kind == _COMMITTED else self._pending_of(group, producer_id)
-                self._store(group, held, {TopicPartition(topic, partition): _from_bytes(value)})
+                offset = _from_bytes(value)
+                self._store(group, held, {TopicPartition(topic, partition): offset})
+                self._last_number = max(self._last_number, offset.number)
 
     def groups(self) -> tuple[str, ...]:
         """Those with offsets, committed or pending."""
@@ -80,25 +85,30 @@ class GroupOffsets:
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Outside transactions: valid at once."""
+        offsets = self._numbered(offsets)
         self._journal.put({_key(_COMMITTED, group, partition): _to_bytes(offset) for partition, offset in offsets.items()})
         self._store(group, self._committed_of(group), offsets)
 
     def commit_pending(self, group: str, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Inside the producer's open transaction: valid when `complete` says so."""
+        offsets = self._numbered(offsets)
         self._journal.put({_key(_PENDING, group, partition, producer_id): _to_bytes(offset) for partition, offset in offsets.items()})
         self._store(group, self._pending_of(group, producer_id), offsets)
 
     def complete(self, group: str, producer_id: int, is_commit: bool) -> None:
-        """The marker: pending offsets of this producer become committed, or vanish. Again for the same transaction: nothing."""
+        """The marker: pending offsets of this producer become committed, or vanish. Again for the same transaction: nothing.
+
+        One that was committed after a pending one was written stays, as in Kafka, where the order of the records decides.
+        """
         pending = self._pending.get(group, {}).get(producer_id)
         if not pending:
             return
         entries: dict[bytes, bytes | None] = {_key(_PENDING, group, partition, producer_id): None for partition in pending}
-        if is_commit:
-            entries.update({_key(_COMMITTED, group, partition): _to_bytes(offset) for partition, offset in pending.items()})
+        valid = self._newest(group, pending) if is_commit else {}
+        entries.update({_key(_COMMITTED, group, partition): _to_bytes(offset) for partition, offset in valid.items()})
         self._journal.put(entries)
-        if is_commit:
-            self._store(group, self._committed_of(group), pending)
+        if valid:
+            self._store(group, self._committed_of(group), valid)
         self._drop(group, pending, list(pending))
         self._pending_is_gone(group, producer_id)
 
@@ -143,6 +153,15 @@ class GroupOffsets:
     def close(self) -> None:
         self._journal.close()
 
+    def _numbered(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
+        self._last_number += 1
+        return {partition: replace(offset, number=self._last_number) for partition, offset in offsets.items()}
+
+    def _newest(self, group: str, pending: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
+        """Those of which no later one is committed already."""
+        committed = self._committed.get(group, {})
+        return {place: offset for place, offset in pending.items() if place not in committed or committed[place].number <= offset.number}
+
     def _committed_of(self, group: str) -> dict[TopicPartition, CommittedOffset]:
         return self._committed.setdefault(group, {})
 
@@ -170,16 +189,17 @@ def _key(kind: str, group: str, partition: TopicPartition, producer_id: int = -1
 
 
 def _to_bytes(offset: CommittedOffset) -> bytes:
-    fields = [offset.offset, offset.leader_epoch, offset.metadata, offset.committed_ms]
-    return json.dumps(fields if offset.expires_ms < 0 else [*fields, offset.expires_ms]).encode()
+    fields = [offset.offset, offset.leader_epoch, offset.metadata, offset.committed_ms, offset.expires_ms, offset.number]
+    return json.dumps(fields).encode()
 
 
 def _from_bytes(value: bytes) -> CommittedOffset:
-    offset, leader_epoch, metadata, committed_ms, *expires_ms = json.loads(value)
+    """Earlier versions of Chaffinch wrote no number, and the time only where there was one."""
+    offset, leader_epoch, metadata, committed_ms, *later = json.loads(value)
     return CommittedOffset(
         offset=offset,
         leader_epoch=leader_epoch,
         metadata=metadata,
         committed_ms=committed_ms,
-        expires_ms=expires_ms[0] if expires_ms else -1,
+        **dict(zip(("expires_ms", "number"), later, strict=False)),
     )
