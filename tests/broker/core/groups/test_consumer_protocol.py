@@ -11,6 +11,7 @@ import pytest
 
 from chaffinch.broker.core.groups import classic_journal
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup
+from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from chaffinch.protocol.messages.consumer_group_heartbeat import TopicPartitions
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -146,6 +147,27 @@ class TestEpochs:
             member.epoch = epoch
             answer = member.beat()
             assert (answer.error_code, answer.error_message is not None) == (110, True)
+
+    def test_who_is_fenced_comes_again_under_its_id(self, cluster: Cluster) -> None:
+        """With epoch 0, at once: it need not wait until its former self is missed. Nobody else notices."""
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        settle(first, second)
+        mine, epoch = first.owned, first.epoch
+        first.epoch = 9
+        assert first.beat().error_code == 110
+        assert first.join().error_code == 0
+        assert (first.owned, first.epoch, second.beat().member_epoch) == (mine, epoch, epoch)
+
+    def test_who_comes_again_has_given_back_what_it_was_asked_for(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        assert len(first.beat(says_owned=False).assignment.topic_partitions[0].partitions) == 2
+        assert first.join().error_code == 0
+        settle(second)
+        assert (len(first.owned), len(second.owned)) == (2, 2)
 
     def test_the_epoch_before_is_accepted_when_the_answer_was_lost(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
@@ -323,9 +345,25 @@ class TestSubscriptions:
             member.join(server_assignor=vote)
         settle(*members)
         group = cluster.core.state.groups.find(GROUP)
-        assert group.preferred_assignor(group.members, "uniform") == name  # type: ignore[union-attr]
+        assert group.preferred_assignor(group.members, ("uniform", "range")) == name  # type: ignore[union-attr]
         if name == "range":
             assert [member.partitions for member in members] == [[0, 1], [2, 3]]
+
+    def test_an_assignor_that_this_broker_does_not_offer(self, cluster: Cluster) -> None:
+        """Nor does it go on with one that a member asked for while it did."""
+        members = [ConsumerMember(cluster, name) for name in "ab"]
+        for member in members:
+            member.join(server_assignor="uniform")
+        cluster.config["group.consumer.assignors"] = "range"
+        cluster.restart()
+        for member in members:
+            member.client = cluster.client()
+        assert ConsumerMember(cluster, "c").join(server_assignor="uniform").error_code == 112
+        members[0].beat(subscribed_topic_names=["orders", "more"])
+        settle(*members)
+        assert [member.partitions for member in members] == [[0, 1], [2, 3]]
+        asked = ConsumerGroupDescribeRequest(group_ids=[GROUP])
+        assert cluster.client().ask(asked).groups[0].assignor_name == "range"
 
 
 class TestOffsets:

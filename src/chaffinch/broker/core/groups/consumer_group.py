@@ -6,12 +6,12 @@ Follows Apache Kafka's ConsumerGroup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
 
-from chaffinch.broker.core.groups.assignors import ASSIGNORS, Partitions, TopicIdPartition
+from chaffinch.broker.core.groups.assignors import Partitions, TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import Client
 from chaffinch.protocol.messages.consumer_group_heartbeat import EPOCH_LEAVE_FOR_A_WHILE
 
@@ -128,13 +128,13 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.topics or any(topic in member.topics for member in self.members.values())
 
-    def preferred_assignor(self, members: Mapping[str, ConsumerMember], default: str) -> str:
-        """That with the most votes; the default where nobody asks for one."""
+    def preferred_assignor(self, members: Mapping[str, ConsumerMember], offered: Sequence[str]) -> str:
+        """That of those offered with the most votes; the first where nobody asks for one."""
         votes: dict[str, int] = {}
         for member in members.values():
-            if member.assignor is not None and member.assignor in ASSIGNORS:
+            if member.assignor is not None and member.assignor in offered:
                 votes[member.assignor] = votes.get(member.assignor, 0) + 1
-        return max(votes, key=lambda name: votes[name]) if votes else default
+        return max(votes, key=lambda name: votes[name]) if votes else offered[0]
 
     def change(self) -> Change:
         """A change that changes nothing yet."""

@@ -143,7 +143,7 @@ class ConsumerRules:
         if step.change.epoch <= step.change.assignment_epoch:
             return
         names: tuple[str, ...] = self._context.settings["group.consumer.assignors"]
-        assign = ASSIGNORS[group.preferred_assignor(step.members, names[0])]
+        assign = ASSIGNORS[group.preferred_assignor(step.members, names)]
         previous = {name: _target(group, step.change, name) for name in step.members}
         counts = {topic.topic_id: topic.partition_count for topic in step.change.topics.values()}
         in_order = sorted(step.members.values(), key=lambda member: member.instance_id or member.member_id)
@@ -256,7 +256,10 @@ def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> Con
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """110, unless the epoch is the member's, or the one before and the answer that told the new one was lost."""
+    """110, unless the epoch is the member's, or the one before and the answer that told the new one was lost, or the member begins anew:
+    it was fenced, gave up all it had, and comes again under its id."""
+    if epoch == EPOCH_JOIN:
+        return
     is_previous = epoch < member.epoch and epoch == member.previous_epoch and owned is not None and owned <= member.assigned
     if epoch != member.epoch and not is_previous:
         raise RequestRefused(

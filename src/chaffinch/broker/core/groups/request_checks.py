@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from chaffinch.broker.core.groups.assignors import ASSIGNORS
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -28,12 +27,13 @@ def join_fault(request: JoinGroupRequest, settings: Mapping[str, Any]) -> ErrorC
     return codes.NONE if least <= request.session_timeout_ms <= most else codes.INVALID_SESSION_TIMEOUT
 
 
-def check_consumer_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+def check_consumer_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, settings: Mapping[str, Any]) -> None:
     """Raises INVALID_REQUEST, UNSUPPORTED_ASSIGNOR with the reason."""
     for fault in _consumer_faults(request, version):
         raise RequestRefused(codes.INVALID_REQUEST, fault)
-    if request.server_assignor is not None and request.server_assignor not in ASSIGNORS:
-        raise RequestRefused(codes.UNSUPPORTED_ASSIGNOR, f"assignor {request.server_assignor[:100]!r} is not one of {', '.join(ASSIGNORS)}")
+    offered: tuple[str, ...] = settings["group.consumer.assignors"]
+    if request.server_assignor is not None and request.server_assignor not in offered:
+        raise RequestRefused(codes.UNSUPPORTED_ASSIGNOR, f"assignor {request.server_assignor[:100]!r} is not one of {', '.join(offered)}")
 
 
 def _consumer_faults(request: ConsumerGroupHeartbeatRequest, version: int) -> list[str]:

@@ -41,13 +41,12 @@ def _group(broker: BrokerState, event: RequestReceived, group_id: str, room: Ans
     if not isinstance(group, ConsumerGroup):
         message = f"there is no consumer group {group_id!r}"
         return DescribedConsumerGroup(group_id=group_id, error_code=codes.GROUP_ID_NOT_FOUND.number, error_message=message)
-    default: str = broker.settings["group.consumer.assignors"][0]
     return DescribedConsumerGroup(
         group_id=group_id,
         group_state=group.state.value,
         group_epoch=group.epoch,
         assignment_epoch=group.assignment_epoch,
-        assignor_name=group.preferred_assignor(group.members, default),
+        assignor_name=group.preferred_assignor(group.members, broker.settings["group.consumer.assignors"]),
         members=[room.add(_member(broker, group, member, room)) for member in group.members.values()],
     )
 

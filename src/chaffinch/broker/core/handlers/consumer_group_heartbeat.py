@@ -35,7 +35,7 @@ def _answer(
 ) -> ConsumerGroupHeartbeatResponse:
     if PROTOCOL not in broker.settings["group.coordinator.rebalance.protocols"]:
         raise RequestRefused(codes.UNSUPPORTED_VERSION, "group.coordinator.rebalance.protocols does not name the consumer protocol")
-    request_checks.check_consumer_heartbeat(request, event.request.version)
+    request_checks.check_consumer_heartbeat(request, event.request.version, broker.settings)
     if not broker.is_coordinator(event.node_id, request.group_id):
         return ConsumerGroupHeartbeatResponse(error_code=codes.NOT_COORDINATOR.number)
     return broker.groups.consumer_heartbeat(request, client_of(event), now_ms)
