@@ -251,7 +251,7 @@ class Producer:
                     if on_delivery is not None:
                         receipts.callbacks[future.index] = on_delivery
                     if partition is None:
-                        core.open_lane(place)
+                        core.open_lane(place, key)
                     break
             if stop is None:
                 stop = door.too_large(size, record_of) if size > self._size_max else door.wait_for_topic(topic, partition, record_of)

@@ -9,7 +9,9 @@ import pytest
 
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core.options import parse_options
+from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.producer_core import ProducerCore
+from tests.producer.core.rig import Rig
 
 PLACE = TopicPartition("orders", 0)
 BATCH_BYTES = 1_000
@@ -19,7 +21,7 @@ def growing(**options: object) -> ProducerCore:
     """A core with one batch, of one record, that the topic's next records join."""
     core = ProducerCore(parse_options({"bootstrap.servers": "a:1", "batch.size": BATCH_BYTES, **options}), random.Random(1))
     core.append(PLACE, None, b"first", 0, (), "first", 100, 0)
-    core.open_lane(PLACE)
+    core.open_lane(PLACE, None)
     return core
 
 
@@ -52,3 +54,23 @@ def test_or_goes_step_by_step(options: dict[str, object], size: int, stop: Calla
     assert core.join("orders", None, b"v" * size, 0, "second") is None
     assert core.accumulator.memory_free == free
     assert core.join("others", None, b"", 0, "third") is None, "nothing grows there"
+
+
+def test_records_without_a_key_do_not_follow_one_that_has_one() -> None:
+    rig = Rig(options={"linger.ms": 1_000, "batch.size": BATCH_BYTES}, partitions=4)
+    without_key = place(rig, None)
+    hot = next(key for key in (b"%d" % number for number in range(100)) if partition_of_key(key, 4) != without_key.partition)
+    for _ in range(3):
+        place(rig, hot)
+        assert place(rig, None) == without_key
+
+
+def place(rig: Rig, key: bytes | None) -> TopicPartition:
+    """Send a record as the shell does; its partition."""
+    core = rig.core
+    if (receipts := core.join("orders", key, b"v", 0, "receipt")) is None:
+        chosen = TopicPartition("orders", core.choose_partition("orders", key, b"v", 4, 100))
+        receipts, _ = core.append(chosen, key, b"v", 0, (), "receipt", 100, rig.now_ms)
+        core.open_lane(chosen, key)
+    places = (TopicPartition("orders", number) for number in range(4))
+    return next(place for place in places if (batch := core.accumulator.growing(place)) is not None and batch.receipts is receipts)

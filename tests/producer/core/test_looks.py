@@ -99,7 +99,7 @@ class Callers:
                 size = record_size(None, content, ())
                 place = TopicPartition("orders", core.choose_partition("orders", None, content, 2, size))
                 yield self.put(place, value, None)
-                core.open_lane(place)
+                core.open_lane(place, None)
 
     def put(self, place: TopicPartition, value: str, key: bytes | None) -> bool:
         content = value.encode()

@@ -49,6 +49,7 @@ class Partitioner:
         "_dice",
         "_ignores_keys",
         "_is_adaptive",
+        "_is_sticky",
         "_loads",
         "_rule",
         "_sticky",
@@ -56,7 +57,6 @@ class Partitioner:
         "_weights",
         "asks",
         "hashes_keys",
-        "is_sticky",
     )
 
     def __init__(
@@ -76,8 +76,7 @@ class Partitioner:
         self._ignores_keys = ignores_keys
         self.hashes_keys = rule == MURMUR2 and not ignores_keys
         """Whether the key alone decides where there is one."""
-        self.is_sticky = rule == MURMUR2
-        """Whether records without a key stick to a partition for a batch's worth of bytes."""
+        self._is_sticky = rule == MURMUR2
         self.asks = callable(rule)
         """Whether a function of the user's has the first word."""
         self._is_adaptive = is_adaptive
@@ -85,6 +84,10 @@ class Partitioner:
         """Where records without a key go now, and how many bytes of them went there."""
         self._turns: dict[str, int] = {}
         self._weights: dict[str, tuple[Sequence[int], list[int]]] = {}
+
+    def sticks(self, key: bytes | None) -> bool:
+        """Whether a record with this key goes where those without one go, a batch's worth of bytes to one partition."""
+        return self._is_sticky and (key is None or self._ignores_keys)
 
     def ask(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int) -> int | None:
         """What the user's function says about one record; ValueError for what is no partition. It may take its time, and do what it

@@ -165,7 +165,8 @@ class ProducerCore:
 
     def choose_partition(self, topic: str, key: bytes | None, value: bytes | None, partition_count: int, size: int) -> int:
         """The partition of a record that names none."""
-        self._close_lane(topic)
+        if self.partitioner.sticks(key):
+            self._close_lane(topic)
         return self.partitioner.choose(topic, key, value, partition_count, size, self._begins_batch)
 
     def _begins_batch(self, topic: str, partition: int, size: int) -> bool:
@@ -235,10 +236,11 @@ class ProducerCore:
             self._places[topic] = places
         return self.accumulator.growing(places[partition_of_key(key, len(places))]) if places else None
 
-    def open_lane(self, topic_partition: TopicPartition) -> None:
-        """The partitioner chose this partition: the next records of the topic join its batch, if they stick to it, while it grows."""
+    def open_lane(self, topic_partition: TopicPartition, key: bytes | None) -> None:
+        """The partitioner chose this partition for a record with this key: the next records of the topic join its batch while it grows,
+        if this one and they stick to one."""
         growing = self.accumulator.growing(topic_partition)
-        if growing is not None and self.partitioner.is_sticky:
+        if growing is not None and self.partitioner.sticks(key):
             growing.counted = growing.size
             self._lanes[topic_partition.topic] = growing
 
