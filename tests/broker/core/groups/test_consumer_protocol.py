@@ -15,6 +15,7 @@ from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDes
 from chaffinch.protocol.messages.consumer_group_heartbeat import TopicPartitions
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tests.broker.core.groups.members import GROUP, REBALANCE_MS, ClassicMember, ConsumerMember, commit, full_disk, stable_group, state_of
 from tests.broker.core_client import Cluster
@@ -140,6 +141,20 @@ class TestMembers:
 
 
 class TestEpochs:
+    def test_it_stays_while_there_is_something_to_give_back(self, cluster: Cluster) -> None:
+        """However often the target moves on; each time it has all the time again."""
+        member, second, *others = (ConsumerMember(cluster, name) for name in "abcd")
+        member.join()
+        second.join()
+        assert (member.beat().member_epoch, len(member.owned)) == (1, 2)
+        cluster.advance(REBALANCE_MS - 1)
+        second.beat()
+        for other in others:
+            other.join()
+        assert (member.beat().member_epoch, len(member.owned)) == (1, 1)
+        cluster.advance(REBALANCE_MS - 1)
+        assert member.beat().member_epoch == 4
+
     def test_another_epoch_is_fenced(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")
         member.join()
@@ -376,6 +391,49 @@ class TestOffsets:
         assert commit(client, member="x", generation=1) == 25
         assert commit(client, member="a", generation=1, version=8) == 35
         assert commit(client) == 25
+
+    def test_what_a_member_has_had_since_may_be_committed_in_an_older_epoch(self, cluster: Cluster) -> None:
+        """KIP-1251: the answer that told it the new epoch may be on its way. Over a restart, too."""
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        first.beat(says_owned=False)
+        client, given = cluster.client(), sorted({0, 1, 2, 3} - set(first.partitions))
+        assert commit(client, member="a", generation=1, partition=given[0]) == 0, "it is to give it back"
+        settle(first, second)
+        cluster.restart()
+        client, (mine, *_), epoch = cluster.client(), first.partitions, second.epoch
+        assert (first.epoch, second.partitions) == (epoch, given)
+        table = [("a", epoch - 1, mine, 0), ("a", 0, mine, 113), ("a", epoch + 1, mine, 113), ("b", epoch, given[0], 0)]
+        table += [("a", epoch - 1, given[0], 113), ("b", epoch - 1, given[0], 113), ("b", epoch - 1, mine, 113), ("b", epoch - 1, 4, 3)]
+        for member, named, partition, code in table:
+            assert commit(client, member=member, generation=named, partition=partition) == code, (member, named, partition)
+
+    def test_a_commit_of_several_is_refused_as_a_whole(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        settle(first, second)
+        asked = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in range(4)]
+        topics = [OffsetCommitRequestTopic(name="orders", partitions=asked)]
+        request = OffsetCommitRequest(group_id=GROUP, generation_id_or_member_epoch=1, member_id="a", topics=topics)
+        answer = cluster.client().ask(request, 9)
+        assert [row.error_code for row in answer.topics[0].partitions] == [113] * 4
+
+    def test_members_that_an_earlier_version_wrote(self, cluster: Cluster) -> None:
+        """Without the epochs of their partitions: only their own epoch counts."""
+        members = [ConsumerMember(cluster, name) for name in "ab"]
+        for member in members:
+            member.join()
+        settle(*members)
+        journal, key = cluster.core._journals["offsets"], json.dumps(["group member", GROUP, "a"]).encode()
+        fields = json.loads(journal.items()[key])
+        del fields["since"]
+        journal.put({key: json.dumps(fields).encode()})
+        cluster.restart()
+        (mine, *_), epoch = members[0].partitions, members[0].epoch
+        for named, code in ((epoch - 1, 113), (epoch, 0)):
+            assert commit(cluster.client(), member="a", generation=named, partition=mine) == code
 
     @pytest.mark.parametrize(("member", "epoch", "code"), [(None, -1, 0), ("a", 1, 0), ("a", 9, 113), ("x", 1, 25), ("x", -1, 25)])
     def test_fetches_may_name_the_member(self, cluster: Cluster, member: str | None, epoch: int, code: int) -> None:

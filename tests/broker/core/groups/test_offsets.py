@@ -213,6 +213,8 @@ class TestTransactions:
         assert transaction.commit(member_id="a", generation_id=1) == 0
         assert transaction.commit(member_id="a", generation_id=2) == 22
         assert transaction.commit(member_id="who", generation_id=1) == 25
+        assert transaction.commit(group_instance_id="i-1") == 25
+        assert transaction.commit(version=2) == transaction.commit() == 0, "a producer that was not told who consumes does not say so"
 
     def test_in_a_rebalance_they_may(self, cluster: Cluster) -> None:
         """The transaction was begun before it; only the generation counts."""

@@ -6,7 +6,7 @@ Follows Apache Kafka's ConsumerGroup.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from uuid import UUID
@@ -55,7 +55,8 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """One member. `assigned` is what it may read, `revoking` what it was told to give back and may still hold."""
+    """One member. `assigned` is what it may read, `revoking` what it was told to give back and may still hold; `since` the epoch in which
+    it got each of both."""
 
     member_id: str
     instance_id: str | None = None
@@ -70,6 +71,7 @@ class ConsumerMember:
     state: MemberState = MemberState.STABLE
     assigned: Partitions = NO_PARTITIONS
     revoking: Partitions = NO_PARTITIONS
+    since: Mapping[TopicIdPartition, int] = field(default_factory=dict)
 
     @property
     def has_left_for_a_while(self) -> bool:
@@ -78,11 +80,15 @@ class ConsumerMember:
     def is_reconciled_to(self, epoch: int) -> bool:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
+    def may_commit(self, epoch: int, places: Iterable[TopicIdPartition]) -> bool:
+        """In its own epoch, and in an older one what it has had since (KIP-1251): the answer that told the new epoch may be on its way."""
+        return epoch == self.epoch or (epoch < self.epoch and all(self.since.get(place, self.epoch) <= epoch for place in places))
+
     @property
     def size_bytes(self) -> int:
         """About what it takes in memory."""
         names = [self.member_id, self.instance_id or "", self.rack_id or "", self.pattern, self.client.client_id, *self.topics]
-        return 1000 + sum(100 + len(name) for name in names) + 100 * (len(self.assigned) + len(self.revoking))
+        return 1000 + sum(100 + len(name) for name in names) + 200 * (len(self.assigned) + len(self.revoking))
 
 
 @dataclass(slots=True, kw_only=True)

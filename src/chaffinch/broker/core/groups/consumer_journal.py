@@ -82,7 +82,17 @@ def member_from(member_id: str, value: Mapping[str, Any]) -> ConsumerMember:
         state=MemberState(value["state"]),
         assigned=partitions_from(value["assigned"]),
         revoking=partitions_from(value["revoking"]),
+        since=_since_from(value),
     )
+
+
+def _since_from(value: Mapping[str, Any]) -> dict[TopicIdPartition, int]:
+    """Earlier versions of Chaffinch did not write it: then nothing may be committed but in the member's epoch."""
+    held = partitions_from(value["assigned"]) | partitions_from(value["revoking"])
+    since = dict.fromkeys(held, value["epoch"])
+    for epoch, partitions in value.get("since", {}).items():
+        since |= dict.fromkeys(partitions_from(partitions), int(epoch))
+    return since
 
 
 def _member_value(member: ConsumerMember) -> dict[str, Any]:
@@ -100,7 +110,15 @@ def _member_value(member: ConsumerMember) -> dict[str, Any]:
         "state": member.state.value,
         "assigned": _partitions_value(member.assigned),
         "revoking": _partitions_value(member.revoking),
+        "since": {epoch: _partitions_value(partitions) for epoch, partitions in _by_epoch(member.since).items()},
     }
+
+
+def _by_epoch(since: Mapping[TopicIdPartition, int]) -> dict[int, list[TopicIdPartition]]:
+    by_epoch: dict[int, list[TopicIdPartition]] = {}
+    for partition, epoch in since.items():
+        by_epoch.setdefault(epoch, []).append(partition)
+    return by_epoch
 
 
 def _partitions_value(partitions: Iterable[TopicIdPartition]) -> dict[str, list[int]]:

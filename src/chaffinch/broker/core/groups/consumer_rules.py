@@ -164,7 +164,7 @@ class ConsumerRules:
         key = TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id)
         if member.state is not MemberState.UNREVOKED:
             timers.cancel(key)
-        elif member.state is not step.before.state or member.epoch != step.before.epoch or timers.get(key) is None:
+        elif (member.state, member.revoking) != (step.before.state, step.before.revoking) or timers.get(key) is None:
             timers.schedule(key, now_ms + member.rebalance_timeout_ms)
 
     def _answer(self, request: ConsumerGroupHeartbeatRequest, step: _Step) -> ConsumerGroupHeartbeatResponse:
@@ -196,7 +196,10 @@ class ConsumerRules:
             member = static_member(group, request.instance_id, request.member_id)
         if request.member_epoch == EPOCH_LEAVE_FOR_A_WHILE:
             change = group.change()
-            change.members[member.member_id] = replace(member, epoch=EPOCH_LEAVE_FOR_A_WHILE, revoking=frozenset())
+            # Whoever comes back as this instance counts its epochs from 0.
+            change.members[member.member_id] = replace(
+                member, epoch=EPOCH_LEAVE_FOR_A_WHILE, revoking=frozenset(), since=dict.fromkeys(member.assigned, 0)
+            )
             self._make(group, change)
             self._context.timers.cancel(TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id))
         else:

@@ -8,11 +8,12 @@ Groups survive a restart with their members, who have a session timeout's time t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from chaffinch.broker.core.effects import Report
 from chaffinch.broker.core.groups import classic_journal, consumer_journal
+from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
 from chaffinch.broker.core.groups.classic_joins import ClassicJoins, JoinResult, refusal
 from chaffinch.broker.core.groups.classic_journal import ClassicJournal
@@ -47,6 +48,10 @@ Group = ClassicGroup | ConsumerGroup
 
 DUE_PER_CALL = 100
 """Deadlines that one call of `expire` works on; more go on at once, after the requests that have come meanwhile."""
+
+VERSION_OF_CONSUMER_GROUPS = 9
+"""First version of OffsetCommit for members of KIP-848."""
+NO_GENERATION = -1
 
 RETRY_MS = 1000
 """When a member whose end could not be written down (full disk) is tried again."""
@@ -159,30 +164,33 @@ class GroupCoordinator:
         instance_id: str | None,
         generation: int,
         version: int,
+        places: Iterable[TopicIdPartition],
         is_transactional: bool,
         now_ms: int,
     ) -> ErrorCode:
-        """Whether offsets may be committed: by a member of the current generation or epoch, or from outside while there are no members."""
+        """Whether offsets of these places may be committed: by a member of the current generation or epoch, or from outside while there are
+        no members."""
         group = self._groups.get(group_id)
         if group is None:
             if generation < 0:
                 return codes.NONE
-            return codes.GROUP_ID_NOT_FOUND if version >= 9 and not is_transactional else codes.ILLEGAL_GENERATION
+            return codes.GROUP_ID_NOT_FOUND if version >= VERSION_OF_CONSUMER_GROUPS and not is_transactional else codes.ILLEGAL_GENERATION
         if isinstance(group, ClassicGroup):
             code = self._requests.commit_fault(group, member_id, instance_id, generation, is_transactional=is_transactional)
             if code is codes.NONE and not is_transactional:
                 self._requests.committed(group, member_id, now_ms)
             return code
-        if generation < 0 and group.is_empty:
+        says_nothing = generation == NO_GENERATION and not member_id and instance_id is None
+        if (generation < 0 and group.is_empty) or (is_transactional and says_nothing):
             return codes.NONE
         member = group.members.get(member_id)
         if member is None:
             return codes.UNKNOWN_MEMBER_ID
-        if not is_transactional and version < 9:
+        if not is_transactional and version < VERSION_OF_CONSUMER_GROUPS:
             return codes.UNSUPPORTED_VERSION
-        if member.epoch != generation:
-            return codes.ILLEGAL_GENERATION if is_transactional else codes.STALE_MEMBER_EPOCH
-        return codes.NONE
+        if member.may_commit(generation, places):
+            return codes.NONE
+        return codes.ILLEGAL_GENERATION if is_transactional else codes.STALE_MEMBER_EPOCH
 
     def fetch_fault(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Whether a member of a consumer group that names itself is one, of the current epoch."""

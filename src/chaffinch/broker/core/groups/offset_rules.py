@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from chaffinch.broker.core.broker_state import BrokerState
+from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.offsets import CommittedOffset
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -56,6 +57,15 @@ def commit(
             results[-1].append(code)
     failure = _store(broker, group, offsets, store)
     return [[failure if code is codes.NONE else code for code in row] for row in results]
+
+
+def places(broker: BrokerState, topics: Sequence[Topic], names: Sequence[str | None]) -> Iterator[TopicIdPartition]:
+    """Those of a request that exist, as members of KIP-848 have them."""
+    for topic, name in zip(topics, names, strict=True):
+        for asked in topic.partitions:
+            partition = broker.topics.partition(name or "", asked.partition_index)
+            if partition is not None:
+                yield TopicIdPartition(partition.topic.topic_id, asked.partition_index)
 
 
 def _store(broker: BrokerState, group: str, offsets: Offsets, store: Callable[[Offsets], None]) -> ErrorCode:

@@ -24,25 +24,19 @@ def next_step(
     if member.state is MemberState.UNREVOKED:
         if _holds(owned, member.revoking):
             return member
-        # It has given back all it was asked for: one epoch further, then towards the newest target.
-        return _towards(member, member.epoch + 1, target_epoch, target, owned, owners)
-    if member.is_reconciled_to(target_epoch):
+    elif member.is_reconciled_to(target_epoch):
         return member
-    return _towards(member, member.epoch, target_epoch, target, owned, owners)
+    return _towards(member, target_epoch, target, owned, owners)
 
 
 def _towards(
-    member: ConsumerMember,
-    epoch: int,
-    target_epoch: int,
-    target: Partitions,
-    owned: Partitions | None,
-    owners: Mapping[TopicIdPartition, str],
+    member: ConsumerMember, target_epoch: int, target: Partitions, owned: Partitions | None, owners: Mapping[TopicIdPartition, str]
 ) -> ConsumerMember:
+    """While it has something to give back the member stays in its epoch, however often the target moves on."""
     kept = member.assigned & target
     revoking = member.assigned - target
     if revoking and _holds(owned, revoking):
-        return _at(member, epoch, MemberState.UNREVOKED, kept, revoking)
+        return _at(member, member.epoch, MemberState.UNREVOKED, kept, revoking)
     wanted = target - kept
     free = frozenset(partition for partition in wanted if owners.get(partition, member.member_id) == member.member_id)
     state = MemberState.UNRELEASED if len(free) < len(wanted) else MemberState.STABLE
@@ -50,7 +44,8 @@ def _towards(
 
 
 def _at(member: ConsumerMember, epoch: int, state: MemberState, assigned: Partitions, revoking: Partitions) -> ConsumerMember:
-    return replace(member, epoch=epoch, previous_epoch=member.epoch, state=state, assigned=assigned, revoking=revoking)
+    since = {partition: member.since[partition] if partition in member.assigned else epoch for partition in assigned | revoking}
+    return replace(member, epoch=epoch, previous_epoch=member.epoch, state=state, assigned=assigned, revoking=revoking, since=since)
 
 
 def _holds(owned: Partitions | None, revoking: Partitions) -> bool:

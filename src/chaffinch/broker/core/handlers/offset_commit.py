@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups import offset_rules
+from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.offset_rules import Offsets
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -22,14 +25,14 @@ VERSION_WITH_TOPIC_IDS = 10
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, OffsetCommitRequest)
-    whole = _whole_fault(broker, event, request, now_ms)
-    if whole is not codes.NONE:
-        reason = f"member {request.member_id!r}, generation or epoch {request.generation_id_or_member_epoch}"
-        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=whole, reason=reason)
     names: list[str | None] = [topic.name for topic in request.topics]
     if event.request.version >= VERSION_WITH_TOPIC_IDS:
         found = [broker.topics.by_id(topic.topic_id) for topic in request.topics]
         names = [None if topic is None else topic.name for topic in found]
+    whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)
+    if whole is not codes.NONE:
+        reason = f"member {request.member_id!r}, generation or epoch {request.generation_id_or_member_epoch}"
+        refuse(broker, event, now_ms, place=f"group {request.group_id!r}", code=whole, reason=reason)
 
     def store(offsets: Offsets) -> None:
         broker.offsets.commit(request.group_id, offsets)
@@ -54,7 +57,9 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     )
 
 
-def _whole_fault(broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, now_ms: int) -> ErrorCode:
+def _whole_fault(
+    broker: BrokerState, event: RequestReceived, request: OffsetCommitRequest, places: Iterable[TopicIdPartition], now_ms: int
+) -> ErrorCode:
     if not broker.is_coordinator(event.node_id, request.group_id):
         return codes.NOT_COORDINATOR
     return broker.groups.commit_fault(
@@ -63,6 +68,7 @@ def _whole_fault(broker: BrokerState, event: RequestReceived, request: OffsetCom
         instance_id=request.group_instance_id,
         generation=request.generation_id_or_member_epoch,
         version=event.request.version,
+        places=places,
         is_transactional=False,
         now_ms=now_ms,
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from chaffinch.broker.core.broker_state import BrokerState, Result, refuse
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.groups import offset_rules
+from chaffinch.broker.core.groups.assignors import TopicIdPartition
 from chaffinch.broker.core.groups.offset_rules import Offsets
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -27,14 +30,14 @@ _AS_GROUP_COORDINATOR = {codes.PRODUCER_FENCED: codes.INVALID_PRODUCER_EPOCH}
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, TxnOffsetCommitRequest)
-    whole = _whole_fault(broker, event, request, now_ms)
+    names = [topic.name for topic in request.topics]
+    whole = _whole_fault(broker, event, request, offset_rules.places(broker, request.topics, names), now_ms)
 
     def store(offsets: Offsets) -> None:
         broker.transactions.sync()
         broker.offsets.commit_pending(request.group_id, request.producer_id, offsets)
         broker.groups.committed(request.group_id, now_ms)
 
-    names = [topic.name for topic in request.topics]
     results = offset_rules.commit(broker, request.group_id, request.topics, names, whole, store, now_ms=now_ms)
     reason = f"offset of group {request.group_id!r} in the transaction of {request.transactional_id!r}"
     if request.generation_id >= 0:
@@ -57,7 +60,9 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     )
 
 
-def _whole_fault(broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, now_ms: int) -> ErrorCode:
+def _whole_fault(
+    broker: BrokerState, event: RequestReceived, request: TxnOffsetCommitRequest, places: Iterable[TopicIdPartition], now_ms: int
+) -> ErrorCode:
     """What refuses all offsets: the group's name or place, then the transaction, then the group."""
     if not request.group_id:
         return codes.INVALID_GROUP_ID
@@ -72,6 +77,7 @@ def _whole_fault(broker: BrokerState, event: RequestReceived, request: TxnOffset
         instance_id=request.group_instance_id,
         generation=request.generation_id,
         version=event.request.version,
+        places=places,
         is_transactional=True,
         now_ms=now_ms,
     )
