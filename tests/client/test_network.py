@@ -151,6 +151,11 @@ def test_wakeup_ends_a_wait(network: Network) -> None:
     assert network.poll(60_000) == []
 
 
+def test_no_wait_is_too_long(network: Network) -> None:
+    network.wakeup()
+    assert network.poll(2**63 - 1) == []
+
+
 def test_who_waits_for_an_answer_has_it_without_a_sleep(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float | None] = []
     select = network._selector.select

@@ -226,3 +226,28 @@ def test_a_close_while_it_is_said_is_not_missed(
     monkeypatch.setattr(door.lock, "wait", wait_for_somebody)
     with once_it_is_said(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
         getattr(producer, call)(*arguments)
+
+
+@pytest.mark.parametrize("topic", ["ordres", "orders"])
+def test_the_longest_time_that_can_be_asked_for(
+    producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, topic: str
+) -> None:
+    """As Kafka Connect sets it: until somebody closes, here. For a topic that is not there, or for memory."""
+    is_waiting = threading.Event()
+    with producer_of(strict_broker, max_block_ms=2**63 - 1) as producer, ThreadPoolExecutor(1) as other:
+        producer.partitions_for("orders")
+        wait = producer._door.lock.wait
+
+        def wait_long(timeout_s: float) -> bool:
+            if timeout_s > SILENT_MS:
+                is_waiting.set()
+            return wait(timeout_s)
+
+        monkeypatch.setattr(producer._door.lock, "wait", wait_long)
+        with producer._changed:
+            producer._core.accumulator.memory_free = 0
+        waiting = other.submit(producer.send, topic, b"v")
+        assert is_waiting.wait(60), "it does not wait"
+        producer.close()
+        with pytest.raises(IllegalStateException, match="close\\(\\) was called"):
+            waiting.result(60)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # How often one connection may read before the others get their turn.
 READS_PER_TURN_MAX: Final = 16
+# Options may ask for waits of 292 million years, and no system's call takes much more than 24 days. Who waits longer asks again.
+WAIT_MS_MAX: Final = 3_600_000
 
 
 @dataclass(slots=True)
@@ -114,19 +116,18 @@ class Network:
             expects_answer=request.expects_answer,
         )
 
-    def poll(self, timeout_ms: int | None, *, is_awaited: bool = False) -> list[ConnectionEvent]:
-        """Move bytes and wait up to `timeout_ms` (None: for ever) until something has happened; what did.
+    def poll(self, timeout_ms: int, *, is_awaited: bool = False) -> list[ConnectionEvent]:
+        """Move bytes and wait up to `timeout_ms`, at most an hour, until something has happened; what did.
 
         `is_awaited`: somebody waits for an answer that is on its way; the thread does not fall asleep at once."""
         now_ms, look_at_ms = self._clock.now_ms(), self._look_at_ms()
-        wait_ms = timeout_ms
+        wait_ms = min(timeout_ms, WAIT_MS_MAX)
         if look_at_ms is not None:
-            look_in_ms = max(0, look_at_ms - now_ms)
-            wait_ms = look_in_ms if timeout_ms is None else min(look_in_ms, timeout_ms)
+            wait_ms = min(wait_ms, max(0, look_at_ms - now_ms))
         if self._events:
             wait_ms = 0
         ready = self._busy_poll.look(self._ready_now) if is_awaited and wait_ms != 0 else []
-        for key, mask in ready or self._selector.select(None if wait_ms is None else wait_ms / 1000):
+        for key, mask in ready or self._selector.select(wait_ms / 1000):
             transport: _Transport | None = key.data
             if transport is None:
                 self._waker.drain()

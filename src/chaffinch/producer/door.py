@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from chaffinch.client.arguments import TIMEOUT_MAX_S
 from chaffinch.errors import (
     IllegalStateException,
     KafkaException,
@@ -205,7 +206,7 @@ class Door:
             if waited_ms >= SILENT_MS and not search.is_said:
                 return _STILL_LOOKING
             limit_ms = self._block_ms if unknown is None else min(self._block_ms, self._retry_unknown_ms)
-            self.lock.wait(((limit_ms if search.is_said else min(limit_ms, SILENT_MS)) - waited_ms) / 1000)
+            self._wait((limit_ms if search.is_said else min(limit_ms, SILENT_MS)) - waited_ms)
             has_waited = True
 
     def wait_for_memory(self, size: int, call: str = "send") -> KafkaException | None:
@@ -220,10 +221,14 @@ class Door:
                 waited_ms = self.clock.now_ms() - started_ms
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
                     return self.core.reasons.no_memory(size, waited_ms)
-                self.lock.wait((self._block_ms - waited_ms) / 1000)
+                self._wait(self._block_ms - waited_ms)
                 refusal = self.refusal(call)
                 if refusal is not None:
                     return refusal
         finally:
             self.core.callers.for_memory -= 1
         return None
+
+    def _wait(self, ms: int) -> None:
+        """Let the lock go until something has changed, for a time that the system takes; `max.block.ms` may be longer."""
+        self.lock.wait(min(ms / 1000, TIMEOUT_MAX_S))
