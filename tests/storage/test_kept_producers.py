@@ -165,9 +165,47 @@ def test_damage_below_the_start_is_none_of_the_log(files: MemoryFileSystem, is_r
     log = opened(files)
     assert (log.log_start_offset, log.log_end_offset, log.last_stable_offset) == (3, 4, 4)
     assert [segment.base_offset for segment in log.files.segments] == [2, 3]
-    assert [name for name in files.list(DIRECTORY) if name.endswith(".log")] == [f"{base:020d}.log" for base in (2, 3)]
     assert not log.has_ongoing_transaction(ONE.producer_id)
     assert read_header(log.read(3, 1000)[0]).base_offset == 3
+
+
+def test_what_is_left_before_damage_below_the_start_goes_when_a_snapshot_tells_of_it(files: MemoryFileSystem) -> None:
+    log = with_producer(files)
+    for _ in range(2):
+        append(log)
+        log.roll(0)
+    append(log)
+    log.delete_records_before(4, 0)
+    files.kill()
+    for name in files.list(DIRECTORY):
+        if name.endswith(".snapshot"):
+            files.remove(f"{DIRECTORY}/{name}")
+    files.open(f"{DIRECTORY}/{2:020d}.log").truncate(10)
+    assert knows(opened(files))
+    log = lose_power(files)
+    assert knows(log)
+    log.close()
+    assert knows(opened(files))
+    assert [name for name in files.list(DIRECTORY) if name.endswith(".log")] == [f"{4:020d}.log"]
+
+
+def test_a_damaged_list_of_aborted_transactions_costs_no_producer(files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
+    """All is read again but for what was deleted, and the snapshot that tells of that stays as long as it is alone."""
+    log = with_producer(files)
+    append(log)
+    abort(log)
+    log.delete_records_before(2, 0)
+    assert log.expire(0) == 1
+    log.close()
+    (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
+    files.open(f"{DIRECTORY}/{name}").truncate(10)
+    log = opened(files)
+    assert "a list of aborted transactions that it speaks of is missing or damaged" in caplog.text
+    assert log.aborted_transactions(2, 100) == [(2, 3)]
+    assert not log.has_ongoing_transaction(TWO.producer_id)
+    assert knows(log)
+    log = lose_power(files)
+    assert knows(log)
 
 
 class TestAFullDisk:

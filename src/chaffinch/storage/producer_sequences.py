@@ -263,6 +263,11 @@ class ProducerSequences:
             return None
         return CompletedTransaction(identity.producer_id, first_offset, offset, is_commit)
 
+    def add_unknown(self, earlier: "ProducerSequences") -> None:
+        """Take over producers of which nothing is known here, as they were earlier; what they had open then has ended since."""
+        earlier.forget_ongoing()
+        self._states = earlier._states | self._states
+
     def forget_ongoing(self) -> None:
         """Records are gone, and markers with them: what was open before may have ended. What is still open begins with its next record."""
         for producer_id in self._ongoing:

@@ -3,6 +3,7 @@
 0. Carry out what `log.state` says was decided: a compacted segment takes its place (`settle`).
 1. Take the newest snapshot that may be trusted. What it vouches for must still be there: a file missing or short is an error.
    Segments below the log's start go if it tells what their producers were; others are read once more, and go when it is written down.
+   Where none is of use, all is read; a durable one still tells of the producers whose segments went.
 2. Check the CRCs of the last stretch it vouches for (`verify_bytes_max`): damage there is an error too.
 3. Read what was written since, batch by batch: CRC, offsets in order, producers, aborted transactions. Without a snapshot that is all.
 4. Where that stops before the end, it was either a torn write, which nothing whole can follow: it is cut off, and said so in the log.
@@ -149,9 +150,9 @@ class _Recovery:
 
     def run(self) -> RecoveredLog:
         taken = self._take_snapshot()
-        for name in [name for name in self._snapshot_names if taken is None or name > snapshot.name_of(taken.log_end_offset)]:
-            self._file_system.remove(f"{self._directory}/{name}")  # Of no use, and about a log that may have ended earlier since.
-            self._snapshot_names.remove(name)
+        durable = self._newest_durable()
+        unusable = durable if durable is not None and (taken is None or durable.log_end_offset > taken.log_end_offset) else None
+        self._remove_snapshots_above(unusable or taken)
         if taken is not None:
             self._verify_end(taken.segments)
             self._producers = ProducerSequences.from_rows(taken.producers, self._now_ms)
@@ -160,6 +161,8 @@ class _Recovery:
             if self._bases and self._bases[0] > taken.log_end_offset:
                 self._producers.forget_ongoing()
         self._read_on()
+        if unusable is not None:
+            self._producers.add_unknown(ProducerSequences.from_rows(unusable.producers, self._now_ms))
         start = max(
             taken.log_start_offset if taken else self._segments[0].base_offset if self._segments else 0, self._state.log_start_offset
         )
@@ -178,9 +181,15 @@ class _Recovery:
             cuts=self._cuts,
             bytes_read=self._bytes_read,
             snapshot_names=self._snapshot_names,
-            durable_snapshot_offset=taken.log_end_offset if taken is not None and taken.is_durable else self._newest_durable(),
+            durable_snapshot_offset=durable.log_end_offset if durable is not None else NO_OFFSET,
             state=self._state,
         )
+
+    def _remove_snapshots_above(self, newest: Snapshot | None) -> None:
+        """They are of no use, and about a log that may have ended earlier since."""
+        for name in [name for name in self._snapshot_names if newest is None or name > snapshot.name_of(newest.log_end_offset)]:
+            self._file_system.remove(f"{self._directory}/{name}")
+            self._snapshot_names.remove(name)
 
     def _remove_below(self, offset: int) -> None:
         """The segments all of which is below `offset`."""
@@ -197,19 +206,23 @@ class _Recovery:
             found = snapshot.corrected(found, self._state)
             if found is not None and self._restore(found.segments):
                 return found
+            if found is not None:
+                where = self._file_system.describe(f"{self._directory}/{name}")
+                LOGGER.warning("%s is of no use: a list of aborted transactions that it speaks of is missing or damaged", where)
         return None
 
     def _has_untold_segments(self) -> bool:
         """Whether segments below the log's start hold what no snapshot would tell of once power is lost: they have to be read again."""
         below = [end for end in self._bases[1:] if end <= self._state.log_start_offset]
-        return bool(below) and below[-1] > self._newest_durable()
+        durable = self._newest_durable()
+        return bool(below) and (durable is None or below[-1] > durable.log_end_offset)
 
-    def _newest_durable(self) -> int:
+    def _newest_durable(self) -> Snapshot | None:
         for name in reversed(self._snapshot_names):
             found = snapshot.read(self._file_system, f"{self._directory}/{name}")
             if found is not None and found.is_durable:
-                return found.log_end_offset
-        return NO_OFFSET
+                return found
+        return None
 
     def _restore(self, marks: Iterable[SegmentMark]) -> bool:
         """The segments that a snapshot vouches for; False when its derived files are gone, so that it is of no use."""
@@ -303,12 +316,13 @@ class _Recovery:
 
     def _get_over(self, segment: Segment, position: int, damage: str, later: list[int]) -> bool:
         """What to do where the files do not go on; False when the log ends here. Below its start that is no damage to it: there are what
-        remains of files that were being removed or compacted, and nobody reads them."""
+        remains of files that were being removed or compacted, and nobody reads them. They go with the next start that has a snapshot:
+        until then they alone tell of their producers."""
         if not later or later[0] > self._state.log_start_offset:
             self._cut(segment, position, damage, later)
             return False
         for unread in self._segments:
-            unread.remove()
+            unread.close()
         self._segments = []
         self._producers.forget_ongoing()
         return True
