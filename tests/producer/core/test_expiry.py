@@ -154,3 +154,13 @@ def test_a_request_larger_than_brokers_take_by_default_says_so(lost: str, is_lar
     says = f"{lost}; the request has {size} bytes of batches, and a broker hangs up at more than its socket.request.max.bytes, {size - 1} "
     assert (says in str(rig.error("a"))) is is_said
     assert ("socket.request.max.bytes" in str(rig.error("a"))) is is_said
+
+
+@pytest.mark.parametrize(("option", "waits_ms"), [("linger.ms", 150_000), ("request.timeout.ms", 149_999)])
+def test_unless_it_is_given_the_time_is_long_enough_for_a_wait_and_an_answer(option: str, waits_ms: int) -> None:
+    rig = Rig(options={option: 150_000})
+    rig.append("a")
+    rig.step(events.TimePassed())
+    rig.sleep(waits_ms)
+    rig.answer(OK)
+    assert rig.fates == {"a": 0}

@@ -13,7 +13,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import Accumulator, Appended, record_size
 from chaffinch.producer.core.batches.in_flight import Front
-from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, is_idempotent, parse_options
+from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level, delivery_timeout_ms, is_idempotent, parse_options
 from chaffinch.producer.core.refusals import culprits
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed, read_answer
 from chaffinch.producer.core.refusals.culprits import Situation, judge
@@ -58,6 +58,9 @@ class TestOptions:
     def test_contradictions_are_refused(self, given: dict[str, Any], text: str) -> None:
         with pytest.raises(ConfigException, match=text):
             options(**given)
+
+    def test_a_time_for_delivery_that_no_longer_one_can_exceed_is_enough(self) -> None:
+        assert delivery_timeout_ms(options(**{"delivery.timeout.ms": 2**31 - 1, "linger.ms": 2**63 - 1})) == 2**31 - 1
 
     @pytest.mark.parametrize("given", [{"acks": "1"}, {"acks": 0}, {"retries": 0}, {"enable.idempotence": "false"}])
     def test_idempotence_gives_way_unless_asked_for(self, given: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ _SENDING: Final = (
         "delivery.timeout.ms",
         "int",
         120_000,
-        "from `send` until the outcome: after it a record fails; at least `linger.ms` + `request.timeout.ms`",
+        "from `send` until the outcome: after it a record fails; at least `linger.ms` + `request.timeout.ms`, also where it is not given",
         minimum=0,
         maximum=INT_MAX,
     ),
@@ -170,8 +170,17 @@ def _check_idempotence(settings: Settings) -> None:
         raise ConfigException(f"option max.in.flight.requests.per.connection cannot be {in_flight} with enable.idempotence=true: {must}")
 
 
+def delivery_timeout_ms(settings: Settings) -> int:
+    """How long a record has: the default makes room for one longer wait and one longer answer (KafkaProducer.java)."""
+    return max(settings["delivery.timeout.ms"], _delivery_timeout_least_ms(settings))
+
+
+def _delivery_timeout_least_ms(settings: Settings) -> int:
+    return min(settings["linger.ms"] + settings["request.timeout.ms"], INT_MAX)
+
+
 def _check_times(settings: Settings) -> None:
-    least = settings["linger.ms"] + settings["request.timeout.ms"]
+    least = _delivery_timeout_least_ms(settings)
     if settings["delivery.timeout.ms"] < least and "delivery.timeout.ms" in settings.given:
         given = settings["delivery.timeout.ms"]
         raise ConfigException(f"option delivery.timeout.ms cannot be {given}: it must be at least linger.ms + request.timeout.ms, {least}")

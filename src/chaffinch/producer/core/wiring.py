@@ -12,7 +12,7 @@ from chaffinch.client.cluster import ClusterState
 from chaffinch.client.options import reconnect_backoff, retry_backoff
 from chaffinch.producer.core.exception_handler import Question
 from chaffinch.producer.core.metadata_watch import MetadataWatch
-from chaffinch.producer.core.options import ACKS, is_idempotent
+from chaffinch.producer.core.options import ACKS, delivery_timeout_ms, is_idempotent
 from chaffinch.settings import Settings
 
 COUNTERS: Final = (
@@ -47,7 +47,7 @@ class Wiring:
         self.block_ms: int = settings["max.block.ms"]
         self.retries: int = settings["retries"]
         self.retry_unknown_ms: int = settings["retry.unknown.topic.partition.ms"]
-        self.delivery_timeout_ms: int = settings["delivery.timeout.ms"]
+        self.delivery_timeout_ms: int = delivery_timeout_ms(settings)
         self.request_timeout_ms: int = settings["request.timeout.ms"]
         self.request_bytes_max: int = settings["max.request.size"]
         self.requests_per_node_max: int = settings["max.in.flight.requests.per.connection"]
