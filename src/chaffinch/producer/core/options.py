@@ -172,11 +172,13 @@ def _check_idempotence(settings: Settings) -> None:
 
 def delivery_timeout_ms(settings: Settings) -> int:
     """How long a record has: the default makes room for one longer wait and one longer answer (KafkaProducer.java)."""
-    return max(settings["delivery.timeout.ms"], _delivery_timeout_least_ms(settings))
+    timeout_ms: int = settings["delivery.timeout.ms"]
+    return max(timeout_ms, _delivery_timeout_least_ms(settings))
 
 
 def _delivery_timeout_least_ms(settings: Settings) -> int:
-    return min(settings["linger.ms"] + settings["request.timeout.ms"], INT_MAX)
+    least_ms: int = settings["linger.ms"] + settings["request.timeout.ms"]
+    return min(least_ms, INT_MAX)
 
 
 def _check_times(settings: Settings) -> None:
