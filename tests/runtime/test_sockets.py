@@ -60,9 +60,10 @@ def test_a_peer_that_goes_away() -> None:
                 sockets.receive_some(opened, memoryview(bytearray(10)))
 
 
-def test_a_name_nobody_knows() -> None:
+@pytest.mark.parametrize("name", ["nobody.invalid", "two..dots", "a" * 64])
+def test_a_name_nobody_knows(name: str) -> None:
     with pytest.raises(SocketFailed, match="name not known"):
-        sockets.resolve("nobody.invalid", 1)
+        sockets.resolve(name, 1)
 
 
 @pytest.mark.parametrize(

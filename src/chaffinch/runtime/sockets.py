@@ -25,8 +25,8 @@ def resolve(host: str, port: int) -> list[tuple[int, Any]]:
     """The (family, socket address) pairs of a name, in the system's order of preference. May take as long as DNS does."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise SocketFailed(f"name not known: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of DNS could look so, `kafka..example` say.
+        raise SocketFailed(f"name not known: {getattr(error, 'strerror', None) or error}") from error
     return [(family, address) for family, _, _, _, address in found]
 
 
