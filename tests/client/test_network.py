@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -15,6 +16,8 @@ from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
+from chaffinch.runtime import sockets
+from chaffinch.runtime.clock import ManualClock
 from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
 
 
@@ -132,6 +135,30 @@ def test_the_next_address_of_a_name_is_tried(network: Network, monkeypatch: pyte
         places = [(socket.AF_INET, closed), (socket.AF_INET, ("127.0.0.1", server.port))]
         monkeypatch.setattr("chaffinch.runtime.sockets.resolve", lambda host, port: places)
         network.send(Address("both", 1), MetadataRequest(topics=[]), "t", timeout_ms=10_000)
+        assert isinstance(until(network, 1)[-1], Answered)
+
+
+def test_so_it_is_when_one_of_them_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ManualClock()
+    network = Network(ConnectionSettings(), clock=clock)
+    silent, peer = socket.socketpair()
+    silent.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            silent.send(bytes(1 << 16))
+    silent_place, opened = ("192.0.2.1", 1), sockets.open_connecting
+
+    def open_connecting(family: int, place: Any, *sizes: int) -> socket.socket:
+        return silent if place == silent_place else opened(family, place, *sizes)
+
+    with peer, ScriptedServer() as server, contextlib.closing(network):
+        places = [(socket.AF_INET, silent_place), (socket.AF_INET, ("127.0.0.1", server.port))]
+        monkeypatch.setattr("chaffinch.runtime.sockets.resolve", lambda host, port: places)
+        monkeypatch.setattr("chaffinch.runtime.sockets.open_connecting", open_connecting)
+        network.send(Address("both", 1), MetadataRequest(topics=[]), "first", timeout_ms=60_000)
+        clock.advance(20_000)
+        assert "no connection within" in until(network, 1)[0].reason
+        network.send(Address("both", 1), MetadataRequest(topics=[]), "second", timeout_ms=60_000)
         assert isinstance(until(network, 1)[-1], Answered)
 
 

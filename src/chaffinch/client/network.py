@@ -203,8 +203,11 @@ class Network:
         connection = BrokerConnection(
             address, client_id=settings.client_id, request_timeout_ms=settings.request_timeout_ms, make_login=self._make_login
         )
-        opened, alternatives = self._open_first(sockets.resolve(address.host, address.port))
-        setup_ms = settings.setup_backoff.wait_ms(self._setup_failures[address] + 1, self._dice)
+        found, failures = sockets.resolve(address.host, address.port), self._setup_failures[address]
+        # Not the same one first again: it may have said nothing at all, and used up the time for those behind it.
+        first = failures % max(1, len(found))
+        opened, alternatives = self._open_first(found[first:] + found[:first])
+        setup_ms = settings.setup_backoff.wait_ms(failures + 1, self._dice)
         transport = _Transport(connection, opened, now_ms + setup_ms, self._finish_connecting, alternatives)
         self._transports[address] = transport
         self._register(transport)
