@@ -1,4 +1,4 @@
-"""ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups."""
+"""ListGroups, DescribeGroups, ConsumerGroupDescribe, DeleteGroups, LeaveGroup of others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from chaffinch.protocol.messages.delete_groups import DeleteGroupsRequest
 from chaffinch.protocol.messages.describe_groups import DescribeGroupsRequest
+from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from chaffinch.protocol.messages.list_groups import ListGroupsRequest
 from tests.broker.core.groups.members import GROUP, ClassicMember, ConsumerMember, commit, full_disk, stable_group, subscription
 from tests.broker.core_client import Cluster
@@ -134,3 +135,28 @@ class TestDelete:
         member.id = cluster.client().ask(member.request()).member_id
         assert self.delete(cluster, "simple") == [0]
         assert member.join().error_code == 25
+
+
+class TestLeaving:
+    """Tools send members of KIP-848 away with the request of the classic protocol, as Apache Kafka lets them."""
+
+    def test_members_of_a_consumer_group(self, cluster: Cluster) -> None:
+        others = [ConsumerMember(cluster, name, group="new") for name in "bc"]
+        for other in others:
+            other.join()
+        table = [("who", None, 25), ("", None, 25), ("b", "i-1", 82), ("b", "i-9", 25), ("", "i-9", 25), ("", "i-1", 0), ("", "i-1", 25)]
+        table += [("b", None, 0)]
+        members = [MemberIdentity(member_id=member, group_instance_id=instance) for member, instance, _ in table]
+        answer = cluster.client().ask(LeaveGroupRequest(group_id="new", members=members))
+        rows = [(member.member_id, member.group_instance_id, member.error_code) for member in answer.members]
+        assert (answer.error_code, rows) == (0, table)
+        assert others[0].beat().error_code == 25
+        for _ in range(2):
+            others[1].beat()
+        assert others[1].partitions == [0, 1]
+
+    def test_a_full_disk(self, cluster: Cluster) -> None:
+        asked = LeaveGroupRequest(group_id="new", members=[MemberIdentity(member_id="a")])
+        with full_disk(cluster):
+            assert cluster.client().ask(asked).members[0].error_code == 16
+        assert cluster.client().ask(asked).members[0].error_code == 0

@@ -27,6 +27,7 @@ from chaffinch.protocol.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
+from chaffinch.protocol.messages.leave_group import MemberIdentity
 
 
 @dataclass(slots=True)
@@ -188,12 +189,7 @@ class ConsumerRules:
 
     def leave(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
         """For good (-1), or for a while (-2): then the place is kept until the session ends."""
-        if request.instance_id is None:
-            member = group.members.get(request.member_id)
-            if member is None:
-                raise RequestRefused(codes.UNKNOWN_MEMBER_ID, f"{request.member_id!r} is not a member of group {group.group_id!r}")
-        else:
-            member = static_member(group, request.instance_id, request.member_id)
+        member = _member_named(group, request.member_id, request.instance_id)
         if request.member_epoch == EPOCH_LEAVE_FOR_A_WHILE:
             change = group.change()
             # Whoever comes back as this instance counts its epochs from 0.
@@ -205,6 +201,12 @@ class ConsumerRules:
         else:
             self.remove(group, member.member_id)
         return ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=request.member_epoch)
+
+    def send_away(self, group: ConsumerGroup, identity: MemberIdentity) -> None:
+        """LeaveGroup, with which tools remove members of either protocol; a static one may be named by its instance alone."""
+        instance_id = identity.group_instance_id
+        member_id = identity.member_id or (group.static_members.get(instance_id, "") if instance_id is not None else "")
+        self.remove(group, _member_named(group, member_id, instance_id).member_id)
 
     def remove(self, group: ConsumerGroup, member_id: str) -> None:
         """The member is no more. Who speaks next makes the new target."""
@@ -246,6 +248,16 @@ def _subscribed(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, 
         pattern=member.pattern if pattern is None else pattern,
         assignor=member.assignor if request.server_assignor is None else request.server_assignor,
     )
+
+
+def _member_named(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
+    """25: nobody is; 82: the instance is somebody else."""
+    if instance_id is not None:
+        return static_member(group, instance_id, member_id)
+    member = group.members.get(member_id)
+    if member is None:
+        raise RequestRefused(codes.UNKNOWN_MEMBER_ID, f"{member_id!r} is not a member of group {group.group_id!r}")
+    return member
 
 
 def static_member(group: ConsumerGroup, instance_id: str, member_id: str) -> ConsumerMember:

@@ -124,11 +124,23 @@ class GroupCoordinator:
     def leave(self, group_id: str, members: list[MemberIdentity], now_ms: int) -> list[ErrorCode]:
         """One result per member."""
         group = self._groups.get(group_id)
-        if not isinstance(group, ClassicGroup):
+        if group is None:
             return [codes.UNKNOWN_MEMBER_ID] * len(members)
-        results = self._requests.leave(group, members, now_ms)
+        if isinstance(group, ClassicGroup):
+            results = self._requests.leave(group, members, now_ms)
+        else:
+            results = [self._send_away(group, identity) for identity in members]
         self._note(group)
         return results
+
+    def _send_away(self, group: ConsumerGroup, identity: MemberIdentity) -> ErrorCode:
+        try:
+            self._consumers.send_away(group, identity)
+        except RequestRefused as refused:
+            return refused.code
+        except StorageError:
+            return codes.NOT_COORDINATOR
+        return codes.NONE
 
     # The consumer protocol ------------------------------------------------------------------------------------------------------------
 

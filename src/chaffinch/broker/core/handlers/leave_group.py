@@ -1,4 +1,4 @@
-"""LeaveGroup: members of a classic group go, or are sent away."""
+"""LeaveGroup: members of a classic group go, or those of any group are sent away."""
 
 from __future__ import annotations
 
