@@ -223,7 +223,6 @@ class TestRequests:
             ({"topic_partitions": None}, 42),
             ({"topic_partitions": [TopicPartitions(topic_id=UUID(int=1), partitions=[0])]}, 42),
             ({"subscribed_topic_names": None}, 42),
-            ({"subscribed_topic_names": []}, 42),
             ({"member_epoch": -2}, 42),
             ({"member_epoch": -3}, 42),
             ({"server_assignor": "mine"}, 112),
@@ -334,6 +333,17 @@ class TestSubscriptions:
         member.beat(subscribed_topic_regex="my-.*")
         settle(member)
         assert len(member.owned) == 1
+
+    @pytest.mark.parametrize("nothing", [{"topics": []}, {"pattern": ""}], ids=["no names", "no pattern"])
+    def test_to_nothing_yet(self, cluster: Cluster, nothing: dict[str, Any]) -> None:
+        """A client that matches a pattern itself joins before there is a topic for it."""
+        member, other = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        assert (member.join(**nothing).error_code, member.owned) == (0, set())
+        other.join()
+        assert len(other.owned) == 4
+        member.beat(subscribed_topic_names=["orders"])
+        settle(member, other)
+        assert (len(member.owned), len(other.owned)) == (2, 2)
 
     def test_names_and_pattern_together(self, cluster: Cluster) -> None:
         cluster.topic("a-1", 2)

@@ -38,7 +38,8 @@ def check_consumer_heartbeat(request: ConsumerGroupHeartbeatRequest, version: in
 
 def _consumer_faults(request: ConsumerGroupHeartbeatRequest, version: int) -> list[str]:
     epoch = request.member_epoch
-    has_topics = bool(request.subscribed_topic_names) or bool(request.subscribed_topic_regex)
+    # To nothing, too: a pattern that the client matches itself may wait for its first topic.
+    says_topics = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     needs_member_id = epoch != EPOCH_JOIN or version >= VERSION_WITH_OWN_MEMBER_ID
     checks = (
         (not request.group_id, "the group id cannot be empty"),
@@ -48,7 +49,7 @@ def _consumer_faults(request: ConsumerGroupHeartbeatRequest, version: int) -> li
         (needs_member_id and not request.member_id, "the member id cannot be empty"),
         (epoch == EPOCH_JOIN and request.rebalance_timeout_ms == -1, "who joins must say its rebalance timeout"),
         (epoch == EPOCH_JOIN and request.topic_partitions != [], "who joins has no partitions, and must say so"),
-        (epoch == EPOCH_JOIN and not has_topics, "who joins must subscribe to something"),
+        (epoch == EPOCH_JOIN and not says_topics, "who joins must say what it subscribes to"),
         (epoch == EPOCH_LEAVE_FOR_A_WHILE and request.instance_id is None, "only a static member can leave for a while"),
         (epoch not in (EPOCH_LEAVE, EPOCH_LEAVE_FOR_A_WHILE) and request.rebalance_timeout_ms < -1, "a timeout cannot be negative"),
     )
