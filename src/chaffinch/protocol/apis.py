@@ -103,7 +103,7 @@ APIS: dict[int, Api] = {
         _row(OffsetCommitRequest, OffsetCommitResponse, served=(2, 10), used=(2, 9)),
         _row(OffsetFetchRequest, OffsetFetchResponse, served=(1, 10), used=(1, 9)),
         _row(FindCoordinatorRequest, FindCoordinatorResponse, served=(0, 6), used=(1, 6)),
-        _row(JoinGroupRequest, JoinGroupResponse, served=(2, 9), used=(2, 9)),
+        _row(JoinGroupRequest, JoinGroupResponse, served=(0, 9), used=(2, 9)),
         _row(HeartbeatRequest, HeartbeatResponse, served=(0, 4), used=(0, 4)),
         _row(LeaveGroupRequest, LeaveGroupResponse, served=(0, 5), used=(0, 5)),
         _row(SyncGroupRequest, SyncGroupResponse, served=(0, 5), used=(0, 5)),

@@ -26,7 +26,8 @@ def classic(peer: Peer) -> None:
     peer.ask("join: no group", join(""), 9)
     peer.ask("join: session too short", join("g", session_timeout_ms=1), 9)
     peer.ask("join: session too long", join("g", session_timeout_ms=99_999_999), 9)
-    peer.ask("join: unknown member", join("g", "nobody"), 9)
+    for version in API_BY_NAME["JoinGroup"].served:
+        peer.ask(f"join: unknown member v{version}", join("g", "nobody"), version)
     peer.ask("join: no protocols", join("g", protocols=[]), 9)
     first = peer.ask("join: first asks for an id", join("g"), 9)
     joined = peer.ask("join: first", join("g", first.member_id), 9)

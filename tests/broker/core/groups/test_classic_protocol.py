@@ -48,13 +48,18 @@ class TestJoining:
         cluster.advance(DELAY_MS)
         assert member.taken().leader == member.id
 
-    def test_before_version_4_it_is_in_at_once(self, cluster: Cluster) -> None:
+    @pytest.mark.parametrize("version", range(4))
+    def test_before_version_4_it_is_in_at_once(self, cluster: Cluster, version: int) -> None:
+        """Whoever cannot say how long a rebalance may take has the session's time for it."""
         member = ClassicMember(cluster)
-        member.version = 3
+        member.version = version
         member.send_join()
         cluster.advance(DELAY_MS)
         answer = member.taken()
         assert (answer.error_code, answer.generation_id, answer.protocol_name) == (0, 1, "range")
+        group = cluster.core.state.groups.find(GROUP)
+        assert group is not None
+        assert group.rebalance_timeout_ms == (REBALANCE_MS if version else SESSION_MS)
 
     def test_each_newcomer_makes_the_first_rebalance_longer_up_to_the_rebalance_timeout(self, cluster: Cluster) -> None:
         members = [ClassicMember(cluster) for _ in range(12)]
