@@ -7,7 +7,7 @@ member one step towards it. Follows Apache Kafka's GroupMetadataManager. What a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from chaffinch.broker.core.groups.assignors import ASSIGNORS, Partitions, TopicIdPartition
 from chaffinch.broker.core.groups.classic_group import Client
@@ -37,7 +37,12 @@ class _Step:
     before: ConsumerMember
     member: ConsumerMember
     change: Change
-    members: dict[str, ConsumerMember] = field(default_factory=dict)
+
+    def members_of(self, group: ConsumerGroup) -> dict[str, ConsumerMember]:
+        """All of the group, this one as it is going to be. Only where they are needed: most heartbeats change nothing."""
+        members = {name: member for name, member in group.members.items() if name not in self.change.members}
+        members[self.member.member_id] = self.member
+        return members
 
 
 class ConsumerRules:
@@ -129,13 +134,11 @@ class ConsumerRules:
 
     def _look_at_topics(self, group: ConsumerGroup, step: _Step) -> None:
         """The epoch rises when subscriptions changed, or the topics that they are about."""
-        step.members = {name: member for name, member in group.members.items() if name not in step.change.members}
-        step.members[step.member.member_id] = step.member
         is_new = step.member.member_id not in group.members and not step.change.members
         has_changed = is_new or (step.before.topics, step.before.pattern) != (step.member.topics, step.member.pattern)
         if not has_changed and group.topics_version == self._topics.version:
             return
-        step.change.topics = self._topics.of(step.members.values())
+        step.change.topics = self._topics.of(step.members_of(group).values())
         if has_changed or step.change.topics != group.topics:
             step.change.epoch = group.epoch + 1
 
@@ -144,10 +147,11 @@ class ConsumerRules:
         if step.change.epoch <= step.change.assignment_epoch:
             return
         names: tuple[str, ...] = self._context.settings["group.consumer.assignors"]
-        assign = ASSIGNORS[group.preferred_assignor(step.members, names)]
-        previous = {name: _target(group, step.change, name) for name in step.members}
+        members = step.members_of(group)
+        assign = ASSIGNORS[group.preferred_assignor(members, names)]
+        previous = {name: _target(group, step.change, name) for name in members}
         counts = {topic.topic_id: topic.partition_count for topic in step.change.topics.values()}
-        in_order = sorted(step.members.values(), key=lambda member: member.instance_id or member.member_id)
+        in_order = sorted(members.values(), key=lambda member: member.instance_id or member.member_id)
         subscriptions = self._topics.ids_of(in_order, step.change.topics)
         for member_id, target in assign(subscriptions, counts, previous).items():
             if group.targets.get(member_id) != target:
