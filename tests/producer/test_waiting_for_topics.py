@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.errors import IllegalStateException, TimeoutException, UnknownTopicOrPartitionException
+from chaffinch.errors import BufferExhaustedException, IllegalStateException, TimeoutException, UnknownTopicOrPartitionException
 from chaffinch.producer.door import Door
 
 Make = Callable[..., Producer]
@@ -251,3 +251,33 @@ def test_the_longest_time_that_can_be_asked_for(
         producer.close()
         with pytest.raises(IllegalStateException, match="close\\(\\) was called"):
             waiting.result(60)
+
+
+def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    since: list[Any] = []
+    with producer_of(strict_broker) as producer:
+        door, accumulator, wait_for_topic = producer._door, producer._core.accumulator, producer._door.wait_for_topic
+
+        def topic_watched(*arguments: Any) -> Any:
+            since.append(arguments[-1])
+            return wait_for_topic(*arguments)
+
+        def memory_watched(size: int, started_ms: int) -> None:
+            since.append(started_ms)
+            accumulator.memory_free = accumulator.memory_bytes
+
+        with monkeypatch.context() as patched:
+            patched.setattr(door, "wait_for_topic", topic_watched)
+            patched.setattr(door, "wait_for_memory", memory_watched)
+            accumulator.memory_free = 0
+            assert producer.send("orders", b"v").result(60).offset == 0
+        assert since[0] == since[1] is not None
+        with door.lock, monkeypatch.context() as patched:
+            woken: list[bool] = []
+            patched.setattr(door.lock, "notify_all", lambda: woken.append(True))
+            accumulator.memory_free = 70
+            error = door.wait_for_memory(100, door.clock.now_ms() - 60_000)
+            assert isinstance(error, BufferExhaustedException)
+            assert "70 free; waited for" in str(error)
+            assert woken, "what was kept for this one may be enough for the next"
+            accumulator.memory_free = accumulator.memory_bytes

@@ -209,15 +209,17 @@ class Door:
             self._wait((limit_ms if search.is_said else min(limit_ms, SILENT_MS)) - waited_ms)
             has_waited = True
 
-    def wait_for_memory(self, size: int, call: str = "send") -> KafkaException | None:
-        """Wait until `size` bytes are free, on behalf of `call`.
+    def wait_for_memory(self, size: int, started_ms: int | None = None, call: str = "send") -> KafkaException | None:
+        """Wait until `size` bytes are free, on behalf of `call`, which waits since `started_ms` for one thing or another, if not since now.
 
         The one method that is called with the lock held, once, since nothing refused the record: it lets it go while it waits."""
-        started_ms = self.clock.now_ms()
+        started_ms = self.clock.now_ms() if started_ms is None else started_ms
         if self.core.waits_for_memory():
             self._sender.wakeup()
+        accumulator = self.core.accumulator
+        claim = accumulator.claim(size)
         try:
-            while not self.core.accumulator.has_room_for(size):
+            while not accumulator.is_granted(claim):
                 waited_ms = self.clock.now_ms() - started_ms
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
                     return self.core.reasons.no_memory(size, waited_ms)
@@ -227,6 +229,9 @@ class Door:
                     return refusal
         finally:
             self.core.callers.for_memory -= 1
+            accumulator.settle(claim)
+            if claim.lacks:
+                self.lock.notify_all()  # Others may have got what was kept for this one.
         return None
 
     def _wait(self, ms: int) -> None:

@@ -26,7 +26,7 @@ METRICS: Final[Mapping[str, Metric[ProducerCore]]] = {
     "requests-in-flight": Metric("Produce requests without an answer, now", lambda core, now_ms: core.sending.requests_in_flight),
     "epoch-bump-total": Metric("epochs begun because a sequence was used up", count("epoch_bumps")),
     "buffer-total-bytes": Metric("`buffer.memory`", lambda core, now_ms: core.accumulator.memory_bytes),
-    "buffer-available-bytes": Metric("how much of it is free, now", lambda core, now_ms: core.accumulator.memory_free),
+    "buffer-available-bytes": Metric("how much of it is free, now", lambda core, now_ms: core.accumulator.memory_unused),
     "waiting-threads": Metric("callers of `send` that wait for memory, now", lambda core, now_ms: core.callers.for_memory),
     "metadata-age": Metric("seconds since the last answer about the cluster; -1 before the first", metadata_age_s),
 }

@@ -233,6 +233,7 @@ class Producer:
         size, core, door = record_size(key, value, headers), self._core, self._door
         to_ask = partition is None and core.partitioner.asks and size <= self._size_max
         stop: Stop | None
+        waits_since_ms: int | None = None
         while True:
             if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
                 # Without the lock: it is the caller's own function, and may be slow, or send itself.
@@ -241,7 +242,7 @@ class Producer:
                 stop = door.refusal()
                 count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
                 if stop is None and count is not None and not core.accumulator.has_room_for(size):
-                    stop = door.wait_for_memory(size)
+                    stop = door.wait_for_memory(size, waits_since_ms)
                     count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
                 if stop is None and count is not None:
                     chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
@@ -253,8 +254,11 @@ class Producer:
                     if partition is None:
                         core.open_lane(place, key)
                     break
-            if stop is None:
-                stop = door.too_large(size, record_of) if size > self._size_max else door.wait_for_topic(topic, partition, record_of)
+            if stop is None and size > self._size_max:
+                stop = door.too_large(size, record_of)
+            elif stop is None:
+                waits_since_ms = self._clock.now_ms() if waits_since_ms is None else waits_since_ms
+                stop = door.wait_for_topic(topic, partition, record_of, waits_since_ms)
             if stop is not None:
                 return door.stopped(stop)
         if wants_look:

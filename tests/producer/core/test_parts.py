@@ -175,6 +175,35 @@ class TestAccumulator:
         assert made.memory_free == made.memory_bytes
         assert made.is_empty
 
+    def test_what_becomes_free_is_kept_for_who_waits_longest(self) -> None:
+        made = accumulator(memory_bytes=1_000)
+        made.memory_free = 0
+        much, little = made.claim(600), made.claim(100)
+        for _ in range(5):
+            made.release(100)
+            assert not any((made.has_room_for(36), made.is_granted(much), made.is_granted(little)))
+        made.release(100)
+        assert made.is_granted(much)
+        made.settle(much)
+        assert made.memory_free == 600, "for whoever waited, who takes it at once"
+        made.memory_free = 0
+        made.release(150)
+        assert made.is_granted(little)
+        made.settle(little)
+        assert made.memory_free == 150
+
+    def test_who_gives_up_leaves_what_was_kept_to_the_next(self) -> None:
+        made = accumulator(memory_bytes=1_000)
+        made.memory_free = 0
+        first, second = made.claim(600), made.claim(300)
+        made.release(400)
+        assert (made.memory_free, made.memory_unused) == (0, 400)
+        made.settle(first)
+        assert (made.memory_free, made.memory_unused) == (100, 400)
+        assert made.is_granted(second)
+        made.settle(second)
+        assert made.memory_free == made.memory_unused == 400
+
     def test_the_size_is_an_upper_bound(self) -> None:
         headers = [("ü" * 20, b"x" * 300), ("", None)]
         columns = RecordColumns.from_lists([b"k" * 200], [b"v" * 70_000], [2**62], [headers])

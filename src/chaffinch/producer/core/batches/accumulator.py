@@ -144,8 +144,21 @@ class _Queue:
         self.closed.append(batch)
 
 
+class Claim:
+    """A caller in line for memory. `lacks`: how much of `size` is not kept for him yet."""
+
+    __slots__ = ("lacks", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = self.lacks = size
+
+
 class Accumulator:
-    """Records by partition, until they are taken. `memory_free` counts down with what is appended; `release` counts it up again."""
+    """Records by partition, until they are taken. `memory_free` counts down with what is appended; `release` counts it up again.
+
+    What becomes free is kept for who waits for memory, in the order in which they came (BufferPool.java): who needs much would never find
+    it free at once beside others who need little.
+    """
 
     def __init__(
         self,
@@ -162,6 +175,8 @@ class Accumulator:
         self._level = level
         self.memory_bytes = memory_bytes
         self.memory_free = memory_bytes
+        """Neither held by records nor kept for a caller who waits."""
+        self._claims: deque[Claim] = deque()
         self._queues: dict[TopicPartition, _Queue] = {}
         self._busy: dict[TopicPartition, None] = {}
         """Partitions with anything in them, in the order in which they became busy."""
@@ -269,6 +284,38 @@ class Accumulator:
     def release(self, memory_bytes: int) -> None:
         """The outcome of records is known: their memory is free again."""
         self.memory_free += memory_bytes
+        self._share_out()
+
+    @property
+    def memory_unused(self) -> int:
+        """What no record holds."""
+        return self.memory_free + sum(claim.size - claim.lacks for claim in self._claims)
+
+    def claim(self, size: int) -> Claim:
+        """Get in line for memory; whatever comes of it, `settle` it."""
+        claim = Claim(size)
+        self._claims.append(claim)
+        return claim
+
+    def is_granted(self, claim: Claim) -> bool:
+        """Whether there is enough for a claim."""
+        self._share_out()
+        return not claim.lacks
+
+    def settle(self, claim: Claim) -> None:
+        """Who claimed waits no longer: what was kept for him is free, for himself at once if it is enough."""
+        self._claims.remove(claim)
+        self.memory_free += claim.size - claim.lacks
+        if claim.lacks:
+            self._share_out()
+
+    def _share_out(self) -> None:
+        for claim in self._claims:
+            kept = min(claim.lacks, self.memory_free)
+            claim.lacks -= kept
+            self.memory_free -= kept
+            if claim.lacks:
+                return
 
     def ready_at_ms(self, topic_partition: TopicPartition) -> int | None:
         """When the partition's first batch may be taken (a time that has passed: now); None when nothing waits there."""

@@ -28,7 +28,7 @@ class Reasons:
 
     def no_memory(self, size: int, waited_ms: int) -> KafkaException:
         """The error of a caller that waited for memory too long."""
-        text = f"{size} bytes do not fit: buffer.memory is {self._accumulator.memory_bytes}, {self._accumulator.memory_free} free"
+        text = f"{size} bytes do not fit: buffer.memory is {self._accumulator.memory_bytes}, {self._accumulator.memory_unused} free"
         return BufferExhaustedException(f"{text}; waited for {waited_ms} ms", stored=Stored.NO, api="Produce")
 
     def topic_error(self, topic: str, heard_since_ms: int) -> KafkaException | None:
