@@ -9,14 +9,18 @@ import pytest
 
 from chaffinch.broker.core.effects import CloseConnection, Respond
 from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.transactions.producer_ids import BLOCK_SIZE
+from chaffinch.identifiers import ProducerIdentity
 from chaffinch.protocol.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest, ScramCredentialUpsertion
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest
 from chaffinch.protocol.messages.create_topics import CreateTopicsRequest
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_TOPIC
 from chaffinch.protocol.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from chaffinch.storage.file_system import StorageError
+from tests.broker.batches import batch_of
 from tests.broker.core.configs.test_alter_configs import change
 from tests.broker.core.test_create_partitions import wanted
 from tests.broker.core.test_topics import creatable
@@ -45,6 +49,21 @@ def lose_power(cluster: Cluster) -> None:
     cluster.file_system.crash(lambda path, unsynced: 0)
     cluster.clients.clear()
     cluster.core = cluster._core()
+
+
+def test_a_producer_id_is_not_given_twice() -> None:
+    """A log that kept more than the journal of ids would take the batches of the second producer for those of the first."""
+    cluster = Cluster()
+    cluster.topic("orders")
+    ids = []
+    for _ in range(2):
+        client = cluster.client()
+        ids.append(client.ask(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)).producer_id)
+        answer = client.produce("orders", batch_of(b"a", identity=ProducerIdentity(ids[-1], 0), sequence=0))
+        assert (answer.error_code, answer.base_offset) == (0, len(ids) - 1)
+        cluster.core.topics.partition("orders", 0).log.sync()  # type: ignore[union-attr]
+        lose_power(cluster)
+    assert ids == [0, BLOCK_SIZE]
 
 
 def topics(cluster: Cluster) -> dict[str, int]:

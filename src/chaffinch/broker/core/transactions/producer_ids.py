@@ -1,6 +1,7 @@
-"""Producer ids that are never given twice: taken from blocks whose end is in the journal before the first of them is used.
+"""Producer ids that are never given twice: taken from blocks whose end is on disk before the first of them is used.
 
-A crash skips the rest of a block, as in Apache Kafka's ProducerIdManager.
+A crash skips the rest of a block, as in Apache Kafka's ProducerIdManager. Whatever `flush.policy` is: after a loss of power a log may know
+batches of an id that the journal has forgotten, and would take those of the next producer of this id for them, sent again.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from chaffinch.storage.journal import Journal
 
 BLOCK_SIZE = 1000
-"""Ids per journal write, Kafka's own figure."""
+"""Ids per sync, Kafka's own figure."""
 
 _KEY = b"producer.ids"
 
@@ -24,6 +25,7 @@ class ProducerIds:
         """The next id. Raises StorageError when a new block cannot be written down; nothing is handed out then."""
         if self._next == self._block_end:
             self._journal.put({_KEY: b"%d" % (self._block_end + BLOCK_SIZE)})
+            self._journal.sync()
             self._block_end += BLOCK_SIZE
         self._next += 1
         return self._next - 1
