@@ -184,6 +184,19 @@ class TestEpochs:
         settle(second)
         assert (len(first.owned), len(second.owned)) == (2, 2)
 
+    def test_who_comes_again_has_nothing_to_give_back(self, cluster: Cluster) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join()
+        assert (first.join().member_epoch, len(first.owned)) == (2, 2), "it had all four, and says that it has none"
+
+    def test_who_has_nothing_to_give_back_need_not_say_what_it_has(self, cluster: Cluster) -> None:
+        cluster.topic("more")
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        second.join(["more"])
+        assert (first.beat(says_owned=False).member_epoch, len(first.owned)) == (2, 4)
+
     def test_the_epoch_before_is_accepted_when_the_answer_was_lost(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
         first.join()
