@@ -95,7 +95,7 @@ class TestRestart:
     def test_no_directory_goes_before_the_deletion_survives_a_loss_of_power(self, dies_first_in: str) -> None:
         cluster = Cluster()
         cluster.topic("orders", 3)
-        cluster.core.topics.sync()
+        cluster.core._metadata.sync()
         removed = 0
 
         def die(operation: str, path: str, size: int) -> None:

@@ -150,9 +150,6 @@ class GroupOffsets:
     def sync(self) -> None:
         self._journal.sync()
 
-    def close(self) -> None:
-        self._journal.close()
-
     def _numbered(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
         self._last_number += 1
         return {partition: replace(offset, number=self._last_number) for partition, offset in offsets.items()}

@@ -27,9 +27,6 @@ VERSION_WITH_IDS = 12
 """First version in which topics may be asked for by id alone."""
 
 
-VERSION_WITH_IDS = 12
-
-
 def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Fault | None) -> Result:
     request = event.request.message
     assert isinstance(request, MetadataRequest)

@@ -252,9 +252,6 @@ class TopicRegistry:
         for topic in self._topics.values():
             self._apply(topic, resolve(topic.overrides, settings))
 
-    def sync(self) -> None:
-        self._journal.sync()
-
     # Inside -------------------------------------------------------------------------------------------------------------------------
 
     def _existing(self, name: str) -> Topic:
