@@ -40,6 +40,18 @@ def test_the_schema_is_that_of_spark_s_kafka_source(spark, broker, plain, header
     assert read(spark, broker, subscribe=plain, includeHeaders=headers).schema == StructType.fromDDL(schema)
 
 
+def test_of_the_session_s_kind_of_timestamp_the_schema_knows_nothing(spark, broker, plain):
+    """Spark's own source has one schema, too, whatever `timestamp` means in SQL."""
+    schema = read(spark, broker, subscribe=plain).schema
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        frame = read(spark, broker, subscribe=plain)
+        assert frame.schema == schema
+        assert frame.where("partition = 1 AND offset = 2").first()["timestamp"].timestamp() == 1_700_000_000.012
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
 def test_every_column(spark, broker, plain):
     rows = read(spark, broker, subscribe=plain, includeHeaders="true").orderBy("partition", "offset").collect()
     assert [bytes(row["value"]) for row in rows] == [b"value %d" % number for number in range(15)]

@@ -26,7 +26,7 @@ JSON, `{"0":23}`. Each note speaks of all partitions, so that it does not matter
 NOTE_TOKEN: Final = "chaffinch.replayed.by"
 
 _WRITTEN_SCHEMA: Final = (
-    "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp, partition int, topic string"
+    "key binary, value binary, headers array<struct<key: string, value: binary>>, timestamp timestamp_ltz, partition int, topic string"
 )
 _REASONS_SCHEMA: Final = "error_code int, error_name string, error_message string, error_group string, query string, batch bigint"
 

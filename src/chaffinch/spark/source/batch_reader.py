@@ -98,8 +98,8 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
 
 
 def _bare(text: str) -> str:
-    """A schema without what tells Spark's two ways of writing one apart: `key binary` and `key:binary`."""
-    return re.sub(r"[ :]", "", text)
+    """A schema without what tells Spark's two ways of writing one apart: `key binary` and `key:binary`, `timestamp_ltz` and `timestamp`."""
+    return re.sub(r"[ :]|_ltz", "", text)
 
 
 def planned_reader(given: Mapping[str, str], schema: StructType) -> TopicReader:

@@ -1,6 +1,7 @@
 """`RecordColumns` to rows of Spark: Arrow record batches with the schema of Spark's Kafka source.
 
-The schema is the same down to types and nullability, because Spark compares it field by field.
+The schema is the same down to types and nullability, because Spark compares it field by field; and so are the values: a record without
+headers has null there.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
 
     from chaffinch.records.columns import RecordColumns
 
-READ_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+# Of the timestamp, `timestamp` alone would be what `spark.sql.timestampType` says.
+READ_SCHEMA: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp_ltz, timestampType int"
 HEADERS_SCHEMA: Final = ", headers array<struct<key: string, value: binary>>"
+TIMESTAMP_MAX_MS: Final = (2**63 - 1) // 1000
+"""Spark counts microseconds: beyond this, before or after 1970, it has no timestamp."""
 
 
 def read_schema(*, include_headers: bool) -> str:
@@ -23,12 +27,14 @@ def read_schema(*, include_headers: bool) -> str:
 
 def batch_read(columns: RecordColumns, topic: str, partition: int, timestamp_type: int, *, include_headers: bool) -> pa.RecordBatch:
     """Records of one partition as a record batch of `read_schema`. `columns` carry their offsets."""
+    import numpy as np
     import pyarrow as pa
 
     count = len(columns)
     assert columns.offsets is not None, "records that were read have offsets"
     found = columns.to_arrow()
-    timestamps = pa.array(columns.timestamps * 1000, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    has_no_time = (columns.timestamps > TIMESTAMP_MAX_MS) | (columns.timestamps < -TIMESTAMP_MAX_MS)
+    timestamps = pa.array(columns.timestamps * 1000, pa.int64(), mask=has_no_time).cast(pa.timestamp("us", "UTC"))
     arrays = {
         "key": found.column("key"),
         "value": found.column("value"),
@@ -39,5 +45,7 @@ def batch_read(columns: RecordColumns, topic: str, partition: int, timestamp_typ
         "timestampType": pa.repeat(pa.scalar(timestamp_type, pa.int32()), count),
     }
     if include_headers:
-        arrays["headers"] = found.column("headers")
+        headers = found.column("headers")
+        has_none = pa.array(np.diff(columns.header_offsets) == 0)
+        arrays["headers"] = pa.ListArray.from_arrays(headers.offsets, headers.values, headers.type, mask=has_none)
     return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
