@@ -5,6 +5,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import types
 
 from chaffinch.errors import codes
 from chaffinch.records import batch as batches
@@ -13,6 +14,7 @@ from chaffinch.spark.snapshot import TopicSnapshot, changed_topic, topic_snapsho
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks import row_check
 from chaffinch.spark.tasks.dead_letters import Origin, parquet_name
+from chaffinch.spark.tasks.row_codec import check_schema
 from chaffinch.spark.tasks.staged import TaskPlan, TaskStager, reason_of
 from chaffinch.spark.tasks.staging import StagedWriter
 
@@ -257,6 +259,15 @@ class TestTopicColumn:
         ]  # fmt: skip
         assert outcome.rejections[1].message == "there is no topic 'nowhere'"
 
+    def test_a_name_that_is_no_utf_8_is_its_row_s_fault_alone(self):
+        """Strings of Spark hold whatever bytes they were cast from."""
+        names = pa.Array.from_buffers(pa.string(), 3, [None, *pa.array([b"orders", b"\xffA", b"\xfeA"]).buffers()[1:]])
+        outcome = run({"value": [b"1", b"2", b"3"], "topic": names}, topic=None)
+        assert [(found.row, str(found)) for found in outcome.rejections] == [
+            (row, f"row {row} for \ufffdA: UNKNOWN_TOPIC_OR_PARTITION: there is no topic '\ufffdA'") for row in (1, 2)
+        ]
+        assert [value for _, _, value in records(outcome.batches)] == [b"1"]
+
     def test_the_option_wins_over_the_column(self):
         outcome = run({"value": [b"1"], "topic": ["nowhere"]}, topic="orders")
         assert outcome.batches[0].topic_partition.topic == "orders"
@@ -273,6 +284,17 @@ def test_a_header_without_a_key_is_its_row_s_fault_alone(chunks):
     assert sorted(value for _, _, value in records(outcome.batches)) == [b"a", b"c", b"d"]
     assert sorted(value for _, _, value in records(outcome.dead_batches)) == [b"b", b"e"]
     assert [dict(headers) for batch in outcome.batches for headers in headers_of(batch)].count({"h": b"1"}) == 1
+
+
+def test_names_in_headers_have_any_case():
+    """As in Spark's own sink, which compares types so."""
+    of_spark = types.StructType().add("Key", "string").add("VALUE", "binary")
+    check_schema(types.StructType().add("value", "binary").add("headers", types.ArrayType(of_spark)), has_topic=True)
+    pair = pa.struct([("Key", pa.string()), ("VALUE", pa.binary())])
+    good, bad = [{"Key": "h", "VALUE": b"1"}], [{"Key": None, "VALUE": b"2"}]
+    outcome = run({"value": [b"a", b"b", b"c"], "headers": pa.array([good, bad, None], pa.list_(pair))})
+    assert [found.row for found in outcome.rejections] == [1]
+    assert [headers for staged in outcome.batches for headers in headers_of(staged) if headers] == [{"h": b"1"}]
 
 
 def test_no_rows():

@@ -43,6 +43,7 @@ class _Schema(Protocol):
 
 def check_schema(schema: _Schema, *, has_topic: bool) -> None:
     """Refuses a schema (Spark's StructType) that cannot be written: ConfigException naming the column, its type and what is allowed."""
+    # In small letters: names inside of types have any case, as in Spark's own sink.
     types = {field.name: field.dataType.simpleString().lower() for field in schema.fields}
     allowed = ", ".join(WRITTEN)
     names = [field.name for field in schema.fields]
@@ -85,6 +86,8 @@ class Rows:
 
 def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> Rows:
     """Rows of Arrow data that passed `check_schema`. `topic`: the option; it wins over a column, as in Spark."""
+    import pyarrow as pa
+
     data, keyless_headers = _without_keyless_headers(data)
     columns = RecordColumns.from_arrow(
         data.select([name for name in ("value", "key", "timestamp", "headers") if name in data.schema.names]),
@@ -92,8 +95,6 @@ def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> 
     )
     partitions = None
     if "partition" in data.schema.names:
-        import pyarrow as pa
-
         column = data.column("partition").cast(pa.int32())
         values = column.fill_null(0).to_numpy()
         known = np.where(values < 0, NEGATIVE_PARTITION, values)
@@ -102,7 +103,8 @@ def rows_of(data: pa.Table, topic: str | None, *, timestamp_default_ms: int) -> 
         return Rows(columns=columns, topics=(topic,), topic_index=None, partitions=partitions, keyless_headers=keyless_headers)
     encoded = data.column("topic").combine_chunks().dictionary_encode()
     index = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32)
-    topics = tuple(encoded.dictionary.to_pylist())
+    # Spark's strings may hold any bytes. No topic has such a name, so its row is a bad one.
+    topics = tuple(name.decode(errors="replace") for name in encoded.dictionary.cast(pa.large_binary()).to_pylist())
     return Rows(columns=columns, topics=topics, topic_index=index, partitions=partitions, keyless_headers=keyless_headers)
 
 
@@ -114,7 +116,12 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
     none = np.empty(0, np.int64)
     if "headers" not in data.schema.names:
         return data, none
-    headers = data.column("headers").combine_chunks()
+    place = data.schema.get_field_index("headers")
+    headers = data.column(place).combine_chunks()
+    pair = headers.type.value_type
+    if (pair[0].name, pair[1].name) != ("key", "value"):
+        headers = headers.view(pa.list_(pa.struct([("key", pair[0].type), ("value", pair[1].type)])))
+        data = data.set_column(place, "headers", headers)
     keys = headers.flatten().field("key")
     if not keys.null_count:
         return data, none
@@ -123,4 +130,4 @@ def _without_keyless_headers(data: pa.Table) -> tuple[pa.Table, npt.NDArray[np.i
     is_bad = np.zeros(len(data), bool)
     is_bad[rows] = True
     cleaned = pc.if_else(pa.array(is_bad), pa.scalar(None, headers.type), headers)
-    return data.set_column(data.schema.get_field_index("headers"), pa.field("headers", headers.type), cleaned), rows
+    return data.set_column(place, "headers", cleaned), rows
