@@ -365,6 +365,13 @@ class TestTimeouts:
     def test_from_size_and_rate(self, byte_count, rate, given, expected):
         assert transaction_timeout_ms(sized_plan(byte_count, push_bytes_per_s=rate, transaction_timeout_ms=given)) == expected
 
+    def test_many_small_batches_need_time_too(self):
+        """Of 5000 tasks with a row for each of 64 partitions: at a millisecond for three of them they take longer than a minute."""
+        plan = sized_plan(100, push_bytes_per_s=20e6)
+        (part,) = plan.outcomes[0].batches
+        many = replace(plan, outcomes=(replace(plan.outcomes[0], batches=(part,) * 320_000),))
+        assert transaction_timeout_ms(many) == 4 * (320_000 * 100 * 1000 // 20_000_000 + 96_000)
+
     @pytest.mark.parametrize(("given", "allowed"), [(None, "900000 ms"), (500_000, "500000 ms")])
     def test_a_batch_that_cannot_fit_is_refused_with_both_numbers(self, given, allowed):
         plan = sized_plan(2_000_000_000, push_bytes_per_s=1e6, transaction_timeout_ms=given)

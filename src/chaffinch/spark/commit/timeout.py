@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 TRANSACTION_TIMEOUT_MIN_MS: Final = 60_000
 PUSH_RESERVE: Final = 4
 """The transaction may take so many times longer than the measured push rate promises."""
+BATCH_MS: Final = 0.3
+"""What each batch takes beside its bytes (docs/scale.md): thousands of tasks leave hundreds of thousands of small ones."""
 _OPTION: Final = "kafka.transaction.timeout.ms"
 
 
 def transaction_timeout_ms(plan: CommitPlan) -> int:
-    """What the user asked for, else what the staged size needs. Raises Refusal where the batch does not fit into that."""
+    """What the user asked for, else what the staged batches need. Raises Refusal where the batch does not fit into that."""
     given_ms, max_ms = plan.transaction_timeout_ms, plan.target.transaction_timeout_max_ms
-    expected_ms = int(1000 * plan.byte_count / max(plan.push_bytes_per_s, 1.0))
+    batch_count = len(plan.batches()) + len(plan.dead_batches())
+    expected_ms = int(1000 * plan.byte_count / max(plan.push_bytes_per_s, 1.0) + BATCH_MS * batch_count)
     allowed_ms = max_ms if given_ms is None else given_ms
     if expected_ms > allowed_ms:
         limit = "transaction.max.timeout.ms of the broker" if given_ms is None else _OPTION
         raise _refusal(
-            f"pushing {plan.byte_count} bytes takes about {expected_ms} ms at {plan.push_bytes_per_s:.0f} bytes/s, the transaction may "
-            f"last {allowed_ms} ms ({limit}): make the micro-batches smaller, or raise the limit"
+            f"pushing {plan.byte_count} bytes in {batch_count} record batches takes about {expected_ms} ms at "
+            f"{plan.push_bytes_per_s:.0f} bytes/s and {BATCH_MS} ms a batch, the transaction may last {allowed_ms} ms "
+            f"({limit}): make the micro-batches smaller, or raise the limit"
         )
     return min(max(TRANSACTION_TIMEOUT_MIN_MS, PUSH_RESERVE * expected_ms), max_ms) if given_ms is None else given_ms
 
