@@ -10,7 +10,7 @@ import pytest
 from kafka import KafkaConsumer
 
 from chaffinch import OffsetAndMetadata, TopicPartition, errors
-from tests.consumer.polling import poll_until, read, values_of, write
+from tests.consumer.polling import LIMIT_S, poll_until, read, values_of, write
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
 
@@ -163,6 +163,16 @@ class TestRebalances:
         consumer.unsubscribe()
         other = consumer_of(broker)
         assert other.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 1
+
+    @pytest.mark.parametrize(("kind", "expected"), [("committed", 1), ("beginning", 0), ("end", 3)])
+    def test_a_callback_may_ask_where_it_begins(self, broker, topic, consumer_of, kind, expected):
+        write(broker, topic, [b"0", b"1", b"2"])
+        consumer, places, found = consumer_of(broker), [TopicPartition(topic, 0)], []
+        consumer.commit({places[0]: 1})
+        seek = {"committed": lambda: None, "beginning": consumer.seek_to_beginning, "end": consumer.seek_to_end}[kind]
+        consumer.subscribe([topic], on_assign=lambda _: (seek(), found.append(consumer.position(places[0], timeout=LIMIT_S))))
+        poll_until(lambda: bool(found), consumer)
+        assert found == [expected]
 
     def test_a_callback_may_not_poll(self, broker, topic, consumer_of):
         consumer = consumer_of(broker)

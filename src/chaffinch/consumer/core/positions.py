@@ -153,8 +153,8 @@ class Subscriptions:
         return frozenset(topic for topic in topics if self.pattern.fullmatch(topic))
 
     def at(self, stage: Stage, now_ms: int) -> Iterator[PartitionState]:
-        """Usable partitions at this stage that need not wait."""
-        return (state for state in self.assigned.values() if state.stage is stage and state.is_usable and state.retry_at_ms <= now_ms)
+        """Partitions at this stage that need not wait; those as well of which the caller is being told: it may ask for their positions."""
+        return (state for state in self.assigned.values() if state.stage is stage and state.retry_at_ms <= now_ms)
 
     def consumed(self) -> dict[TopicPartition, Position]:
         """Positions that can be committed."""
