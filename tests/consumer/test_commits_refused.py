@@ -7,6 +7,7 @@ import pytest
 from chaffinch import EmbeddedBroker, OffsetAndMetadata, TopicPartition, errors
 from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Disconnected
+from chaffinch.consumer.core.membership_moves import State
 from chaffinch.errors import codes
 from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitRequest,
@@ -88,3 +89,19 @@ def test_while_no_broker_answers():
         errors.TimeoutException, match=r"before this consumer has joined its group: no broker reachable at b:1 \(refused\);"
     ):
         raise told[1]
+
+
+@pytest.mark.parametrize("state", [State.JOINING, State.SYNCING])
+def test_while_a_cooperative_member_joins_again(state):
+    """It reads on, and what it read can be committed once it has joined."""
+    rig = Rig(**{"partition.assignment.strategy": "cooperative-sticky"}).reach(State.STABLE)
+    rig.core.group.membership.rebalance("a test")
+    rig.poll()
+    if state is State.SYNCING:
+        rig.answer_join(generation=2)
+    assert rig.state is state
+    told: list[errors.KafkaException | None] = []
+    rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(1)}, rig.now_ms + 60_000, told.append, retries=True)
+    rig.step()
+    assert isinstance(told[0], errors.RebalanceInProgressException)
+    assert not rig.pending(OffsetCommitRequest)

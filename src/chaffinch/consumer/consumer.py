@@ -306,8 +306,8 @@ class Consumer:
         """Commit what was read, or `offsets`: those of the next records to read.
 
         Waits, and tries again what passes, up to `timeout` seconds (default.api.timeout.ms), or with `asynchronous` tries once and
-        goes on. `on_commit(offsets, error)` is called within a later `poll`, `commit` or `close`. CommitFailedException: the group
-        has gone on without this member.
+        goes on. `on_commit(offsets, error)` is called within a later `poll`, `commit` or `close`. RebalanceInProgressException: poll,
+        then commit again. CommitFailedException: the group has gone on without this member.
         """
         checked = None if offsets is None else arguments.checked_offsets(offsets)
         callback = arguments.checked_callback(on_commit, "on_commit")

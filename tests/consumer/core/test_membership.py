@@ -6,7 +6,7 @@ from chaffinch import errors
 from chaffinch.consumer.core.group_protocol import decode_subscription
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State, diagram
 from chaffinch.errors import codes
-from chaffinch.identifiers import TopicPartition
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from chaffinch.protocol.messages.join_group import JoinGroupRequest
@@ -19,7 +19,7 @@ from chaffinch.protocol.messages.offset_commit import (
     OffsetCommitResponseTopic,
 )
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
-from tests.consumer.core.rig import ME, Rig
+from tests.consumer.core.rig import ME, Rig, records
 
 REACHABLE = [State.UNJOINED, State.JOINING, State.SYNCING, State.ADOPTING, State.STABLE]
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -236,6 +236,41 @@ class TestLeaving:
         assert rig.take(LeaveGroupRequest).message.members[0].member_id == ME
         assert rig.state is State.OUT
 
+    @pytest.mark.parametrize(("state", "lane"), [(State.STABLE, 2), (State.JOINING, 0), (State.SYNCING, 0)])
+    def test_it_goes_behind_commits_but_not_behind_what_waits_for_other_members(self, state, lane):
+        rig = Rig().reach(State.STABLE)
+        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, lambda error: None, retries=False)
+        rig.step()
+        assert rig.pending(OffsetCommitRequest)[0].address.lane == 2
+        if state is not State.STABLE:
+            rig.core.group.membership.rebalance("a test")
+            rig.poll()
+        if state is State.SYNCING:
+            rig.answer_join(generation=2)
+        assert rig.state is state
+        rig.core.leave("a test")
+        rig.step()
+        assert rig.pending(LeaveGroupRequest)[0].address.lane == lane
+
+    @pytest.mark.parametrize("is_late", [False, True])
+    def test_closing_lets_commits_go_before_that_wait_for_the_coordinator(self, is_late):
+        rig = Rig().reach(State.STABLE)
+        rig.core.group.finder.forget()
+        told = []
+        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, told.append, retries=False)
+        rig.core.close("call", rig.now_ms + 1_000)
+        rig.step()
+        rig.find_coordinator()
+        assert not rig.pending(LeaveGroupRequest)
+        if is_late:
+            rig.advance(1_000)
+            assert [done.call for done in rig.done] == ["call"]
+        else:
+            part = OffsetCommitResponsePartition(partition_index=0)
+            rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=[part])]))
+            assert (told, rig.done) == ([None], [])
+        assert len(rig.pending(LeaveGroupRequest)) == 1
+
     def test_closing_waits_for_the_answer_or_the_deadline(self):
         rig = Rig().reach(State.STABLE)
         rig.core.close("call", rig.now_ms + 1_000)
@@ -334,6 +369,24 @@ class TestCommitsAroundRebalances:
         self.committed(rig)
         rig.poll()
         assert (rig.state, rig.callbacks) == (State.JOINING, [("assign", 2), ("revoke", 2)])
+
+    def test_so_is_what_was_read_on_while_others_joined(self):
+        rig = self.rig(**COOPERATIVE)
+        self.committed(rig)
+        assert rig.poll() == []
+        rig.answer_fetch(p0=records(5, b"kept"), p1=records(7, b"read on"))
+        assert rig.poll() == [(0, b"kept"), (1, b"read on")]
+        rig.answer_fetch(p1=records(8, b"too late"))
+        rig.answer_join(generation=2)
+        rig.answer_sync(0)
+        assert rig.poll() == []
+        assert (rig.state, rig.callbacks) == (State.ADOPTING, [("assign", 2)])
+        sent = rig.pending(OffsetCommitRequest)[0].message
+        assert [(found.partition_index, found.committed_offset) for found in sent.topics[0].partitions] == [(1, 8)]
+        assert sent.generation_id_or_member_epoch == 2
+        self.committed(rig)
+        assert rig.poll() == []
+        assert rig.callbacks == [("assign", 2), ("revoke", 1), ("assign", 0)]
 
     @pytest.mark.parametrize(
         ("code", "told"), [("UNKNOWN_MEMBER_ID", "lost"), ("REBALANCE_IN_PROGRESS", "revoke"), ("OFFSET_METADATA_TOO_LARGE", "revoke")]

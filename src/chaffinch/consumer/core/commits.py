@@ -135,9 +135,15 @@ class Commits:
 
     # Writing.
 
-    def commit_all(self, deadline_ms: int, done: Outcome, *, retries: bool) -> Commit | None:
-        """Commit what was read, of topics that are still there; as `commit`."""
-        offsets = {place: offset for place, offset in self.positions().items() if self._wiring.cluster.partition(place) is not None}
+    def commit_all(
+        self, deadline_ms: int, done: Outcome, *, retries: bool, places: Collection[TopicPartition] | None = None
+    ) -> Commit | None:
+        """Commit what was read, of all partitions or of `places`, and of topics that are still there; as `commit`."""
+        offsets = {
+            place: offset
+            for place, offset in self.positions().items()
+            if self._wiring.cluster.partition(place) is not None and (places is None or place in places)
+        }
         return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True)
 
     def commit(
@@ -163,11 +169,13 @@ class Commits:
         membership = self._membership
         if membership.fatal is not None:
             return membership.fatal
-        if not self._subscriptions.is_automatic or membership.identity.has_generation:
+        # Who joins is about to be of another generation: a commit would wait behind the JoinGroup, and be refused when that is done.
+        is_joining = membership.state in (State.JOINING, State.SYNCING)
+        if not self._subscriptions.is_automatic or (membership.identity.has_generation and not is_joining):
             return None
-        if membership.state in (State.PREPARING, State.JOINING, State.SYNCING) and self._wiring.is_cut_off:
+        if (is_joining or membership.state is State.PREPARING) and self._wiring.is_cut_off:
             return self._unreachable("offsets cannot be committed before this consumer has joined its group")
-        if membership.state in (State.PREPARING, State.JOINING, State.SYNCING):
+        if is_joining or membership.state is State.PREPARING:
             return RebalanceInProgressException(
                 "offsets cannot be committed while the group rebalances: poll, then commit again", api="OffsetCommit"
             )

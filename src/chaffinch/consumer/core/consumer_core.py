@@ -284,9 +284,12 @@ class ConsumerCore:
         self.topic_calls.advance(now_ms)
         if self._close is not None:
             call_of_close, deadline_ms = self._close
-            group = self.group
-            is_done = group is None or not (group.commits.is_committing or group.membership.is_leaving)
-            if is_done or now_ms >= deadline_ms:
+            group, is_late = self.group, now_ms >= deadline_ms
+            is_committing = group is not None and group.commits.is_committing
+            if is_late or not is_committing:
+                self.leave("the consumer is being closed")
+            is_done = group is None or not (is_committing or group.membership.is_leaving)
+            if is_done or is_late:
                 self._close = None
                 self.wiring.out.append(CompleteCall(call=call_of_close))
 
@@ -375,7 +378,7 @@ class ConsumerCore:
 
     def take(self, records_max: int) -> list[Portion]:
         """Records for the caller; none while what it has read is being committed before a rebalance."""
-        if self.group is not None and self.group.membership.state is State.PREPARING:
+        if self.group is not None and self.group.rebalance.is_committing:
             return []
         return self.fetcher.take(records_max)
 
@@ -416,8 +419,7 @@ class ConsumerCore:
             self.group.membership.leave(reason)
 
     def close(self, call: Any, deadline_ms: int) -> None:
-        """`call` completes when the group has heard of it, or at the deadline."""
-        self.leave("the consumer is being closed")
+        """`call` completes when the group has heard of it, or at the deadline. Commits that wait for the coordinator go before."""
         self._close = call, deadline_ms
 
     def give_back(self) -> None:

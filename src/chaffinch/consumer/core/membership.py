@@ -120,7 +120,8 @@ class Membership:
     def _send_leave(self, member_id: str, reason: str) -> None:
         address = self._finder.address_known
         if address is not None:
-            address = address._replace(lane=0)  # A JoinGroup that waits for others does not hold it up.
+            # Commits on their way go before it; but what waits for other members does not hold it up.
+            address = address._replace(lane=0) if self._under_way & {"join", "sync"} else address
             self._under_way.add("leave")
             self._wiring.send(address, group_requests.leave(self.group_id, member_id, reason), GroupAsked("leave", NO_IDENTITY))
 

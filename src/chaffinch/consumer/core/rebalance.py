@@ -14,6 +14,7 @@ from typing import Literal
 
 from chaffinch.consumer.core.commits import Commit, Commits
 from chaffinch.consumer.core.fetcher import Fetcher
+from chaffinch.consumer.core.group_requests import NO_IDENTITY
 from chaffinch.consumer.core.membership import Membership
 from chaffinch.consumer.core.membership_moves import Happening, State
 from chaffinch.consumer.core.positions import Subscriptions
@@ -44,6 +45,8 @@ class Rebalance:
         self._fetcher = fetcher
         self._callbacks: deque[Callback] = deque()
         self._commit: Commit | None = None
+        self._committed_as = NO_IDENTITY
+        """As whom what was read on was committed last."""
 
     def next_callback(self, now_ms: int, *, knows_topics: bool) -> Callback | None:
         """Go on as far as possible without the caller; the callback it has to run next, or None. `knows_topics`: of a pattern."""
@@ -56,11 +59,16 @@ class Rebalance:
                 self._commit_first(now_ms)
             elif state is State.PREPARING and self._commit is None:
                 self._give_up()
-            elif state is State.ADOPTING:
+            elif state is State.ADOPTING and self._commit is None and not self._commit_gone(now_ms):
                 self._adopt()
             else:
                 return None
         return self._callbacks[0]
+
+    @property
+    def is_committing(self) -> bool:
+        """Whether what the caller has read is being committed, before partitions are given up."""
+        return self._commit is not None
 
     def callback_done(self, callback: Callback) -> None:
         """The callback that was next has run; unless it has made an end of all this itself."""
@@ -102,6 +110,17 @@ class Rebalance:
         self._then(lambda: self._move_from(State.PREPARING, Happening.PREPARED))
 
     # After syncing.
+
+    def _commit_gone(self, now_ms: int) -> bool:
+        """Begin to commit what was read on, while others joined, of partitions that they get now: whether that is to be waited for."""
+        membership = self._membership
+        gone = self._subscriptions.assigned.keys() - set(membership.assignment)
+        if not self._commits.is_automatic or not gone or self._committed_as == membership.identity:
+            return False
+        self._committed_as = membership.identity
+        deadline_ms = now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+        self._commit = self._commits.commit_all(deadline_ms, self._committed, retries=True, places=gone)
+        return self._commit is not None
 
     def _adopt(self) -> None:
         membership, subscriptions = self._membership, self._subscriptions
