@@ -10,7 +10,10 @@ MEANT: dict[str, str] = {
     r".*partition_responses\[\d+\]\.log_start_offset": (
         "The log's start is told whenever the partition is known; Apache Kafka leaves it out where it refuses before it looks at the log."
     ),
-    r"ApiVersions v\d: (api_keys|supported_features|finalized_features).*": (
+    r"ApiVersions v\d: api_keys\[17\]\.min_version": (
+        "SaslHandshake 0, after which tokens come without headers as before KIP-152, is not served."
+    ),
+    r"ApiVersions v\d: (api_keys\[\d+\]|(supported|finalized)_features.*)": (
         "Administration of quorums, replicas, quotas, delegation tokens, share and streams groups and client metrics is not served; "
         "features of Chaffinch's own are announced."
     ),
