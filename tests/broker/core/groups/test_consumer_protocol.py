@@ -139,6 +139,42 @@ class TestMembers:
         assert 0 in codes
         assert 81 in codes
 
+    def test_what_a_heartbeat_does_not_say_stays(self, cluster: Cluster) -> None:
+        member = ConsumerMember(cluster, "a", "i-1")
+        member.join(server_assignor="range", rack_id="r")
+        member.beat(subscribed_topic_regex="none")
+        known = group_of(cluster).members["a"]
+        told = (known.instance_id, known.rack_id, known.rebalance_timeout_ms, known.topics, known.pattern, known.assignor)
+        assert told == ("i-1", "r", REBALANCE_MS, {"orders"}, "none", "range")
+
+    def test_who_says_everything_anew_is_told_everything(self, cluster: Cluster) -> None:
+        """A client does so when it does not know what of the last answer came."""
+        member = ConsumerMember(cluster, "a")
+        member.join()
+        everything: list[dict[str, Any]] = [{"subscribed_topic_names": ["orders"]}, {"subscribed_topic_regex": ""}]
+        for said in everything:
+            answer = member.beat(rebalance_timeout_ms=REBALANCE_MS, **said)
+            assert len(answer.assignment.topic_partitions[0].partitions) == 4
+            for part in (said, {"rebalance_timeout_ms": REBALANCE_MS}):
+                assert member.beat(**part).assignment is None
+            assert member.beat(rebalance_timeout_ms=REBALANCE_MS, says_owned=False, **said).assignment is None
+
+    @pytest.mark.parametrize("goes", ["leaves", "expires"])
+    def test_nothing_is_left_of_one_that_goes(self, cluster: Cluster, goes: str) -> None:
+        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
+        first.join()
+        cluster.advance(1000)
+        second.join()
+        settle(second)
+        if goes == "leaves":
+            first.leave()
+        else:
+            cluster.advance(SESSION_MS - 1000)
+        group = group_of(cluster)
+        assert set(group.members) == set(group.targets) == {"b"}
+        settle(second)
+        assert set(group.owners.values()) == {"b"}
+
 
 class TestEpochs:
     def test_it_stays_while_there_is_something_to_give_back(self, cluster: Cluster) -> None:

@@ -6,7 +6,6 @@ member one step towards it. Follows Apache Kafka's GroupMetadataManager. What a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from chaffinch.broker.core.groups.assignors import ASSIGNORS, Partitions, TopicIdPartition
@@ -66,7 +65,7 @@ class ConsumerRules:
         self._look_at_topics(group, step)
         self._set_target(group, step)
         target = _target(group, step.change, step.member.member_id)
-        step.member = next_step(step.member, step.change.assignment_epoch, target, owned, _owners(group, step))
+        step.member = next_step(step.member, step.change.assignment_epoch, target, owned, group.owners)
         if step.member != group.members.get(step.member.member_id):
             step.change.members[step.member.member_id] = step.member
         self._make(group, step.change)
@@ -209,7 +208,7 @@ class ConsumerRules:
     def send_away(self, group: ConsumerGroup, identity: MemberIdentity) -> None:
         """LeaveGroup, with which tools remove members of either protocol; a static one may be named by its instance alone."""
         instance_id = identity.group_instance_id
-        member_id = identity.member_id or (group.static_members.get(instance_id, "") if instance_id is not None else "")
+        member_id = identity.member_id or group.static_members.get(instance_id or "", "")
         self.remove(group, _member_named(group, member_id, instance_id).member_id)
 
     def remove(self, group: ConsumerGroup, member_id: str) -> None:
@@ -229,14 +228,6 @@ def _target(group: ConsumerGroup, change: Change, member_id: str) -> Partitions:
     """What the member is to have, the change included."""
     changed = change.targets.get(member_id)
     return group.targets.get(member_id, frozenset()) if changed is None else changed
-
-
-def _owners(group: ConsumerGroup, step: _Step) -> Mapping[TopicIdPartition, str]:
-    """Who has what; the former self of a static member that is back has nothing any more."""
-    gone = [name for name, member in step.change.members.items() if member is None]
-    if not gone:
-        return group.owners
-    return {partition: owner for partition, owner in group.owners.items() if owner not in gone}
 
 
 def _subscribed(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest, client: Client) -> ConsumerMember:
