@@ -380,6 +380,7 @@ class TestDelete:
         transaction = Transaction(cluster.client())
         transaction.commit(9)
         assert self.delete(cluster, "orders") == [0, 0]
+        assert not cluster.core.state.offsets.has_some(GROUP), "the group may go"
         transaction.end()
         assert offset_of(cluster) is None
 
