@@ -25,6 +25,8 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from chaffinch.broker.topic_arguments import TopicArgument, Topics, config_texts, parse_python
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from chaffinch.records.columns import RecordColumns
 from tests.interop.apache_kafka import ApacheKafka
 from tests.interop.fault_proxy import FaultProxy
@@ -112,8 +114,10 @@ class BorrowedBroker:
             _until(lambda: not any(map(self._has_offsets, self._groups())))
         self._made = {}
         groups = sorted(self._groups() - self._groups_before)
+        for group in groups:
+            self._send_away_members(group)
         for deleted in self._admin.delete_consumer_groups(groups, request_timeout=REQUEST_S).values() if groups else ():
-            deleted.exception(2 * REQUEST_S)  # Some have members that nobody closed.
+            deleted.exception(2 * REQUEST_S)
 
     def restart(self, *, kill: bool = True) -> None:
         if self.kafka is None or not kill:
@@ -159,6 +163,14 @@ class BorrowedBroker:
         """Whether a group still remembers deleted topics: their coordinator hears of it later, and a static member keeps its group."""
         (found,) = self._admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
         return any(place.topic in self._made for place in found.result(REQUEST_S).topic_partitions)
+
+    def _send_away_members(self, group: str) -> None:
+        """Those that nobody closed. A static one that came back, in another test, would have the partitions of a topic that is gone."""
+        (described,) = self._admin.describe_consumer_groups([group], request_timeout=REQUEST_S).values()
+        left = [MemberIdentity(member_id=each.member_id) for each in described.result(REQUEST_S).members]
+        if left:
+            with SyncClient(self.address) as client:
+                client.coordinator_request(group, "group", LeaveGroupRequest(group_id=group, members=left))
 
     def _ends(self, places: list[TopicPartition], isolation: str) -> list[int] | None:
         """None: a leader of a topic made just now does not know yet that it is one."""
