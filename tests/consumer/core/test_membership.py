@@ -388,6 +388,39 @@ class TestCommitsAroundRebalances:
         assert rig.poll() == []
         assert rig.callbacks == [("assign", 2), ("revoke", 1), ("assign", 0)]
 
+    def closing(self, state):
+        """A cooperative member that closes while it joins again."""
+        rig = self.rig(**COOPERATIVE)
+        self.committed(rig)
+        rig.poll()
+        if state is State.SYNCING:
+            rig.answer_join(generation=2)
+        assert rig.state is state
+        told = []
+        rig.core.group.commits.commit_all(rig.now_ms + 30_000, told.append, retries=True)
+        rig.core.close("call", rig.now_ms + 30_000)
+        rig.step()
+        assert not rig.pending(LeaveGroupRequest)
+        return rig, told
+
+    def test_the_last_commit_does_not_wait_for_those_who_join(self):
+        rig, told = self.closing(State.JOINING)
+        sent = rig.pending(OffsetCommitRequest)[0]
+        assert (sent.message.generation_id_or_member_epoch, sent.address.lane) == (1, 0)
+        self.committed(rig)
+        assert told == [None]
+        assert len(rig.pending(LeaveGroupRequest)) == 1
+
+    def test_nor_comes_before_they_can_commit(self):
+        rig, told = self.closing(State.SYNCING)
+        assert not rig.pending(OffsetCommitRequest)
+        rig.answer_sync(0)
+        sent = rig.pending(OffsetCommitRequest)[0]
+        assert (sent.message.generation_id_or_member_epoch, sent.address.lane) == (2, 2)
+        self.committed(rig)
+        assert told == [None]
+        assert len(rig.pending(LeaveGroupRequest)) == 1
+
     @pytest.mark.parametrize(
         ("code", "told"), [("UNKNOWN_MEMBER_ID", "lost"), ("REBALANCE_IN_PROGRESS", "revoke"), ("OFFSET_METADATA_TOO_LARGE", "revoke")]
     )

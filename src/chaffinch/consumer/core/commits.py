@@ -156,7 +156,7 @@ class Commits:
         is_automatic: bool = False,
     ) -> Commit | None:
         """Begin to commit; None when it was over at once."""
-        refusal = self._refusal() if offsets else None
+        refusal = self._refusal(is_automatic=is_automatic) if offsets else None
         if refusal is not None or not offsets:
             done(refusal)
             return None
@@ -164,14 +164,14 @@ class Commits:
         self._commits.append(found)
         return found
 
-    def _refusal(self) -> KafkaException | None:
-        """Why this consumer cannot commit now."""
+    def _refusal(self, *, is_automatic: bool) -> KafkaException | None:
+        """Why this consumer cannot commit now. What it commits by itself while it joins is the last, before it leaves: see `advance`."""
         membership = self._membership
         if membership.fatal is not None:
             return membership.fatal
-        # Who joins is about to be of another generation: a commit would wait behind the JoinGroup, and be refused when that is done.
+        # Who joins is about to be of another generation, which may come before the commit does.
         is_joining = membership.state in (State.JOINING, State.SYNCING)
-        if not self._subscriptions.is_automatic or (membership.identity.has_generation and not is_joining):
+        if not self._subscriptions.is_automatic or (membership.identity.has_generation and (is_automatic or not is_joining)):
             return None
         if (is_joining or membership.state is State.PREPARING) and self._wiring.is_cut_off:
             return self._unreachable("offsets cannot be committed before this consumer has joined its group")
@@ -233,13 +233,16 @@ class Commits:
         if address is None:
             return
         membership = self._membership
-        for commit in self._commits:
+        # Until all have joined the coordinator takes commits of the generation before, but not behind a JoinGroup, which waits for that;
+        # and none from then on until all have synced.
+        address_of_commits = address._replace(lane=0) if membership.state is State.JOINING else address
+        for commit in self._commits if membership.state is not State.SYNCING else ():
             if not commit.is_under_way and now_ms >= commit.not_before_ms:
                 commit.is_under_way = True
                 self._wiring.counts["commits_sent"] += 1
                 instance_id = membership.instance_id if commit.identity.has_generation else None
                 message = group_requests.commit(membership.group_id, commit.identity, instance_id, commit.offsets)
-                self._wiring.send(address, message, CommitSent(commit, commit.identity))
+                self._wiring.send(address_of_commits, message, CommitSent(commit, commit.identity))
         for lookup in self._lookups:
             if not lookup.is_under_way and now_ms >= lookup.not_before_ms:
                 lookup.is_under_way = True
