@@ -152,6 +152,30 @@ class TestSize:
         answer = ClassicMember(cluster).join()
         assert (answer.error_code, answer.member_id) == (81, "")
 
+    def test_a_limit_that_was_lowered(self) -> None:
+        """Whoever comes last is turned away, and nobody waits for it."""
+        cluster = Cluster({"group.max.size": "3"})
+        members = stable_group(cluster, 3)
+        cluster.config["group.max.size"] = "2"
+        cluster.restart()
+        for member in members:
+            member.client = cluster.client()
+            member.protocols = {"range": subscription("orders", "others")}
+        assert [member.join() for member in members[:2]] == [None, None]
+        assert members[2].join().error_code == 81
+        assert [member.taken().generation_id for member in members[:2]] == [2, 2]
+        assert members[2].heartbeat() == 25
+
+    def test_who_was_given_an_id_and_never_comes_takes_nobodys_place(self) -> None:
+        cluster = Cluster({"group.max.size": "1"})
+        client = cluster.client()
+        assert client.ask(ClassicMember(cluster).request()).error_code == 79
+        member = ClassicMember(cluster)
+        assert member.join() is None
+        assert client.ask(ClassicMember(cluster).request()).error_code == 81
+        cluster.advance(DELAY_MS)
+        assert member.taken().error_code == 0
+
     def test_memory_of_all_members_is_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         memory = cluster.core.state.groups._context.memory
         monkeypatch.setattr(memory, "_bytes_max", 10_000)

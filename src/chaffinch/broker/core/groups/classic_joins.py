@@ -43,6 +43,8 @@ class ClassicJoins:
         protocols = tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols)
         code = self._fault(group, request, protocols)
         if code is not codes.NONE:
+            if code is codes.GROUP_MAX_SIZE_REACHED:
+                self._turn_away(group, request.member_id, now_ms)
             return refusal(request, code)
         if request.member_id:
             return self._join_again(group, request, protocols, client, now_ms)
@@ -67,13 +69,20 @@ class ClassicJoins:
         return codes.NONE
 
     def _has_place(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether the group takes this member. In a rebalance those count that have joined: a limit that was lowered is kept so."""
+        """Whether the group takes this member. In a rebalance those count that have joined: a limit that was lowered is kept so. Who was
+        given an id and never comes again takes nobody's place."""
         size_max: int = self._context.settings["group.max.size"]
         if group.state is ClassicState.EMPTY:
-            return len(group.pending) < size_max or member_id in group.pending
+            return True
         if group.state is ClassicState.PREPARING_REBALANCE:
             return member_id in group.joins or len(group.joins) < size_max
         return member_id in group.members or len(group.members) < size_max
+
+    def _turn_away(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
+        """Who is told that there is no room gives up: the others need not wait for it."""
+        if member_id in group.members or member_id in group.pending:
+            self._rebalance.forget(group, member_id)
+            self._rebalance.after_removal(group, now_ms)
 
     # Newcomers --------------------------------------------------------------------------------------------------------------------------
 
