@@ -9,7 +9,7 @@ from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.protocol.messages.find_coordinator import FindCoordinatorRequest
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
-from chaffinch.protocol.messages.join_group import JoinGroupRequest
+from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupResponse
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.protocol.messages.offset_commit import (
@@ -102,6 +102,16 @@ def test_what_join_is_told(name, state, keeps_id, raised):
     else:
         with pytest.raises(raised):
             rig.poll()
+
+
+@pytest.mark.parametrize(("name", "kind"), [("other", "consumer"), (None, None), ("range", "connect")])
+def test_what_the_coordinator_chose_is_what_was_offered(name, kind):
+    rig = Rig().reach(State.JOINING)
+    rig.answer(JoinGroupRequest, JoinGroupResponse(generation_id=1, protocol_type=kind, protocol_name=name, leader=ME, member_id=ME))
+    with pytest.raises(errors.InconsistentGroupProtocolException, match=f"chose {name!r} of '{kind or 'consumer'}'.* offered range, coop"):
+        rig.poll()
+    rig.poll()
+    assert rig.state is State.JOINING
 
 
 @pytest.mark.parametrize(

@@ -225,11 +225,17 @@ def blamed_of(entries: dict[int, tuple[str | None, ErrorCode | None]]) -> Blamed
 
 def test_culprits_in_any_order_and_named_twice_are_ascending_and_there_once() -> None:
     """The last word about each counts, and each keeps its own code."""
-    entries = [(7, "first", None), (3, None, 45), (7, "last", 32), (-1, "nobody", 2)]
+    entries = [(7, "first", None), (3, None, 45), (7, "last", 32), (-1, "nobody", 2), (8, "no error", 0)]
     errors = [BatchIndexAndErrorMessage(batch_index=i, batch_index_error_message=text, chaffinch_error_code=n) for i, text, n in entries]
     answer = read_answer(PartitionProduceResponse(error_code=87, base_offset=-1, record_errors=errors), "apache")
-    expected = {-1: ("nobody", codes.CORRUPT_MESSAGE), 3: (None, codes.INVALID_COMPACTION_KEY), 7: ("last", codes.INVALID_TIMESTAMP)}
-    assert answer.blamed == blamed_of(expected)
+    assert answer.blamed == blamed_of(
+        {
+            -1: ("nobody", codes.CORRUPT_MESSAGE),
+            3: (None, codes.INVALID_COMPACTION_KEY),
+            7: ("last", codes.INVALID_TIMESTAMP),
+            8: ("no error", None),
+        }
+    )
 
 
 ANSWERS = st.builds(

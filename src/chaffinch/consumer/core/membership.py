@@ -271,11 +271,14 @@ class Membership:
 
     def _joined(self, answer: Any, now_ms: int) -> None:
         self._failures = 0
-        if answer.protocol_type not in (None, PROTOCOL_TYPE):
-            self._refused(exception_for(codes.INCONSISTENT_GROUP_PROTOCOL, api="JoinGroup"))
+        offered = [assignor.name for assignor in self.assignors]
+        if answer.protocol_type not in (None, PROTOCOL_TYPE) or answer.protocol_name not in offered:
+            chosen = f"the coordinator chose {answer.protocol_name!r} of {answer.protocol_type or PROTOCOL_TYPE!r}"
+            text = f"group {self.group_id!r}: {chosen}, and this member offered {', '.join(offered)} of {PROTOCOL_TYPE!r}"
+            self._refused(exception_for(codes.INCONSISTENT_GROUP_PROTOCOL, message=text, api="JoinGroup"))
             return
         self.identity = Identity(answer.generation_id, answer.member_id)
-        self.protocol_name = answer.protocol_name or ""
+        self.protocol_name = answer.protocol_name
         self._members, self.group_topics = None, frozenset()
         self._heard_ms = now_ms
         if answer.leader == answer.member_id and not answer.skip_assignment:

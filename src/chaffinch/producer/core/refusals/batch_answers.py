@@ -66,5 +66,6 @@ def _read_blamed(entries: Sequence[BatchIndexAndErrorMessage]) -> Blamed:
         by_index = {entry.batch_index: entry for entry in entries}
         errors = RecordErrors.of([by_index[index] for index in sorted(by_index)])
     # A single record has no sequence of its own: 45 beside an index is always INVALID_COMPACTION_KEY.
-    known = {number: None if number is None else codes.by_number(number, "kip", has_culprits=True) for number in set(errors.numbers)}
+    # No error of its own is success: who is blamed is so with the batch's.
+    known = {number: codes.by_number(number, "kip", has_culprits=True) if number else None for number in set(errors.numbers)}
     return Blamed(indices=errors.indices, messages=errors.messages, codes=[known[number] for number in errors.numbers])
