@@ -106,6 +106,18 @@ def test_a_topic_of_dead_letters(spark, broker, topic, dead, monkeypatch):
     assert broker.read(f"{topic}-copy").num_rows == 4
 
 
+def test_headers_of_a_row_stay_whatever_their_names(spark, broker, topic, dead):
+    """Of one that was read from another dead letter topic: they say nothing about this letter."""
+    own = {"mine": "1", "__connect.errors.topic": "elsewhere", "chaffinch.error.timestamp": "5", "chaffinch.error.value.sha256": "00"}
+    pairs = ", ".join(f"named_struct('key', '{name}', 'value', cast('{value}' as binary))" for name, value in own.items())
+    bad = spark.range(1).selectExpr("'v' as value", f"array({pairs}) as headers", "timestamp_millis(1700000000000) as timestamp")
+    write(bad, broker, topic, errors__tolerance="all", errors__dead__letter__queue__topic__name=dead)
+    assert outcome(replay(spark, plan(broker, topic=dead, repairs={"key": "error_name"}))) == (1, 1, {})
+    (row,) = broker.read(topic).to_pylist()
+    assert {header["key"]: header["value"].decode() for header in row["headers"]} == own
+    assert (row["key"], row["timestamp"].timestamp()) == (b"INVALID_COMPACTION_KEY", 1_700_000_000)
+
+
 def test_a_topic_of_something_else(spark, broker, topic):
     """Its records would else be appended to it once more, as dead letters that name no topic."""
     write(rows(spark, 0).where("key is not null and length(value) < 1000"), broker, topic)

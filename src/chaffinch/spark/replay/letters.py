@@ -30,8 +30,11 @@ _WRITTEN_SCHEMA: Final = (
 )
 _REASONS_SCHEMA: Final = "error_code int, error_name string, error_message string, error_group string, query string, batch bigint"
 
-# Headers that the sink adds to a letter; what else is there is the row's own.
-_ADDED: Final = "(startswith(h.key, '__connect.errors.') OR startswith(h.key, 'chaffinch.error.'))"
+_FIRST_REASON: Final = "__connect.errors.topic"
+# The sink adds its reasons behind the row's own headers, which may have the same names: those of a letter that was read as a row.
+_REASONS_COUNT: Final = f"array_position(reverse(transform(headers, h -> h.key)), '{_FIRST_REASON}')"
+_OWN: Final = f"coalesce(slice(headers, 1, size(headers) - {_REASONS_COUNT}), array())"
+_ADDED: Final = f"slice(headers, size(headers) - {_REASONS_COUNT} + 1, {_REASONS_COUNT})"
 # Nothing else: a row may have brought headers of these names with it, and is a letter then.
 _IS_NOTE: Final = (
     f"coalesce(size(headers) = 2 AND get(headers, 0).key = '{NOTE}' AND get(headers, 1).key = '{NOTE_TOKEN}', false)"
@@ -84,6 +87,8 @@ def spans_in(spark: SparkSession, client: Mapping[str, str], topic: str, *, is_a
 def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str, spans: Sequence[Span]) -> DataFrame:
     """What is in the spans beside notes, with three columns more: `is_letter` for what the sink has made, `is_cut` for a letter that is not
     whole, `place` (partition and offset). Fails where any of it has been removed meanwhile."""
+    from pyspark.sql.functions import expr
+
     numbers = [span.partition for span in spans]
     read = spark.read.format("chaffinch").options(
         **client,
@@ -92,17 +97,17 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
         endingOffsets=json.dumps({topic: {str(span.partition): span.end for span in spans}}),
         includeHeaders="true",
     )
-    own = f"coalesce(filter(headers, h -> NOT {_ADDED}), array())"
     return (
         read.load()
         .where(f"NOT {_IS_NOTE}")
+        .withColumns({"own": expr(_OWN), "headers": expr(_ADDED)})
         .selectExpr(
             "key",
             "value",
-            f"{own} AS headers",
+            "own AS headers",
             f"coalesce(timestamp_millis(try_cast({header('chaffinch.error.timestamp')} AS BIGINT)), timestamp) AS timestamp",
             "CAST(NULL AS INT) AS partition",
-            f"nullif({header('__connect.errors.topic')}, '') AS topic",
+            f"nullif({header(_FIRST_REASON)}, '') AS topic",
             f"try_cast({header('chaffinch.error.code')} AS INT) AS error_code",
             f"{header('chaffinch.error.name')} AS error_name",
             f"{header('__connect.errors.exception.message')} AS error_message",
@@ -110,7 +115,7 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
             f"{header('chaffinch.error.query')} AS query",
             f"try_cast({header('chaffinch.error.batch')} AS BIGINT) AS batch",
             f"{' OR '.join(f'{header(name)} IS NOT NULL' for name in _CUT)} AS is_cut",
-            f"{header('__connect.errors.topic')} IS NOT NULL AS is_letter",
+            f"{header(_FIRST_REASON)} IS NOT NULL AS is_letter",
             "struct(partition, offset) AS place",
         )
     )
@@ -161,7 +166,7 @@ def outcome_in_topic(
     found = read.load().selectExpr(
         f"{header('chaffinch.error.name')} AS error_name",
         f"{header('__connect.errors.exception.message')} AS error_message",
-        f"{header('__connect.errors.topic')} AS topic",
+        f"{header(_FIRST_REASON)} AS topic",
         f"if({_IS_NOTE}, {header(NOTE)}, NULL) AS note",
         f"if({_IS_NOTE}, {header(NOTE_TOKEN)}, {header('chaffinch.error.query')}) AS token",
     )
