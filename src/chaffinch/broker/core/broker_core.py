@@ -42,6 +42,7 @@ from chaffinch.broker.core.replicas.declared_replicas import DeclaredNodes, Node
 from chaffinch.broker.core.security.authentication import Authentication
 from chaffinch.broker.core.security.scram_credentials import ScramCredentials
 from chaffinch.broker.core.topics.registry import Dice, Partition, Topic, TopicRegistry
+from chaffinch.broker.core.transactions import power_loss
 from chaffinch.broker.core.transactions.coordinator import TransactionCoordinator
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.core.waiting_answers import WaitingAnswers
@@ -167,6 +168,9 @@ class BrokerCore:
         if completed:
             text = f"{completed} transactions that were decided before the last stop are completed"
             self.state.refusals.say(Report(text, is_routine=True))
+        with suppress(StorageError):  # On a full disk it is left to the next start.
+            for text in power_loss.mend(transactions, topics, offsets, now_ms):
+                self.state.refusals.say(text)
         for name, value in static.ignored.items():
             self.state.refusals.without_effect(name, value)
         for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):

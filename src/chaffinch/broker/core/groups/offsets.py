@@ -83,6 +83,10 @@ class GroupOffsets:
         """Partitions for which an open transaction has written an offset."""
         return frozenset(partition for offsets in self._pending.get(group, {}).values() for partition in offsets)
 
+    def pending(self) -> list[tuple[str, int]]:
+        """Groups, each with the producer ids of transactions that have written offsets for it."""
+        return [(group, producer_id) for group, by_producer in self._pending.items() for producer_id in by_producer]
+
     def commit(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """Outside transactions: valid at once."""
         offsets = self._numbered(offsets)

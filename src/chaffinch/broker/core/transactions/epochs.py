@@ -53,6 +53,11 @@ def fenced(metadata: TransactionMetadata) -> TransactionMetadata:
     )
 
 
+def above(metadata: TransactionMetadata, seen: int) -> TransactionMetadata:
+    """Above its own epoch, and one that somebody has written in. Nobody is ever told this one, either."""
+    return replace(metadata, producer_epoch=min(max(seen, metadata.producer_epoch) + 1, EPOCH_MAX), last_producer_epoch=NO_EPOCH)
+
+
 def decided(
     metadata: TransactionMetadata, *, is_commit: bool, transaction_version: int, wall_ms: int, allocate: Callable[[], int]
 ) -> TransactionMetadata:

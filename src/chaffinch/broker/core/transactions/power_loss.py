@@ -1,0 +1,68 @@
+"""A loss of power with `flush.policy=os`: logs and committed offsets may know of producers what the coordinator's journal has lost.
+
+Unmended, an epoch would be given a second time, and a log would take the new producer's batches for the old one's, sent again; and a
+transaction that nobody knows would stay open for ever. Called once at the start: nothing is on its way then, so what is open and unknown to
+the coordinator was lost there. Its producer, if it lives, is fenced: it would commit what is left. After any other end of the process there
+is nothing to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from chaffinch.broker.core.groups.offsets import GroupOffsets
+from chaffinch.broker.core.topics.registry import Partition, TopicRegistry
+from chaffinch.broker.core.transactions.coordinator import COORDINATOR_EPOCH, TransactionCoordinator
+from chaffinch.broker.core.transactions.metadata import EPOCH_MAX
+from chaffinch.identifiers import ProducerIdentity, counted
+from chaffinch.storage.producer_sequences import OngoingTransaction
+
+
+def mend(transactions: TransactionCoordinator, topics: TopicRegistry, offsets: GroupOffsets, now_ms: int) -> Iterator[str]:
+    """Lines for the log. Raises StorageError; what is left is mended at the next start."""
+    known = {metadata.producer_id: metadata for metadata in transactions}
+
+    def has(producer_id: int, part: object) -> bool:
+        metadata = known.get(producer_id)
+        return metadata is not None and (part in metadata.partitions or part in metadata.groups)
+
+    lost = [found for found in _open_transactions(topics) if not has(found[1].producer_id, found[0].topic_partition)]
+    lost_offsets = [(group, producer_id) for group, producer_id in offsets.pending() if not has(producer_id, group)]
+    seen = _epochs_seen(topics) if known else {}
+    stale = {producer_id for producer_id, metadata in known.items() if seen.get(producer_id, -1) > metadata.producer_epoch}
+    stale |= known.keys() & ({ongoing.producer_id for _, ongoing in lost} | {producer_id for _, producer_id in lost_offsets})
+    for producer_id in sorted(stale):
+        if not known[producer_id].is_decided:  # Else its markers have this epoch, and are still to be written.
+            known[producer_id] = transactions.fence(known[producer_id], seen.get(producer_id, -1))
+            yield f"transactional id {known[producer_id].transactional_id!r} is fenced: what its coordinator knew was lost with the power"
+    for partition, ongoing in lost:
+        epoch = known[ongoing.producer_id].producer_epoch if ongoing.producer_id in known else 0
+        _abort(partition, ongoing, epoch, now_ms)
+    if lost:
+        yield f"{counted(len(lost), 'open transaction')} aborted in partitions: what the coordinator knew of them was lost with the power"
+    for group, producer_id in lost_offsets:
+        offsets.complete(group, producer_id, is_commit=False)
+        yield f"group {group!r}: offsets of a transaction are dropped: what the coordinator knew of it was lost with the power"
+
+
+def _open_transactions(topics: TopicRegistry) -> Iterator[tuple[Partition, OngoingTransaction]]:
+    for partition in topics.partitions():
+        for ongoing in partition.log.ongoing_transactions():
+            yield partition, ongoing
+
+
+def _epochs_seen(topics: TopicRegistry) -> dict[int, int]:
+    """Producer id -> the highest epoch in any log."""
+    seen: dict[int, int] = {}
+    for partition in topics.partitions():
+        for producer_id, state in partition.log.producers.states():
+            if state.epoch > seen.get(producer_id, -1):
+                seen[producer_id] = state.epoch
+    return seen
+
+
+def _abort(partition: Partition, ongoing: OngoingTransaction, known_epoch: int, now_ms: int) -> None:
+    """Under a higher epoch, which its own batches cannot follow."""
+    epoch = max(min(ongoing.producer_epoch + 1, EPOCH_MAX), known_epoch)
+    identity = ProducerIdentity(ongoing.producer_id, epoch)
+    partition.log.append_marker(False, identity, COORDINATOR_EPOCH, now_ms, leader_epoch=partition.replicas.leader_epoch)

@@ -1,0 +1,147 @@
+"""A loss of power with `flush.policy=os`, in which the coordinator's journal loses what logs and offsets keep."""
+
+from __future__ import annotations
+
+import pytest
+
+from chaffinch.broker import committed_records
+from chaffinch.identifiers import ProducerIdentity
+from tests.broker.batches import batch_of
+from tests.broker.core.transactions.test_transactions import add, add_group, commit_offset, committed, init
+from tests.broker.core.transactions.transactional_ends import finish
+from tests.broker.core_client import Client, Cluster
+
+VERSIONS = {1: (11, 4), 2: (12, 5)}
+"""Transaction version -> that of Produce, and of EndTxn and TxnOffsetCommit."""
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster({"flush.policy": "os"})
+    cluster.topic("orders", 2)
+    return cluster
+
+
+def identity_of(client: Client) -> ProducerIdentity:
+    answer = init(client)
+    assert answer.error_code == 0
+    return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+
+
+def write(client: Client, identity: ProducerIdentity, value: bytes, *, version: int, partition: int = 0, sequence: int = 0) -> int:
+    if version == 1:
+        add(client, identity, partition, version=3)
+    records = bytes(batch_of(value, identity=identity, sequence=sequence, transactional=True))
+    return client.produce("orders", records, partition=partition, txn="t", version=VERSIONS[version][0]).error_code
+
+
+def lose_power(cluster: Cluster, *kept: str) -> Client:
+    """All that was not synced goes, but in these directories and files."""
+    cluster.core.abandon()
+    cluster.file_system.crash(lambda path, unsynced: unsynced if path.startswith(kept) else 0)
+    cluster.lines.clear()
+    cluster.clients.clear()
+    cluster.core = cluster._core()
+    return cluster.client()
+
+
+def sync_journals(cluster: Cluster) -> None:
+    for journal in cluster.core._journals.values():
+        journal.sync()
+
+
+def values(cluster: Cluster) -> list[bytes]:
+    table = committed_records.to_table(committed_records.collect(cluster.core, "orders", is_committed=True))
+    found: list[bytes] = table["value"].to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("ends", [True, False], ids=["ended", "open"])
+def test_no_epoch_is_given_twice(cluster: Cluster, version: int, ends: bool) -> None:
+    """Else the log would take the second batch for the first one, sent again: acknowledged, and nowhere."""
+    client = cluster.client()
+    identity_of(client)
+    sync_journals(cluster)
+    old = identity_of(client)
+    assert write(client, old, b"old", version=version) == 0
+    if ends:
+        assert finish(client, old, True, VERSIONS[version][1])[0] == 0
+    client = lose_power(cluster, "logs")
+    new = identity_of(client)
+    assert new.epoch > old.epoch
+    assert write(client, new, b"new", version=version) == 0
+    assert finish(client, new, True, VERSIONS[version][1])[0] == 0
+    assert values(cluster) == ([b"old", b"new"] if ends else [b"new"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_nobody_knows_is_aborted_and_its_producer_fenced(cluster: Cluster, version: int) -> None:
+    """Readers of what is committed go on; the producer, which has noticed nothing, must not commit the rest of its transaction."""
+    client = cluster.client()
+    identity = identity_of(client)
+    sync_journals(cluster)
+    assert [write(client, identity, b"%d" % partition, version=version, partition=partition) for partition in (0, 1)] == [0, 0]
+    client = lose_power(cluster, "logs")
+    for partition in cluster.core.topics.partitions():
+        assert partition.log.last_stable_offset == partition.log.log_end_offset
+    assert write(client, identity, b"rest", version=version, sequence=1) in (47, 90)
+    assert finish(client, identity, True, VERSIONS[version][1])[0] == 90
+    assert values(cluster) == []
+    assert any("'t' is fenced" in line for line in cluster.lines)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_one_of_two_partitions_is_known(cluster: Cluster, version: int) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    assert write(client, identity, b"known", version=version) == 0
+    sync_journals(cluster)
+    assert write(client, identity, b"lost", version=version, partition=1) == 0
+    client = lose_power(cluster, "logs")
+    assert finish(client, identity, True, VERSIONS[version][1])[0] == 90
+    assert init(client).error_code == 51
+    assert identity_of(client).epoch > identity.epoch
+    assert values(cluster) == []
+    for partition in cluster.core.topics.partitions():
+        assert partition.log.last_stable_offset == partition.log.log_end_offset
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_offsets_of_a_transaction_that_nobody_knows(cluster: Cluster, version: int) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    sync_journals(cluster)
+    if version == 1:
+        add_group(client, identity)
+    assert commit_offset(client, identity, 5, version=VERSIONS[version][1]) == 0
+    client = lose_power(cluster, "journals/offsets")
+    assert committed(client, stable=True)[::2] == (-1, 0), "nobody waits for it"
+    assert finish(client, identity, True, VERSIONS[version][1])[0] == 90
+
+
+def test_a_producer_of_which_nothing_is_left(cluster: Cluster) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    assert write(client, identity, b"a", version=2) == 0
+    lose_power(cluster, "logs")
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    assert partition.log.last_stable_offset == partition.log.log_end_offset == 2
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_kill_changes_nothing(cluster: Cluster, version: int) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    assert write(client, identity, b"a", version=version) == 0
+    if version == 1:
+        add_group(client, identity)
+    assert commit_offset(client, identity, 5, version=VERSIONS[version][1]) == 0
+    cluster.lines.clear()
+    cluster.restart()
+    client = cluster.client()
+    assert write(client, identity, b"b", version=version, sequence=1) == 0
+    assert finish(client, identity, True, VERSIONS[version][1])[0] == 0
+    assert (values(cluster), committed(client)[0]) == ([b"a", b"b"], 5)
+    assert not any("power" in line for line in cluster.lines)
