@@ -102,9 +102,18 @@ def test_null_keys_stick_to_a_partition_for_about_a_batch_and_spread(task):
     assert max(counts.values()) - min(counts.values()) < 60
 
 
-def test_one_small_chunk_of_null_keys_goes_to_one_partition_that_differs_between_tasks():
-    rows = {"value": [b"x"] * 10}
-    assert [{partition for partition, _, _ in records(run(rows, task=task).batches)} for task in range(4)] == [{0}, {1}, {2}, {3}]
+def test_small_tasks_of_null_keys_go_to_one_partition_each_and_to_every_one_in_time():
+    """Tasks beside each other, micro-batches one after the other, and queries: else few tasks would fill few partitions for ever."""
+
+    def partition(task=0, batch_id=0, query="q"):
+        outcome = run({"value": [b"x"] * 10}, task=task, origin=Origin(query=query, batch_id=batch_id, task=task))
+        (found,) = {partition for partition, _, _ in records(outcome.batches)}
+        return found
+
+    assert {partition(task=task) for task in range(4)} == {0, 1, 2, 3}
+    assert {partition(batch_id=batch_id) for batch_id in range(4)} == {0, 1, 2, 3}
+    assert {partition(query=f"write-{number}") for number in range(50)} == {0, 1, 2, 3}
+    assert partition(task=2, batch_id=3) == partition(task=2, batch_id=3)
 
 
 def test_the_level_of_the_codec():

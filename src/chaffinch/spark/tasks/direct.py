@@ -107,7 +107,7 @@ class TaskSender:
 
     def _send_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
         partitions = records.murmur2_partitions(target.partition_count)
-        partitions = np.where(partitions < 0, np.int32(self._plan.context.task % target.partition_count), partitions)
+        partitions = np.where(partitions < 0, np.int32(self._plan.origin.first_partition % target.partition_count), partitions)
         self._letters.append(self._handed_over(target.topic, records, partitions, None))
         self._settle_all_but(PARTS_UNDER_WAY_MAX, self._letters)
 

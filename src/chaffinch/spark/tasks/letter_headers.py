@@ -5,6 +5,7 @@ Put together for all rows at once: rows share most values, so each different one
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -33,6 +34,12 @@ class Origin:
     query: str
     batch_id: int
     task: int
+
+    @property
+    def first_partition(self) -> int:
+        """Where rows without a key begin, modulo the partitions: tasks, micro-batches and queries each at another one, or the small
+        micro-batches of few tasks would all go to the same few partitions."""
+        return zlib.crc32(self.query.encode()) + self.batch_id + self.task
 
 
 def _fields(rejection: Rejection, origin: Origin) -> dict[str, str]:

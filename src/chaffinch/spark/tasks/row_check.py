@@ -130,8 +130,8 @@ class RowCheck:
         self._compression = compression_from_name(plan.compression_type)
         self._snapshots: dict[str, TopicSnapshot | None] = {}
         self._swallowed_topics: set[str] = set()
-        # Null keys stick to one partition per run of about one batch; tasks begin at different ones.
-        self._sticky = plan.context.task
+        # Null keys stick to one partition per run of about one batch.
+        self._sticky = plan.origin.first_partition
 
     def good(self, arrow_batches: Iterable[pa.RecordBatch]) -> Iterator[GoodRows]:
         """Consumes the rows. Raises what `snapshot_of` raises."""

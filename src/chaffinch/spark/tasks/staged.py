@@ -68,7 +68,7 @@ class TaskStager:
             self._spans.append((TopicPartition(good.snapshot.topic, partition), len(rows), self._writer.append(encoded)))
 
     def _stage_letters(self, records: RecordColumns, target: TopicSnapshot) -> None:
-        for topic_partition, count, encoded in dead_letter_batches(records, target, self._plan.context.task):
+        for topic_partition, count, encoded in dead_letter_batches(records, target, self._plan.origin.first_partition):
             self._dead_spans.append((topic_partition, count, self._writer.append(encoded)))
 
 
@@ -78,7 +78,7 @@ def broker_found(
     """Dead letters of records that only the broker could refuse: row i was refused for `rejections[i]`."""
     if target is None:
         return []
-    return dead_letter_batches(dead_letter_records(columns, rejections, origin, target, now_ms), target, 0)
+    return dead_letter_batches(dead_letter_records(columns, rejections, origin, target, now_ms), target, origin.first_partition)
 
 
 __all__ = ["StagedBatch", "TaskPlan", "TaskStager", "broker_found", "reason_of"]
