@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.fuzz import batch_fuzzer, messages_fuzzer, request_fuzzer, walk_fuzzer
+from tests.fuzz import answer_fuzzer, batch_fuzzer, messages_fuzzer, request_fuzzer, walk_fuzzer
 
 SEEDS = 10
 ROUNDS = 5_000
@@ -17,7 +17,7 @@ ROUNDS = 5_000
 
 def main(arguments: list[str]) -> int:
     seeds = int(arguments[0]) if arguments else SEEDS
-    for fuzzer in (walk_fuzzer, batch_fuzzer, messages_fuzzer, request_fuzzer):
+    for fuzzer in (walk_fuzzer, batch_fuzzer, messages_fuzzer, request_fuzzer, answer_fuzzer):
         reached = set().union(*(fuzzer.run(seed, ROUNDS) for seed in range(seeds)))
         print(f"{fuzzer.__name__}: {seeds} seeds, {seeds * ROUNDS} inputs, {len(reached)} kinds of outcome")
     return int(pytest.main(["tests/fuzz/test_protocol.py"]))

@@ -57,7 +57,7 @@ class RequestMaker:
         if self.corpus and self._dice.random() < 0.5:
             api, version, message = self._dice.choice(self.corpus)
             message = copy.deepcopy(message)
-            self._change(message, version)
+            self.change(message, version)
             return api, version, message
         api = self._dice.choice([api for api in APIS.values() if api.served])
         version = self._dice.choice(api.served)
@@ -98,7 +98,7 @@ class RequestMaker:
             return float(self._dice.choice(SMALL_INTEGERS))
         if isinstance(kind, Fixed):
             return self._integer(kind, name)
-        return self._records() if kind is RecordsType else self._dice.randbytes(self._dice.randrange(20))
+        return self.records() if kind is RecordsType else self._dice.randbytes(self._dice.randrange(20))
 
     def _integer(self, kind: Fixed, name: str) -> int:
         low, high = int(kind.minimum or 0), int(kind.maximum or 0)
@@ -109,7 +109,7 @@ class RequestMaker:
         value = self._dice.choice(SMALL_INTEGERS) if self._dice.random() < 0.85 else self._dice.choice((low, high, high // 2))
         return min(max(value, low), high)
 
-    def _records(self) -> bytes | None:
+    def records(self) -> bytes | None:
         count = self._dice.choice((1, 1, 2, 5))
         keys = [self._dice.choice((b"k", b"other", None)) for _ in range(count)]
         columns = RecordColumns.from_lists(keys, [b"v"] * count, [NOW_MS] * count)
@@ -125,7 +125,7 @@ class RequestMaker:
             damage(self._dice, data, 0)
         return bytes(data)
 
-    def _change(self, message: Message, version: int) -> None:
+    def change(self, message: Message, version: int) -> None:
         """Give one field, at any depth, another value."""
         fields = [field for field in type(message).FIELDS if field.exists_in(version)]
         if not fields:
@@ -134,7 +134,7 @@ class RequestMaker:
         value = getattr(message, field.name)
         nested = [part for part in (value if isinstance(value, list) else [value]) if isinstance(part, Message)]
         if nested and self._dice.random() < 0.8:
-            self._change(self._dice.choice(nested), version)
+            self.change(self._dice.choice(nested), version)
         else:
             setattr(message, field.name, self._value(field, version))
 

@@ -1,0 +1,263 @@
+"""Answers that are well formed and make no sense, for the cores of a producer and of a consumer: small worlds with a real broker's core.
+
+The broker answers as it should; on the way to the client some fields of some answers get other values, and connections break. Whatever
+comes, the core goes on: no exception but those that its callers are to hear, each record ends once, and closing comes to an end.
+
+`python -m tests.fuzz.answer_fuzzer SEED ROUNDS`. Not collected by pytest; `test_answers.py` runs it.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+from chaffinch.broker.core.events import RequestReceived
+from chaffinch.client.addresses import Address
+from chaffinch.client.connections import Answered, BrokerConnection
+from chaffinch.client.effects import CompleteCall, FailCall, SendRequest
+from chaffinch.consumer.core.consumer_core import ConsumerCore
+from chaffinch.consumer.core.consumer_core import TimePassed as ConsumerTimePassed
+from chaffinch.consumer.core.options import parse_options as consumer_options
+from chaffinch.errors import KafkaException
+from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
+from chaffinch.producer.core import events
+from chaffinch.producer.core.batches.accumulator import record_size
+from chaffinch.producer.core.effects import AskHandler, CompleteBatch, FailRecords
+from chaffinch.producer.core.options import parse_options as producer_options
+from chaffinch.producer.core.producer_core import ProducerCore
+from chaffinch.producer.core.transactions.moves import State
+from chaffinch.protocol.server_connection import ReceivedRequest, ServerConnection
+from tests.broker.core_client import Cluster
+from tests.fuzz.request_fuzzer import RequestMaker
+
+SERVER = Address("node0", 9092)
+STEPS = 80
+WAITS_MS = (0, 1, 20, 200, 3_000)
+CALL_MS = 5_000
+CLOSE_MS = 100
+TOPICS = ("orders", "compacted", "missing")
+
+Outcome = tuple[str, str]
+
+
+class Wire:
+    """One connection between a client's core and the broker's."""
+
+    def __init__(self, world: World, address: Address, number: int) -> None:
+        self.closed: str | None = None
+        self.silent = 0
+        self.connection = BrokerConnection(address, client_id="fuzz", request_timeout_ms=30_000)
+        self._world, self._number = world, number
+        self._server = ServerConnection()
+        self.connection.opened(world.cluster.now_ms)
+
+    def write(self) -> None:
+        """Let the broker have what the client has to say."""
+        while self.connection.wants_write and self.closed is None:
+            data = b"".join(self.connection.buffers())
+            self._world.heard += self.connection.written(len(data))
+            for request in self._server.receive(data):
+                cluster, name = self._world.cluster, self._server.client_software_name
+                event = RequestReceived(connection_id=self._number, request=request, node_id=0, client_software_name=name)
+                cluster.carry_out(cluster.core.handle(event, cluster.now_ms))
+
+    def answered(self, request: ReceivedRequest, message: Any) -> None:
+        data = b"".join(self._server.encode_response(request, message))
+        while data:
+            buffer = self.connection.get_buffer()
+            count = min(len(buffer), len(data))
+            buffer[:count], data = data[:count], data[count:]
+            self._world.heard += self.connection.received(count, self._world.cluster.now_ms)
+
+
+class World:
+    """A core under test, and a broker that is misheard."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.cluster = Cluster({"group.initial.rebalance.delay.ms": 0}, seed=seed)
+        self.cluster.topic("orders", 3)
+        self.cluster.topic("compacted", 1, cleanup_policy="compact")
+        self.heard: list[Any] = []
+        self.outcomes: set[Outcome] = set()
+        self.maker = RequestMaker(self.dice, [topic.topic_id for topic in self.cluster.core.topics])
+        self._wires: dict[Address, Wire] = {}
+        self._nonsense = self.dice.choice((0.0, 0.1, 0.5, 0.9))
+        self.ended: Counter[Any] = Counter()
+        """How often each record, and each call, has ended."""
+
+    def run(self, core: Any, act: Any, finish: Any) -> set[Outcome]:
+        for _ in range(STEPS):
+            with suppress(KafkaException):  # What callers are told.
+                act()
+            self.carry_out(core.handle_all(self.take_heard(), self.cluster.now_ms))
+            if self._wires and self.dice.random() < 0.03:
+                self._lose(self.dice.choice(list(self._wires)))
+        finish("close")
+        for _ in range(3):
+            self.cluster.advance(CLOSE_MS)
+            self.carry_out(core.handle_all(self.take_heard(), self.cluster.now_ms))
+        assert self.ended["close"], "closing does not come to an end"
+        assert max(self.ended.values()) == 1, f"ended more than once: {self.ended.most_common(1)}"
+        return self.outcomes
+
+    def take_heard(self) -> list[Any]:
+        """What the client hears, some of it otherwise than it was said."""
+        for wire in list(self._wires.values()):
+            wire.write()
+        heard, self.heard = self.heard, []
+        for event in heard:
+            if isinstance(event, Answered):
+                if self.dice.random() < self._nonsense:
+                    for _ in range(self.dice.randint(1, 3)):
+                        self.maker.change(event.message, event.version or 0)
+                self.outcomes.add((type(event.message).__name__, str(getattr(event.message, "error_code", ""))))
+        return heard
+
+    def carry_out(self, effects: list[Any]) -> None:
+        for effect in effects:
+            match effect:
+                case SendRequest():
+                    self._send(effect)
+                case CompleteCall() | FailCall():
+                    self.ended[effect.call] += effect.call is not None
+                case CompleteBatch():
+                    self.ended.update(effect.batch.receipt[row] for row in effect.batch.rows)
+                case FailRecords():
+                    told = range(effect.batch.count) if effect.error is not None else [*effect.errors, *effect.dropped]
+                    for index in told:
+                        assert effect.errors.get(index, effect.error) is not None
+                        self.ended[effect.batch.receipt[effect.batch.rows[index]]] += 1
+                case AskHandler():
+                    raise AssertionError("nobody is there to be asked")
+
+    def _send(self, request: SendRequest) -> None:
+        wire = self._wires.get(request.address)
+        if wire is None:
+            number = len(self.cluster.clients) + 1
+            wire = self._wires[request.address] = Wire(self, request.address, number)
+            self.cluster.clients[number] = wire  # type: ignore[assignment]
+        self.heard += wire.connection.send(
+            request.message,
+            request.token,
+            self.cluster.now_ms,
+            timeout_ms=request.timeout_ms,
+            version_max=request.version_max,
+            expects_answer=request.expects_answer,
+        )
+
+    def _lose(self, address: Address) -> None:
+        self.heard += self._wires.pop(address).connection.lost("closed by the broker", now_ms=self.cluster.now_ms)
+
+
+def produce(seed: int) -> set[Outcome]:
+    """A world with a producer."""
+    world = World(seed)
+    dice, cluster = world.dice, world.cluster
+    kind = dice.choice(({}, {}, {"transactional.id": "txn"}, {"enable.idempotence": False}, {"acks": "0"}))
+    options = {"bootstrap.servers": str(SERVER), "delivery.timeout.ms": 2_000, "request.timeout.ms": 1_000, **kind}
+    core = ProducerCore(producer_options(options), random.Random(seed))
+    numbers = iter(range(10**6))
+    sent: list[int] = []
+
+    def act() -> None:
+        what, transaction = dice.random(), core.transaction
+        if transaction is not None and transaction.state is not State.IN_TRANSACTION and what < 0.7:
+            world.carry_out(core.handle(_call(transaction.state), cluster.now_ms))
+        elif what < 0.5:
+            place, key = TopicPartition(dice.choice(TOPICS[:2]), dice.randrange(3)), dice.choice((None, b"k"))
+            world.carry_out(core.handle(events.TopicWanted(topic=place.topic), cluster.now_ms))
+            for _ in range(dice.choice((1, 3)) if core.usable_count(*place) and _takes_records(core) else 0):
+                sent.append(next(numbers))
+                core.append(place, key, b"v", cluster.now_ms, (), sent[-1], record_size(key, b"v", ()), cluster.now_ms)
+        elif what < 0.6:
+            world.carry_out(core.handle(events.FlushCalled(call=f"flush {next(numbers)}"), cluster.now_ms))
+        elif what < 0.65:
+            world.carry_out(core.handle(events.TopicWanted(topic=dice.choice(TOPICS), is_stale=True), cluster.now_ms))
+        else:
+            cluster.advance(dice.choice(WAITS_MS))
+
+    def _call(state: State) -> events.Event:
+        call, deadline_ms = f"call {next(numbers)}", cluster.now_ms + CALL_MS
+        if state is State.UNINITIALIZED:
+            return events.InitTransactionsCalled(call=call, deadline_ms=deadline_ms)
+        if state is State.READY:
+            return events.BeginTransactionCalled(call=call)
+        return dice.choice((events.CommitCalled, events.AbortCalled))(call=call, deadline_ms=deadline_ms)
+
+    def finish(call: str) -> None:
+        world.carry_out(core.handle(events.CloseCalled(call=call, deadline_ms=cluster.now_ms + CLOSE_MS), cluster.now_ms))
+
+    reached = world.run(core, act, finish)
+    assert not set(sent) - world.ended.keys(), "records without an outcome"
+    return reached
+
+
+def _takes_records(core: ProducerCore) -> bool:
+    return core.transaction is None or core.transaction.state is State.IN_TRANSACTION
+
+
+def consume(seed: int) -> set[Outcome]:
+    """A world with a consumer."""
+    world = World(seed)
+    dice, cluster = world.dice, world.cluster
+    for partition in range(3):
+        with suppress(AssertionError):
+            cluster.client().produce("orders", world.maker.records(), partition=partition)
+    options = {
+        "bootstrap.servers": str(SERVER),
+        "group.id": "group-a",
+        "auto.offset.reset": dice.choice(("earliest", "latest", "none", "by_duration:PT1H")),
+        "partition.assignment.strategy": dice.choice(("range", "sticky", "cooperative-sticky")),
+        "isolation.level": dice.choice(("read_committed", "read_uncommitted")),
+        "auto.commit.interval.ms": 100,
+        "max.poll.interval.ms": dice.choice((6_000, 300_000)),
+    }
+    core = ConsumerCore(consumer_options(options), random.Random(seed))
+    places = [TopicPartition("orders", partition) for partition in (0, 1, 9)]
+    if dice.random() < 0.7:
+        core.subscribe(TOPICS)
+    else:
+        core.assign(places, cluster.now_ms)
+
+    def act() -> None:
+        what = dice.random()
+        if what < 0.5:
+            core.poll_begins(cluster.now_ms, cluster.wall_ms)
+            try:
+                while (callback := core.next_callback(cluster.now_ms)) is not None:
+                    core.callback_done(callback)
+                core.raise_error()
+                core.take(dice.choice((1, 500)))
+            finally:
+                core.poll_ends(cluster.now_ms)
+        elif what < 0.6:
+            core.commit(
+                {dice.choice(places): OffsetAndMetadata(3)}, cluster.now_ms + CALL_MS, lambda error: None, retries=dice.random() < 0.5
+            )
+        elif what < 0.65:
+            core.seek_to(core.subscriptions.assigned, core.reset_strategy)
+        else:
+            cluster.advance(dice.choice(WAITS_MS))
+        world.carry_out(core.handle(ConsumerTimePassed(), cluster.now_ms))
+
+    return world.run(core, act, lambda call: core.close(call, cluster.now_ms + CLOSE_MS))
+
+
+def run(seed: int, rounds: int) -> set[Outcome]:
+    """Worlds of `STEPS` steps, as many as `rounds` steps make; what was heard."""
+    reached: set[Outcome] = set()
+    for number in range(max(2, rounds // STEPS)):
+        world = seed * 1_000_003 + number
+        try:
+            reached |= (produce if number % 2 else consume)(world)
+        except Exception as failure:
+            raise AssertionError(f"world {world} of seed {seed}: {failure!r}") from failure
+    return reached
+
+
+if __name__ == "__main__":
+    print(len(run(int(sys.argv[1]), int(sys.argv[2]))), "kinds of outcome")
