@@ -54,8 +54,8 @@ class TestData:
         client = cluster.client()
         client.produce("orders", batch_of(b"a"))
         topic_id = cluster.core.topics.get("orders").topic_id
-        (topic,) = client.ask(fetch(topic_id=topic_id), version).responses
-        assert offsets(topic.partitions[0]) == [0]
+        (topic,) = client.ask(fetch(topic_id=topic_id, partitions=(0, 1)), version).responses
+        assert [offsets(data) for data in topic.partitions] == [[0], []], "both in one part"
         assert (topic.topic == "orders", topic.topic_id == topic_id) == (version < 13, version >= 13)
 
     def test_a_partition_named_twice_is_read_once_as_the_last_says(self, cluster: Cluster) -> None:

@@ -22,7 +22,6 @@ from chaffinch.broker.core.topics.topic_names import NAME_LENGTH_MAX
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from chaffinch.protocol.primitives import ZERO_UUID
 
 NO_SESSION = 0
 EPOCH_INITIAL = 0
@@ -120,11 +119,11 @@ class FetchSessions:
         session = context.session
         if session is None:
             session_id = self._create(context, pairs, now_ms) if context.wants_session else NO_SESSION
-            return FetchResponse(session_id=session_id, responses=_grouped(pairs, context.uses_ids))
+            return FetchResponse(session_id=session_id, responses=_grouped(pairs))
         if session.epoch != context.epoch:  # Another request used the session while this one waited.
             return FetchResponse(error_code=codes.INVALID_FETCH_SESSION_EPOCH.number, session_id=session.id)
         session.note(pairs)
-        return FetchResponse(session_id=session.id, responses=_grouped(pairs, context.uses_ids))
+        return FetchResponse(session_id=session.id, responses=_grouped(pairs))
 
     def _update(self, session: FetchSession, request: FetchRequest, version: int, topics: TopicRegistry) -> None:
         places = session.places
@@ -192,14 +191,14 @@ def _can_be_kept(request: FetchRequest) -> bool:
     return all(len(topic.topic) <= NAME_LENGTH_MAX for topic in request.topics)
 
 
-def _grouped(pairs: list[tuple[FetchPlace, PartitionData]], uses_ids: bool) -> list[FetchableTopicResponse]:
+def _grouped(pairs: list[tuple[FetchPlace, PartitionData]]) -> list[FetchableTopicResponse]:
     """Neighbours of one topic together, in the order in which they were read."""
     topics: list[FetchableTopicResponse] = []
     last: object = None
     for place, data in pairs:
         name = place.key[0]
         if name is not last and name != last:
-            topics.append(FetchableTopicResponse(topic=place.topic or "", topic_id=place.topic_id if uses_ids else ZERO_UUID))
+            topics.append(FetchableTopicResponse(topic=place.topic or "", topic_id=place.topic_id))
             last = name
         topics[-1].partitions.append(data)
     return topics
