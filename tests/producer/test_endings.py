@@ -379,6 +379,13 @@ def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
     for future in futures:
         with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
             future.result(LATEST_S)
+    assert producer.send("orders", b"v").exception() is not producer.send("orders", b"v").exception() is not None
+    depths = []
+    for _ in range(2):
+        with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError") as told:
+            producer.flush()
+        depths.append(len(told.traceback))
+    assert depths[0] == depths[1]
     producer.close()
 
 

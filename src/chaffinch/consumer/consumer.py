@@ -442,8 +442,7 @@ class Consumer:
         if left_ms <= 0:
             raise self._core.unreachable(f"{what} was not told in time")
         self._changed.wait(left_ms / 1000)
-        if self._thread.death is not None:
-            raise self._thread.death
+        self._thread.check_alive()
 
     def _deadline_ms(self, timeout: float | None) -> int:
         timeout_ms = arguments.checked_timeout_ms(timeout)

@@ -56,8 +56,7 @@ class ConsumerThread(ClientThread):
 
     def push(self) -> bool:
         """The caller has changed the core, and holds the lock: see to what follows from it. Whether that is news for the caller itself."""
-        if self.death is not None:
-            raise self.death
+        self.check_alive()
         has_news = self._take(self.core.drain(self._clock.now_ms()))
         deadline_ms = self.core.next_deadline_ms
         if self._outbox or self._reports or (deadline_ms is not None and deadline_ms < self._wakes_at_ms):

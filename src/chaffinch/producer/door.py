@@ -20,6 +20,7 @@ from chaffinch.errors import (
     Stored,
     UnknownTopicOrPartitionException,
 )
+from chaffinch.errors.again import again
 from chaffinch.producer import arguments
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
@@ -110,7 +111,7 @@ class Door:
     def _ended(self, call: str) -> KafkaException | None:
         """Why nothing can be asked for either."""
         self.check_open(call)
-        return self._sender.death
+        return None if self._sender.death is None else again(self._sender.death)
 
     def wakeup(self) -> None:
         """There may be something to send."""

@@ -78,8 +78,7 @@ class SenderThread(ClientThread):
     def submit(self, event: events.Event) -> None:
         """Hand an event to the core, from any thread; its effects are carried out by the sender thread."""
         with self.changed:
-            if self.death is not None:
-                raise self.death
+            self.check_alive()
             self._outbox += self.core.handle(event, self._clock.now_ms())
         self._network.wakeup()
 

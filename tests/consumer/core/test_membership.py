@@ -176,12 +176,23 @@ def test_who_was_replaced_does_not_replace_in_turn(way):
     else:
         rig.advance(3_000)
         rig.answer(HeartbeatRequest, HeartbeatResponse(error_code=number_of("FENCED_INSTANCE_ID")))
-    for _ in range(2):
-        with pytest.raises(errors.FencedInstanceIdException):
-            rig.poll()
+
+    def commit():
+        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, 0, raised, retries=False)
+
+    told = []
+    for call in (rig.poll, rig.poll, commit, commit):
+        with pytest.raises(errors.FencedInstanceIdException) as fenced:
+            call()
+        told.append(fenced.value)
         rig.advance(10_000)
         assert not rig.pending(JoinGroupRequest)
+    assert len({id(error) for error in told}) == 4, "their tracebacks would grow into each other"
     assert rig.callbacks[-1] == (("lost", 2) if way is HeartbeatRequest else ("revoke", 2))
+
+
+def raised(error):
+    raise error
 
 
 class TestTime:

@@ -34,6 +34,7 @@ from chaffinch.errors import (
     codes,
     exception_for,
 )
+from chaffinch.errors.again import again
 from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
 
 AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNSTABLE_OFFSET_COMMIT})
@@ -168,7 +169,7 @@ class Commits:
         """Why this consumer cannot commit now. What it commits by itself while it joins is the last, before it leaves: see `advance`."""
         membership = self._membership
         if membership.fatal is not None:
-            return membership.fatal
+            return again(membership.fatal)
         # Who joins is about to be of another generation, which may come before the commit does.
         is_joining = membership.state in (State.JOINING, State.SYNCING)
         if not self._subscriptions.is_automatic or (membership.identity.has_generation and (is_automatic or not is_joining)):

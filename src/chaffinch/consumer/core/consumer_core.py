@@ -39,6 +39,7 @@ from chaffinch.errors import (
     UnsupportedVersionException,
     exception_for,
 )
+from chaffinch.errors.again import again
 from chaffinch.identifiers import GroupMetadata, OffsetAndMetadata, TopicPartition
 from chaffinch.settings import Settings
 
@@ -328,7 +329,7 @@ class ConsumerCore:
     def raise_error(self) -> None:
         """Raise what the caller has to hear, if there is something."""
         if self.group is not None and self.group.membership.fatal is not None:
-            raise self.group.membership.fatal
+            raise again(self.group.membership.fatal)
         if self._refused:
             raise self._refused.popitem()[1]
         if self._errors:

@@ -1,13 +1,8 @@
-"""Errors told again, or in other words: a fresh exception for each caller, and the class that says what the caller can do.
-
-Each caller gets an exception of its own, so that tracebacks do not grow into each other. One in other words has
-the first one as its cause.
-"""
+"""Errors told as another class, the one that says what the caller can do; the first one is the cause."""
 
 from __future__ import annotations
 
-from copy import copy
-from typing import Final, TypeVar
+from typing import Final
 
 from chaffinch.errors import (
     ApiException,
@@ -18,23 +13,11 @@ from chaffinch.errors import (
     UnknownServerException,
     codes,
 )
-
-AnyError = TypeVar("AnyError", bound=KafkaException)
+from chaffinch.errors.again import AnyError as AnyError
+from chaffinch.errors.again import again as again
+from chaffinch.errors.again import with_message as with_message
 
 COMMIT_FAILED_CODES: Final = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID})
-
-
-def again(error: AnyError) -> AnyError:
-    """The same error as a fresh exception. It has the first one's cause, not the first one: that would be told twice."""
-    return with_message(error, error.message)
-
-
-def with_message(error: AnyError, message: str) -> AnyError:
-    """The same error in other words."""
-    fresh = copy(error)
-    fresh.message, fresh.args = message, (message,)
-    fresh.__cause__ = error.__cause__
-    return fresh
 
 
 def as_abortable(error: KafkaException) -> TransactionAbortableException:
