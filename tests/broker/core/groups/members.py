@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 from uuid import UUID
 
+from chaffinch.broker.core.groups.consumer_group import ConsumerGroup
 from chaffinch.protocol.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
 from chaffinch.protocol.messages.heartbeat import HeartbeatRequest
 from chaffinch.protocol.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -216,6 +217,20 @@ class ConsumerMember:
     def partitions(self) -> list[int]:
         """Indexes of what it has."""
         return sorted(index for _, index in self.owned)
+
+
+def settle(*members: ConsumerMember) -> None:
+    """Heartbeats until nothing changes any more; three rounds are enough for one change."""
+    for _ in range(4):
+        for member in members:
+            assert member.beat().error_code == 0
+
+
+def consumer_group_of(cluster: Cluster) -> ConsumerGroup:
+    """The group GROUP, which must be one of KIP-848."""
+    group = cluster.core.state.groups.find(GROUP)
+    assert isinstance(group, ConsumerGroup)
+    return group
 
 
 def state_of(cluster: Cluster) -> str:

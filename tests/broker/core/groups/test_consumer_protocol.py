@@ -10,14 +10,21 @@ from uuid import UUID
 import pytest
 
 from chaffinch.broker.core.groups import classic_journal
-from chaffinch.broker.core.groups.consumer_group import ConsumerGroup
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from chaffinch.protocol.messages.consumer_group_heartbeat import TopicPartitions
 from chaffinch.protocol.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from chaffinch.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from chaffinch.protocol.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
-from chaffinch.protocol.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
-from tests.broker.core.groups.members import GROUP, REBALANCE_MS, ClassicMember, ConsumerMember, commit, full_disk, stable_group, state_of
+from tests.broker.core.groups.members import (
+    GROUP,
+    REBALANCE_MS,
+    ClassicMember,
+    ConsumerMember,
+    consumer_group_of,
+    full_disk,
+    settle,
+    stable_group,
+    state_of,
+)
 from tests.broker.core_client import Cluster
 
 SESSION_MS = 45_000
@@ -28,19 +35,6 @@ def cluster() -> Cluster:
     cluster = Cluster()
     cluster.topic("orders", 4)
     return cluster
-
-
-def settle(*members: ConsumerMember) -> None:
-    """Heartbeats until nothing changes any more; three rounds are enough for one change."""
-    for _ in range(4):
-        for member in members:
-            assert member.beat().error_code == 0
-
-
-def group_of(cluster: Cluster) -> ConsumerGroup:
-    group = cluster.core.state.groups.find(GROUP)
-    assert isinstance(group, ConsumerGroup)
-    return group
 
 
 class TestMembers:
@@ -143,7 +137,7 @@ class TestMembers:
         member = ConsumerMember(cluster, "a", "i-1")
         member.join(server_assignor="range", rack_id="r")
         member.beat(subscribed_topic_regex="none")
-        known = group_of(cluster).members["a"]
+        known = consumer_group_of(cluster).members["a"]
         told = (known.instance_id, known.rack_id, known.rebalance_timeout_ms, known.topics, known.pattern, known.assignor)
         assert told == ("i-1", "r", REBALANCE_MS, {"orders"}, "none", "range")
 
@@ -170,93 +164,10 @@ class TestMembers:
             first.leave()
         else:
             cluster.advance(SESSION_MS - 1000)
-        group = group_of(cluster)
+        group = consumer_group_of(cluster)
         assert set(group.members) == set(group.targets) == {"b"}
         settle(second)
         assert set(group.owners.values()) == {"b"}
-
-
-class TestEpochs:
-    def test_it_stays_while_there_is_something_to_give_back(self, cluster: Cluster) -> None:
-        """However often the target moves on; each time it has all the time again."""
-        member, second, *others = (ConsumerMember(cluster, name) for name in "abcd")
-        member.join()
-        second.join()
-        assert (member.beat().member_epoch, len(member.owned)) == (1, 2)
-        cluster.advance(REBALANCE_MS - 1)
-        second.beat()
-        for other in others:
-            other.join()
-        assert (member.beat().member_epoch, len(member.owned)) == (1, 1)
-        cluster.advance(REBALANCE_MS - 1)
-        assert member.beat().member_epoch == 4
-
-    def test_another_epoch_is_fenced(self, cluster: Cluster) -> None:
-        member = ConsumerMember(cluster, "a")
-        member.join()
-        for epoch in (2, 7):
-            member.epoch = epoch
-            answer = member.beat()
-            assert (answer.error_code, answer.error_message is not None) == (110, True)
-
-    def test_who_is_fenced_comes_again_under_its_id(self, cluster: Cluster) -> None:
-        """With epoch 0, at once: it need not wait until its former self is missed. Nobody else notices."""
-        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
-        first.join()
-        second.join()
-        settle(first, second)
-        mine, epoch = first.owned, first.epoch
-        first.epoch = 9
-        assert first.beat().error_code == 110
-        assert first.join().error_code == 0
-        assert (first.owned, first.epoch, second.beat().member_epoch) == (mine, epoch, epoch)
-
-    def test_who_comes_again_has_given_back_what_it_was_asked_for(self, cluster: Cluster) -> None:
-        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
-        first.join()
-        second.join()
-        assert len(first.beat(says_owned=False).assignment.topic_partitions[0].partitions) == 2
-        assert first.join().error_code == 0
-        settle(second)
-        assert (len(first.owned), len(second.owned)) == (2, 2)
-
-    def test_who_comes_again_has_nothing_to_give_back(self, cluster: Cluster) -> None:
-        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
-        first.join()
-        second.join()
-        assert (first.join().member_epoch, len(first.owned)) == (2, 2), "it had all four, and says that it has none"
-
-    def test_who_has_nothing_to_give_back_need_not_say_what_it_has(self, cluster: Cluster) -> None:
-        cluster.topic("more")
-        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
-        first.join()
-        second.join(["more"])
-        assert (first.beat(says_owned=False).member_epoch, len(first.owned)) == (2, 4)
-
-    def test_the_epoch_before_is_accepted_when_the_answer_was_lost(self, cluster: Cluster) -> None:
-        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
-        first.join()
-        second.join()
-        first.beat()
-        first.beat()
-        assert first.epoch == 2
-        first.epoch = 1
-        assert first.beat().member_epoch == 2
-        first.epoch = 1
-        first.owned.add((UUID(int=9), 9))
-        assert first.beat().error_code == 110
-
-    def test_a_join_that_is_repeated(self, cluster: Cluster) -> None:
-        member = ConsumerMember(cluster, "a")
-        first = member.join()
-        assert member.join() == first
-
-    @pytest.mark.parametrize(("group", "epoch", "code"), [(GROUP, 1, 25), ("none", 1, 69), ("none", -1, 69), (GROUP, -1, 25)])
-    def test_who_is_not_known(self, cluster: Cluster, group: str, epoch: int, code: int) -> None:
-        ConsumerMember(cluster, "a").join()
-        stranger = ConsumerMember(cluster, "x", group=group)
-        stranger.epoch = epoch
-        assert stranger.beat().error_code == code
 
 
 class TestRequests:
@@ -440,69 +351,6 @@ class TestSubscriptions:
         assert cluster.client().ask(asked).groups[0].assignor_name == "range"
 
 
-class TestOffsets:
-    def test_commits_need_the_epoch(self, cluster: Cluster) -> None:
-        member = ConsumerMember(cluster, "a")
-        member.join()
-        client = cluster.client()
-        assert commit(client, member="a", generation=1) == 0
-        assert commit(client, member="a", generation=2) == 113
-        assert commit(client, member="x", generation=1) == 25
-        assert commit(client, member="a", generation=1, version=8) == 35
-        assert commit(client) == 25
-
-    def test_what_a_member_has_had_since_may_be_committed_in_an_older_epoch(self, cluster: Cluster) -> None:
-        """KIP-1251: the answer that told it the new epoch may be on its way. Over a restart, too."""
-        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
-        first.join()
-        second.join()
-        first.beat(says_owned=False)
-        client, given = cluster.client(), sorted({0, 1, 2, 3} - set(first.partitions))
-        assert commit(client, member="a", generation=1, partition=given[0]) == 0, "it is to give it back"
-        settle(first, second)
-        cluster.restart()
-        client, (mine, *_), epoch = cluster.client(), first.partitions, second.epoch
-        assert (first.epoch, second.partitions) == (epoch, given)
-        table = [("a", epoch - 1, mine, 0), ("a", 0, mine, 113), ("a", epoch + 1, mine, 113), ("b", epoch, given[0], 0)]
-        table += [("a", epoch - 1, given[0], 113), ("b", epoch - 1, given[0], 113), ("b", epoch - 1, mine, 113), ("b", epoch - 1, 4, 3)]
-        for member, named, partition, code in table:
-            assert commit(client, member=member, generation=named, partition=partition) == code, (member, named, partition)
-
-    def test_a_commit_of_several_is_refused_as_a_whole(self, cluster: Cluster) -> None:
-        first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")
-        first.join()
-        second.join()
-        settle(first, second)
-        asked = [OffsetCommitRequestPartition(partition_index=index, committed_offset=1) for index in range(4)]
-        topics = [OffsetCommitRequestTopic(name="orders", partitions=asked)]
-        request = OffsetCommitRequest(group_id=GROUP, generation_id_or_member_epoch=1, member_id="a", topics=topics)
-        answer = cluster.client().ask(request, 9)
-        assert [row.error_code for row in answer.topics[0].partitions] == [113] * 4
-
-    def test_members_that_an_earlier_version_wrote(self, cluster: Cluster) -> None:
-        """Without the epochs of their partitions: only their own epoch counts."""
-        members = [ConsumerMember(cluster, name) for name in "ab"]
-        for member in members:
-            member.join()
-        settle(*members)
-        journal, key = cluster.core._journals["offsets"], json.dumps(["group member", GROUP, "a"]).encode()
-        fields = json.loads(journal.items()[key])
-        del fields["since"]
-        journal.put({key: json.dumps(fields).encode()})
-        cluster.restart()
-        (mine, *_), epoch = members[0].partitions, members[0].epoch
-        for named, code in ((epoch - 1, 113), (epoch, 0)):
-            assert commit(cluster.client(), member="a", generation=named, partition=mine) == code
-
-    @pytest.mark.parametrize(("member", "epoch", "code"), [(None, -1, 0), ("a", 1, 0), ("a", 9, 113), ("x", 1, 25), ("x", -1, 25)])
-    def test_fetches_may_name_the_member(self, cluster: Cluster, member: str | None, epoch: int, code: int) -> None:
-        ConsumerMember(cluster, "a").join()
-        topics = [OffsetFetchRequestTopics(name="orders", partition_indexes=[0])]
-        group = OffsetFetchRequestGroup(group_id=GROUP, member_id=member, member_epoch=epoch, topics=topics)
-        answer = cluster.client().ask(OffsetFetchRequest(groups=[group]), 9)
-        assert answer.groups[0].error_code == code
-
-
 class TestOtherKinds:
     def test_an_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets(self, cluster: Cluster) -> None:
         (old,) = stable_group(cluster, 1)
@@ -575,27 +423,27 @@ class TestRestart:
         assert written[0] > 5000
         assert written[2] < 1000, "the third brings no topic that the second has not brought"
         settle(*members)
-        before = group_of(cluster)
+        before = consumer_group_of(cluster)
         cluster.restart()
-        after = group_of(cluster)
+        after = consumer_group_of(cluster)
         assert (after.topics, after.epoch, len(after.topics)) == (before.topics, before.epoch, 101)
         for member in members:
             member.client = cluster.client()
         settle(*members)
-        assert group_of(cluster).epoch == before.epoch, "nothing has changed"
+        assert consumer_group_of(cluster).epoch == before.epoch, "nothing has changed"
 
     def test_topics_that_an_earlier_version_wrote(self, cluster: Cluster) -> None:
         """In the entry of the group, with its epochs."""
         ConsumerMember(cluster, "a").join()
-        topics = group_of(cluster).topics
+        topics = consumer_group_of(cluster).topics
         fields = {"type": "consumer", "epoch": 1, "assignment_epoch": 1, "topics": {"orders": [topics["orders"].topic_id.hex, 4]}}
         topics_key = json.dumps(["group topics", GROUP]).encode()
         cluster.core._journals["offsets"].put({classic_journal.key_of(GROUP): json.dumps(fields).encode(), topics_key: None})
         cluster.restart()
-        assert group_of(cluster).topics == topics
+        assert consumer_group_of(cluster).topics == topics
         ConsumerMember(cluster, "b").join()  # Another epoch, the same topics.
         cluster.restart()
-        assert group_of(cluster).topics == topics
+        assert consumer_group_of(cluster).topics == topics
 
     def test_a_full_disk_changes_nothing(self, cluster: Cluster) -> None:
         first, second = ConsumerMember(cluster, "a"), ConsumerMember(cluster, "b")

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from chaffinch.broker.core.groups.offset_expiry import OFFSETS_PER_CALL
-from chaffinch.broker.core.groups.offsets import CommittedOffset
+from chaffinch.broker.core.groups.offsets import CommittedOffset, GroupOffsets
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -189,13 +189,12 @@ class TestTransactions:
             json.dumps([*pending, 1, 7]): [5, -1, "", 1],
         }
         journal.put({key.encode(): json.dumps(value).encode() for key, value in old.items()})
-        cluster.restart()
-        assert cluster.core.state.offsets.fetch(GROUP, PLACE) == CommittedOffset(
-            offset=3, leader_epoch=0, metadata="m", committed_ms=1, expires_ms=2
-        )
-        commit(cluster.client(), 6, partition=1)
-        cluster.core.state.offsets.complete(GROUP, 7, is_commit=True)
-        assert [offset_of(cluster, place=TopicPartition("orders", index)) for index in (0, 1)] == [4, 6]
+        offsets = GroupOffsets(journal)
+        assert offsets.fetch(GROUP, PLACE) == CommittedOffset(offset=3, leader_epoch=0, metadata="m", committed_ms=1, expires_ms=2)
+        other = TopicPartition("orders", 1)
+        offsets.commit(GROUP, {other: CommittedOffset(offset=6)})
+        offsets.complete(GROUP, 7, is_commit=True)
+        assert {place: found.offset for place, found in offsets.fetch_all(GROUP).items()} == {PLACE: 4, other: 6}
 
     def test_members_of_another_generation_are_fenced(self, cluster: Cluster) -> None:
         member, _ = stable_group(cluster, 2)

@@ -1,0 +1,106 @@
+"""The classic protocol on the wire: how many members a group takes, and how much memory all of them."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import pytest
+
+from chaffinch.broker.core.groups import classic_group
+from tests.broker.core.groups.members import (
+    SESSION_MS,
+    ClassicMember,
+    commit,
+    stable_group,
+    state_of,
+    subscription,
+)
+from tests.broker.core_client import Cluster
+
+DELAY_MS = 3000
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.topic("orders", 4)
+    return cluster
+
+
+class TestSize:
+    def test_a_full_group_takes_nobody(self) -> None:
+        cluster = Cluster({"group.max.size": "2"})
+        stable_group(cluster, 2)
+        answer = ClassicMember(cluster).join()
+        assert (answer.error_code, answer.member_id) == (81, "")
+
+    def test_a_limit_that_was_lowered(self) -> None:
+        """Whoever comes last is turned away, and nobody waits for it."""
+        cluster = Cluster({"group.max.size": "3"})
+        members = stable_group(cluster, 3)
+        cluster.config["group.max.size"] = "2"
+        cluster.restart()
+        for member in members:
+            member.client = cluster.client()
+            member.protocols = {"range": subscription("orders", "others")}
+        assert [member.join() for member in members[:2]] == [None, None]
+        assert members[2].join().error_code == 81
+        assert [member.taken().generation_id for member in members[:2]] == [2, 2]
+        assert members[2].heartbeat() == 25
+
+    def test_who_was_given_an_id_and_never_comes_takes_nobodys_place(self) -> None:
+        cluster = Cluster({"group.max.size": "1"})
+        client = cluster.client()
+        assert client.ask(ClassicMember(cluster).request()).error_code == 79
+        member = ClassicMember(cluster)
+        assert member.join() is None
+        assert client.ask(ClassicMember(cluster).request()).error_code == 81
+        cluster.advance(DELAY_MS)
+        assert member.taken().error_code == 0
+
+    def test_memory_of_all_members_is_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        memory = cluster.core.state.groups._context.memory
+        monkeypatch.setattr(memory, "_bytes_max", 10_000)
+        stable_group(cluster, 2, range=b"x" * 3000)
+        assert ClassicMember(cluster, range=b"x" * 3000).join().error_code == 81
+        assert ClassicMember(cluster, group="other", range=b"x" * 3000).join().error_code == 81
+        assert ClassicMember(cluster, group="other", range=b"x" * 100).join() is None
+
+    def test_a_join_costs_the_same_however_many_are_there(self, cluster: Cluster) -> None:
+        members = stable_group(cluster, 50)
+        late = ClassicMember(cluster)
+        with mock.patch.object(classic_group.ClassicMember, "size_bytes", new_callable=mock.PropertyMock, return_value=1) as size_bytes:
+            late.send_join()
+            for member in members[:20]:
+                member.send_join()
+        assert size_bytes.call_count <= 2 * 21
+
+    def test_groups_to_which_nobody_comes_take_no_memory(self, cluster: Cluster) -> None:
+        member = ClassicMember(cluster)
+        for number in range(3):
+            member.group, member.id = f"refused-{number}", ""
+            member.protocol_type = ""
+            assert member.client.ask(member.request()).error_code == 23
+        assert not list(cluster.core.state.groups)
+        member.group, member.protocol_type = "pending", "consumer"
+        assert member.client.ask(member.request()).error_code == 79
+        assert len(list(cluster.core.state.groups)) == 1
+        cluster.advance(SESSION_MS)
+        assert not list(cluster.core.state.groups)
+        assert cluster.core.state.groups._context.memory._total == 0
+
+    def test_groups_that_somebody_asks_for_are_bounded(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each costs the broker something, its name above all, before there is a member."""
+        monkeypatch.setattr(cluster.core.state.groups._context.memory, "_bytes_max", 50_000)
+        member = ClassicMember(cluster)
+        codes = []
+        for number in range(3):
+            member.group = f"{number}" + "g" * 20_000
+            codes.append(member.client.ask(member.request()).error_code)
+        assert codes == [79, 79, 81]
+
+    def test_a_group_with_offsets_stays_when_nobody_comes(self, cluster: Cluster) -> None:
+        commit(cluster.client())
+        assert ClassicMember(cluster).client.ask(ClassicMember(cluster).request()).error_code == 79
+        cluster.advance(SESSION_MS)
+        assert state_of(cluster) == "Empty"
