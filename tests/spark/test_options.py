@@ -7,11 +7,13 @@ import sys
 import pytest
 
 from chaffinch.client.options import METADATA_OPTIONS, WITHOUT_EFFECT, connection_options
+from chaffinch.consumer.core.options import CONSUMER_OPTIONS
 from chaffinch.errors import ConfigException
+from chaffinch.producer.core.options import PRODUCER_OPTIONS
 from chaffinch.spark.options import parse
-from chaffinch.spark.sink.option_tables import SINK
+from chaffinch.spark.sink.option_tables import SINK, TABLES
 from chaffinch.spark.sink.options import SinkOptions
-from chaffinch.spark.source.options import SOURCE
+from chaffinch.spark.source.options import SOURCE, STREAM_SOURCE
 from chaffinch.spark.target import client_for
 from chaffinch.spark.tasks.row_handler import handler_for
 
@@ -48,6 +50,18 @@ def test_every_option_of_clients_is_known_whatever_its_case(table):
         "kafka.metadata.recovery.rebootstrap.trigger.ms",
         "kafka.metadata.recovery.strategy",
     ]
+
+
+@pytest.mark.parametrize(
+    ("table", "clients"),
+    [(SOURCE, CONSUMER_OPTIONS), (STREAM_SOURCE, CONSUMER_OPTIONS), *((table, PRODUCER_OPTIONS) for table in TABLES.values())],
+    ids=["source", "stream source", *TABLES],
+)
+def test_what_a_client_knows_no_query_is_refused_for_as_unknown(table, clients):
+    """Of Spark's own source and sink some come with `kafka.session.timeout.ms`; what cannot be is said with the reason."""
+    known = {option.name for option in table.options} | table.without_effect | table.hinted
+    names = {option.name for option in clients.options} | clients.without_effect
+    assert sorted(name for name in names if f"kafka.{name}" not in known) == []
 
 
 @pytest.mark.parametrize(

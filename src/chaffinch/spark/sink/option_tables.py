@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from chaffinch.client.options import METADATA_OPTIONS, STRING_BYTES_MAX
+from chaffinch.client.options import WITHOUT_EFFECT as OF_CLIENTS_WITHOUT_EFFECT
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
+from chaffinch.producer.core.options import WITHOUT_EFFECT as OF_PRODUCERS_WITHOUT_EFFECT
 from chaffinch.settings import INT_MAX, Option, OptionTable
 from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, JAVA_WITHOUT_EFFECT, OF_SPARK, of_kafka
 
@@ -68,15 +70,25 @@ _OF_ACKNOWLEDGED: Final = (
 )
 _OF_UNACKNOWLEDGED: Final = (Option("kafka.acks", "string", "0", "nobody is asked whether a batch arrived", choices=("0",)),)
 _BYTES: Final = "keys and values are written as they are, string or binary; cast them in Spark"
+_PARTITION: Final = "a row goes where its column partition says, or else its key; leave the key out where it shall not"
 _OF_SOURCE: Final = "that is an option of the source; the target is named by the option topic, or in a column topic"
 _HINTS: Final = {
     "kafka.key.serializer": _BYTES,
     "kafka.value.serializer": _BYTES,
     "kafka.group.id": "a sink is in no group",
+    **dict.fromkeys(("kafka.partitioner", "kafka.partitioner.ignore.keys"), _PARTITION),
     **dict.fromkeys(("subscribe", "subscribePattern", "assign"), _OF_SOURCE),
     "path": "save() and start() take no path here; a topic is named by the option topic, or in a column topic",
     "kafka.compression.level": "each codec has its own, such as kafka.compression.zstd.level",
 }
+
+
+# Of producers that choose partitions, or are Java's.
+_IDLE: Final[tuple[str | Option, ...]] = (
+    "kafka.partitioner.class",
+    *of_kafka(PRODUCER_OPTIONS, "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),
+    *(f"kafka.{name}" for name in sorted(OF_PRODUCERS_WITHOUT_EFFECT - OF_CLIENTS_WITHOUT_EFFECT)),
+)
 
 
 def _direct(*own: Option) -> OptionTable:
@@ -87,16 +99,16 @@ def _direct(*own: Option) -> OptionTable:
         for option in _OF_TRANSACTIONS
         if option.name not in known
     }
-    idle = (*OF_SPARK, INCLUDE_HEADERS, "kafka.partitioner.class", *JAVA_WITHOUT_EFFECT)
+    idle = (*OF_SPARK, INCLUDE_HEADERS, *_IDLE, *JAVA_WITHOUT_EFFECT)
     return OptionTable(options, without_effect=idle, hints={**_HINTS, **hints})
 
 
 SINK: Final = OptionTable(
     (*_COMMON, *_OF_TRANSACTIONS),
     without_effect=(
-        *OF_SPARK, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, "kafka.partitioner.class",
+        *OF_SPARK, *CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, *_IDLE,
         *of_kafka(PRODUCER_OPTIONS, "linger.ms", "buffer.memory", "retries", "delivery.timeout.ms",
-                  "max.in.flight.requests.per.connection"),
+                  "max.in.flight.requests.per.connection", "metadata.max.idle.ms"),
     ),
     hints=_HINTS,
 )  # fmt: skip

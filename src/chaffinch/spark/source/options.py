@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
+from chaffinch.client.options import WITHOUT_EFFECT as OF_CLIENTS_WITHOUT_EFFECT
 from chaffinch.consumer.core.options import OPTIONS as CONSUMER_OPTIONS
+from chaffinch.consumer.core.options import WITHOUT_EFFECT as OF_CONSUMERS_WITHOUT_EFFECT
 from chaffinch.errors import ConfigException
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition
 from chaffinch.settings import INT_MAX, Option, OptionTable, Settings, shown_value
@@ -56,7 +58,11 @@ _WITHOUT_EFFECT: Final = (
     *OF_SPARK, *CLIENT_WITHOUT_EFFECT, "groupIdPrefix",
     *(Option(name, "int", None, "of Spark's Kafka source", minimum=0)
       for name in ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "kafkaConsumer.pollTimeoutMs")),
-    *of_kafka(CONSUMER_OPTIONS, "group.id", "fetch.min.bytes", "fetch.max.wait.ms", "max.poll.records", "check.crcs"),
+    # Spark's own source has a consumer in a group behind it, and queries come with its options.
+    *of_kafka(CONSUMER_OPTIONS, "group.id", "group.instance.id", "group.protocol", "partition.assignment.strategy", "session.timeout.ms",
+              "heartbeat.interval.ms", "max.poll.interval.ms", "max.poll.records", "auto.commit.interval.ms", "fetch.min.bytes",
+              "fetch.max.wait.ms", "check.crcs", "client.rack", "allow.auto.create.topics", "exclude.internal.topics"),
+    *(f"kafka.{name}" for name in sorted(OF_CONSUMERS_WITHOUT_EFFECT - {"interceptor.classes"} - OF_CLIENTS_WITHOUT_EFFECT)),
 )  # fmt: skip
 _BYTES: Final = "keys and values are read as binary; cast them in Spark"
 _HINTS: Final = {
