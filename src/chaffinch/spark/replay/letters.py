@@ -6,6 +6,7 @@ Every frame here has the columns of `COLUMNS`: those that the sink writes come f
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -124,7 +125,9 @@ def letters_in_topic(spark: SparkSession, client: Mapping[str, str], topic: str,
 def letters_in_file(spark: SparkSession, path: str) -> DataFrame:
     """The letters of one Parquet file; they are always whole."""
     found = (f"CAST(NULL AS INT) AS {name}" if name == "partition" else name for name in COLUMNS)
-    return spark.read.parquet(path).selectExpr(*found, "false AS is_cut")
+    # Spark takes a path for a pattern, of which these are the marks.
+    literal = re.sub(r"[\\*?\[\]{}]", r"\\\g<0>", path)
+    return spark.read.parquet(literal).selectExpr(*found, "false AS is_cut")
 
 
 def none_of_them(spark: SparkSession) -> DataFrame:
