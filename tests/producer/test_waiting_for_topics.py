@@ -281,3 +281,52 @@ def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: E
             assert "70 free; waited for" in str(error)
             assert woken, "what was kept for this one may be enough for the next"
             accumulator.memory_free = accumulator.memory_bytes
+
+
+class TestMemoryThatIsNotTaken:
+    """Whoever is next in line is woken: perhaps nothing else becomes free."""
+
+    def test_by_a_caller_who_is_interrupted(
+        self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with producer_of(strict_broker) as producer, producer._door.lock, monkeypatch.context() as patched:
+            door, accumulator, woken = producer._door, producer._core.accumulator, []
+
+            def interrupted(timeout_s: float) -> None:
+                accumulator.release(accumulator.memory_bytes)
+                raise KeyboardInterrupt
+
+            patched.setattr(door.lock, "wait", interrupted)
+            patched.setattr(door.lock, "notify_all", lambda: woken.append(accumulator.memory_free))
+            accumulator.memory_free = 0
+            with pytest.raises(KeyboardInterrupt):
+                door.wait_for_memory(100)
+            assert woken == [accumulator.memory_bytes]
+
+    def test_by_a_record_whose_topic_has_gone(
+        self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with producer_of(strict_broker) as producer:
+            producer.partitions_for("orders")
+            counts, woken, notify_all = iter([1, None]), [], producer._changed.notify_all
+
+            def freed(size: int, started_ms: int | None) -> None:
+                accumulator.memory_free = accumulator.memory_bytes
+
+            def told() -> None:
+                woken.append(True)
+                notify_all()
+
+            accumulator = producer._core.accumulator
+            monkeypatch.setattr(producer._core, "usable_count", lambda topic, partition: next(counts, 1))
+            monkeypatch.setattr(producer._door, "wait_for_memory", freed)
+            monkeypatch.setattr(producer._door, "wait_for_topic", lambda *arguments: assert_woken())
+
+            def assert_woken() -> None:
+                assert woken
+
+            with producer._changed:
+                monkeypatch.setattr(producer._changed, "notify_all", told)
+                accumulator.memory_free = 0
+                waiting = producer.send("orders", b"v")
+            assert waiting.result(60).offset == 0
