@@ -168,8 +168,9 @@ class BrokerCore:
         if completed:
             text = f"{completed} transactions that were decided before the last stop are completed"
             self.state.refusals.say(Report(text, is_routine=True))
+        verifies: bool = dynamic["transaction.partition.verification.enable"]
         with suppress(StorageError):  # On a full disk it is left to the next start.
-            for text in power_loss.mend(transactions, topics, offsets, now_ms):
+            for text in power_loss.mend(transactions, topics, offsets, now_ms, verifies=verifies):
                 self.state.refusals.say(text)
         for name, value in static.ignored.items():
             self.state.refusals.without_effect(name, value)

@@ -145,3 +145,20 @@ def test_a_kill_changes_nothing(cluster: Cluster, version: int) -> None:
     assert finish(client, identity, True, VERSIONS[version][1])[0] == 0
     assert (values(cluster), committed(client)[0]) == ([b"a", b"b"], 5)
     assert not any("power" in line for line in cluster.lines)
+
+
+def test_where_nothing_is_verified_transactions_need_no_coordinator(cluster: Cluster) -> None:
+    """A kill is no loss of power, and what was open before it must not be aborted, nor anybody fenced."""
+    cluster.config["transaction.partition.verification.enable"] = "false"
+    cluster.restart()
+    client = cluster.client()
+    identity = identity_of(client)
+    records = bytes(batch_of(b"a", identity=identity, sequence=0, transactional=True))
+    assert client.produce("orders", records, txn="t", version=11).error_code == 0
+    cluster.lines.clear()
+    cluster.restart()
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    assert partition.log.has_ongoing_transaction(identity.producer_id)
+    assert not any("power" in line for line in cluster.lines)
+    assert add(cluster.client(), identity, 0, version=3) == [0]

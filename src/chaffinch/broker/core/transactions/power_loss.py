@@ -4,6 +4,8 @@ Unmended, an epoch would be given a second time, and a log would take the new pr
 transaction that nobody knows would stay open for ever. Called once at the start: nothing is on its way then, so what is open and unknown to
 the coordinator was lost there. Its producer, if it lives, is fenced: it would commit what is left. After any other end of the process there
 is nothing to do.
+
+With `transaction.partition.verification.enable=false` partitions may have transactions that the coordinator never knew: those stay.
 """
 
 from __future__ import annotations
@@ -18,15 +20,21 @@ from chaffinch.identifiers import ProducerIdentity, counted
 from chaffinch.storage.producer_sequences import OngoingTransaction
 
 
-def mend(transactions: TransactionCoordinator, topics: TopicRegistry, offsets: GroupOffsets, now_ms: int) -> Iterator[str]:
-    """Lines for the log. Raises StorageError; what is left is mended at the next start."""
+def mend(
+    transactions: TransactionCoordinator, topics: TopicRegistry, offsets: GroupOffsets, now_ms: int, *, verifies: bool
+) -> Iterator[str]:
+    """Lines for the log. `verifies`: no partition has had a transaction but from the coordinator.
+
+    Raises StorageError; what is left is mended at the next start.
+    """
     known = {metadata.producer_id: metadata for metadata in transactions}
 
     def has(producer_id: int, part: object) -> bool:
         metadata = known.get(producer_id)
         return metadata is not None and (part in metadata.partitions or part in metadata.groups)
 
-    lost = [found for found in _open_transactions(topics) if not has(found[1].producer_id, found[0].topic_partition)]
+    open_now = _open_transactions(topics) if verifies else ()
+    lost = [found for found in open_now if not has(found[1].producer_id, found[0].topic_partition)]
     lost_offsets = [(group, producer_id) for group, producer_id in offsets.pending() if not has(producer_id, group)]
     seen = _epochs_seen(topics) if known else {}
     stale = {producer_id for producer_id, metadata in known.items() if seen.get(producer_id, -1) > metadata.producer_epoch}
