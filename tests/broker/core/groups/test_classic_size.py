@@ -48,6 +48,19 @@ class TestSize:
         assert [member.taken().generation_id for member in members[:2]] == [2, 2]
         assert members[2].heartbeat() == 25
 
+    @pytest.mark.parametrize("is_synced", [True, False])
+    def test_a_newcomer_who_is_turned_away_disturbs_nobody(self, is_synced: bool) -> None:
+        cluster = Cluster({"group.max.size": "1"})
+        late, member = ClassicMember(cluster), ClassicMember(cluster)
+        late.id = late.client.ask(late.request()).member_id
+        assert member.join() is None
+        cluster.advance(DELAY_MS)
+        assert member.taken().error_code == 0
+        if is_synced:
+            assert member.sync({member.id: b"all"}).error_code == 0
+        assert late.join().error_code == 81
+        assert state_of(cluster) == ("Stable" if is_synced else "CompletingRebalance")
+
     def test_who_was_given_an_id_and_never_comes_takes_nobodys_place(self) -> None:
         cluster = Cluster({"group.max.size": "1"})
         client = cluster.client()

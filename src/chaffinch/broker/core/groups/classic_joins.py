@@ -79,10 +79,13 @@ class ClassicJoins:
         return member_id in group.members or len(group.members) < size_max
 
     def _turn_away(self, group: ClassicGroup, member_id: str, now_ms: int) -> None:
-        """Who is told that there is no room gives up: the others need not wait for it."""
-        if member_id in group.members or member_id in group.pending:
+        """Who is told that there is no room gives up: the others need not wait for it, nor share anything where it was no member yet."""
+        if member_id in group.members:
             self._rebalance.forget(group, member_id)
             self._rebalance.after_removal(group, now_ms)
+        elif member_id in group.pending:
+            self._rebalance.forget(group, member_id)
+            self._rebalance.complete_if_all_joined(group, now_ms)
 
     # Newcomers --------------------------------------------------------------------------------------------------------------------------
 
