@@ -1,8 +1,11 @@
 """How much of a log is read at a start, and what is kept on disk so that it need not be more."""
 
+from unittest import mock
+
 import pytest
 
 from chaffinch.identifiers import TopicPartition
+from chaffinch.storage import snapshot
 from chaffinch.storage.file_system import MemoryFileSystem
 from chaffinch.storage.partition_log import PartitionLog
 from tests.storage.batches import batch
@@ -17,6 +20,13 @@ class TestHowMuchIsRead:
         for wanted in (0, 10 * SIZE, 1000 * SIZE):
             log = opened(files, verify_bytes_max=wanted)
             assert log.recovery_bytes_read == min(wanted, 100 * SIZE)
+
+    def test_the_snapshot_of_a_closed_log_is_read_once(self) -> None:
+        files = MemoryFileSystem()
+        filled(files).close()
+        with mock.patch.object(snapshot, "read", wraps=snapshot.read) as read:
+            opened(files)
+        assert read.call_count == 1
 
     def test_segments_are_verified_from_the_last_one_backwards(self) -> None:
         files = MemoryFileSystem()

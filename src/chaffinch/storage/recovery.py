@@ -150,7 +150,7 @@ class _Recovery:
 
     def run(self) -> RecoveredLog:
         taken = self._take_snapshot()
-        durable = self._newest_durable()
+        durable = self._newest_durable(taken)
         unusable = durable if durable is not None and (taken is None or durable.log_end_offset > taken.log_end_offset) else None
         self._remove_snapshots_above(unusable or taken)
         if taken is not None:
@@ -217,9 +217,11 @@ class _Recovery:
         durable = self._newest_durable()
         return bool(below) and (durable is None or below[-1] > durable.log_end_offset)
 
-    def _newest_durable(self) -> Snapshot | None:
+    def _newest_durable(self, taken: Snapshot | None = None) -> Snapshot | None:
+        """`taken` need not be read once more."""
         for name in reversed(self._snapshot_names):
-            found = snapshot.read(self._file_system, f"{self._directory}/{name}")
+            is_taken = taken is not None and name == snapshot.name_of(taken.log_end_offset)
+            found = taken if is_taken else snapshot.read(self._file_system, f"{self._directory}/{name}")
             if found is not None and found.is_durable:
                 return found
         return None
