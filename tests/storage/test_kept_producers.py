@@ -208,6 +208,39 @@ def test_a_damaged_list_of_aborted_transactions_costs_no_producer(files: MemoryF
     assert knows(log)
 
 
+class TestADamagedListOfAbortedTransactions:
+    @pytest.fixture(autouse=True)
+    def damaged(self, files: MemoryFileSystem) -> None:
+        log = with_producer(files)
+        append(log)
+        abort(log)
+        log.delete_records_before(2, 0)
+        log.expire(0)
+        log.close()
+        (name,) = [name for name in files.list(DIRECTORY) if name.endswith(".txnindex")]
+        files.open(f"{DIRECTORY}/{name}").truncate(10)
+
+    def test_is_whole_again_when_the_log_is_closed(self, files: MemoryFileSystem, caplog: pytest.LogCaptureFixture) -> None:
+        opened(files).close()
+        caplog.clear()
+        log = opened(files)
+        assert not caplog.text
+        assert log.aborted_transactions(2, 100) == [(2, 3)]
+        assert knows(log)
+
+    def test_beside_a_torn_end_keeps_no_later_start_from_going_on(self, files: MemoryFileSystem) -> None:
+        """What was cut off is said at the start that does it, and not missed by the next one."""
+        last = [name for name in files.list(DIRECTORY) if name.endswith(".log")][-1]
+        file = files.open(f"{DIRECTORY}/{last}")
+        file.truncate(file.size - 1)
+        log = opened(files)
+        assert (log.log_end_offset, len(log.cuts)) == (5, 1)
+        log.close()
+        log = opened(files)
+        assert (log.log_end_offset, log.cuts) == (5, [])
+        assert knows(log)
+
+
 class TestAFullDisk:
     @pytest.fixture
     def log(self, files: MemoryFileSystem) -> PartitionLog:

@@ -30,7 +30,13 @@ class LogFiles:
         self.file_system = file_system
         self.directory = directory
         self.segments = recovered.segments
-        self.snapshots = SnapshotFiles(file_system, directory, recovered.snapshot_names, recovered.durable_snapshot_offset)
+        self.snapshots = SnapshotFiles(
+            file_system,
+            directory,
+            recovered.snapshot_names,
+            recovered.durable_snapshot_offset,
+            is_of_use=recovered.is_durable_of_use,
+        )
         self.state = recovered.state
         self._base_offsets = [segment.base_offset for segment in recovered.segments]
         self._is_state_certain = True

@@ -114,7 +114,8 @@ class PartitionLog:
         self._bytes_since_checkpoint = 0
         # A last segment without records may have begun after the snapshot: nobody has synced its name.
         has_known_files = not recovered.segments or recovered.segments[-1].size > 0
-        is_durable = recovered.durable_snapshot_offset == recovered.log_end_offset and not recovered.cuts and has_known_files
+        has_all = recovered.durable_snapshot_offset == recovered.log_end_offset and recovered.is_durable_of_use
+        is_durable = has_all and not recovered.cuts and has_known_files
         # Nor where the log starts, if that was the last thing it did.
         self._has_unsynced_names = not is_durable or recovered.state.log_start_offset > 0
         self._has_unsynced_bytes = bool(recovered.segments) and not is_durable
@@ -454,7 +455,8 @@ class PartitionLog:
         """Sync, leave a snapshot so that the next start reads nothing, and let go of the files."""
         if self._segments:
             self.sync()
-            if self._files.snapshots.durable_offset != self.log_end_offset:
+            snapshots = self._files.snapshots
+            if snapshots.durable_offset != self.log_end_offset or not snapshots.is_of_use:
                 self._checkpoint()
         for segment in self._segments:
             segment.close()

@@ -60,7 +60,8 @@ class Cut:
 class RecoveredLog:
     """`bytes_read`: how much had to be read to get here. `snapshot_names`: the snapshot files that are there, oldest first.
 
-    `durable_snapshot_offset`: up to where the newest durable snapshot says all; -1 where there is none.
+    `durable_snapshot_offset`: up to where the newest durable snapshot says all; -1 where there is none. `is_durable_of_use`: not if it
+    tells of producers alone, and has to be written anew.
     """
 
     segments: list[Segment]
@@ -71,6 +72,7 @@ class RecoveredLog:
     bytes_read: int
     snapshot_names: list[str]
     durable_snapshot_offset: int
+    is_durable_of_use: bool
     state: LogState
 
 
@@ -173,6 +175,9 @@ class _Recovery:
         if not self._segments and (taken is None or taken.log_end_offset < start):
             self._producers.forget_ongoing()
         end = self._segments[-1].end_offset if self._segments else start
+        if unusable is not None and end < unusable.log_end_offset:  # Were it of use again, it would miss what was cut off.
+            self._remove_snapshots_above(taken)
+            durable, unusable = self._newest_durable(taken), None
         return RecoveredLog(
             segments=self._segments,
             producers=self._producers,
@@ -182,6 +187,7 @@ class _Recovery:
             bytes_read=self._bytes_read,
             snapshot_names=self._snapshot_names,
             durable_snapshot_offset=durable.log_end_offset if durable is not None else NO_OFFSET,
+            is_durable_of_use=unusable is None,
             state=self._state,
         )
 

@@ -99,9 +99,11 @@ def read(file_system: FileSystem, path: str) -> Snapshot | None:
 class SnapshotFiles:
     """The snapshots that one log keeps: the newest two, and the newest durable one, which alone says something once power was lost."""
 
-    def __init__(self, file_system: FileSystem, directory: str, names: Sequence[str], durable_offset: int) -> None:
+    def __init__(self, file_system: FileSystem, directory: str, names: Sequence[str], durable_offset: int, *, is_of_use: bool) -> None:
         self.durable_offset = durable_offset
         """Up to where the newest durable one says all; -1 where there is none."""
+        self.is_of_use = is_of_use
+        """Whether the next start need not read what the newest durable one is about."""
         self._names = list(names)  # Oldest first.
         self._file_system = file_system
         self._directory = directory
@@ -110,7 +112,7 @@ class SnapshotFiles:
         """Write one more, synced if it is needed, and let go of those that nobody needs then. Raises StorageError."""
         name = write(self._file_system, self._directory, taken, syncs=taken.is_needed)
         if taken.is_durable:
-            self.durable_offset = taken.log_end_offset
+            self.durable_offset, self.is_of_use = taken.log_end_offset, True
         if name not in self._names:
             self._names.append(name)
         durable_name = name_of(self.durable_offset)
