@@ -144,12 +144,13 @@ def test_without_tolerance_the_error_says_what_stays(kafka, query):
 )
 def test_an_error_of_no_row_fails_the_batch_and_ends_the_producer(kafka, query, error, group):
     kafka.faults.add(api="Produce", error=error, count=1)
-    messages = query.write(ROWS)
+    rows = {**ROWS, "key": ["a"] * 3}  # In one request: others would be written all the same.
+    messages = query.write(rows)
     assert not _producers
     with pytest.raises(Refusal, match=rf"{error}: task 0: .*rows that are written already stay") as caught:
         query.commit(messages)
     assert caught.value.group is group
-    query.run(ROWS)
+    query.run(rows)
     assert values(kafka, "orders") == {"1": 1, "2": 1, "3": 1}
 
 
