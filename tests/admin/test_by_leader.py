@@ -25,7 +25,7 @@ PLACES = [TopicPartition("orders", number) for number in range(3)]
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_leader, "PAUSE_S", 0)
+    monkeypatch.setattr(by_leader, "PAUSE_MS", 0)
 
 
 def server_with(code_of: Callable[[int, int], Any]) -> ScriptedServer:

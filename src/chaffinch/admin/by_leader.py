@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -14,7 +13,7 @@ from chaffinch.protocol.schema import Message
 
 T = TypeVar("T")
 
-PAUSE_S: Final = 0.1
+PAUSE_MS: Final = 100
 
 
 class PartitionAnswer(NamedTuple):
@@ -60,8 +59,7 @@ def ask_leaders(
             return found
         if deadline.is_over:
             raise deadline.error(f"the last error was {last_code(deadline.last_error)}")
-        # The caller's own thread waits here: a command has nothing else to do until the cluster has made up its mind.
-        time.sleep(PAUSE_S)
+        client.pause(PAUSE_MS, deadline)
         client.refresh_metadata({partition.topic for partition in missing}, timeout_ms=max(1, deadline.left_ms))
 
 

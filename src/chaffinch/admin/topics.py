@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
 from chaffinch.admin import configs, offsets
-from chaffinch.admin.by_leader import PAUSE_S
+from chaffinch.admin.by_leader import PAUSE_MS
 from chaffinch.admin.configs import ConfigEntry
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient, Target
@@ -134,8 +133,7 @@ def wait_for_topic(client: SyncClient, name: str, *, timeout_ms: int | None = No
         except UnknownTopic:
             if deadline.is_over:
                 raise
-        # The caller's own thread waits here: a command has nothing else to do until the cluster has made up its mind.
-        time.sleep(PAUSE_S)
+        client.pause(PAUSE_MS, deadline)
 
 
 def add_partitions(client: SyncClient, name: str, partitions: int) -> None:

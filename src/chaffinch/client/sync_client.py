@@ -204,9 +204,11 @@ class SyncClient:
                     self._attempts.failed(event.address, event.reason, self._clock.now_ms(), was_answered=event.was_answered)
                 self._coordinators.forget_address(event.address)
 
-    def _pause(self, pause_ms: int, deadline: Deadline) -> None:
-        """Wait, but go on moving bytes."""
-        until_ms = min(self._clock.now_ms() + pause_ms, deadline.at_ms)
+    def pause(self, pause_ms: int, deadline: Deadline | None = None) -> None:
+        """Wait, but go on moving bytes: between two questions about what no broker tells of itself."""
+        until_ms = self._clock.now_ms() + pause_ms
+        if deadline is not None:
+            until_ms = min(until_ms, deadline.at_ms)
         while (left_ms := until_ms - self._clock.now_ms()) > 0:
             self.pump(left_ms)
 
@@ -215,7 +217,7 @@ class SyncClient:
             if deadline.is_over:
                 raise self._unreachable(deadline)
             retry_ms = self._attempts.next_retry_ms([*self.cluster.nodes.values(), *self._bootstrap], self._clock.now_ms())
-            self._pause(max(1, (retry_ms or 0) - self._clock.now_ms()), deadline)
+            self.pause(max(1, (retry_ms or 0) - self._clock.now_ms()), deadline)
         return address
 
     def _unreachable(self, deadline: Deadline) -> TimeoutException:
@@ -275,7 +277,7 @@ class SyncClient:
                 raise deadline.error(f"the last answer was {code.name}")
             if handling is Handling.REFRESH_AND_RETRY:
                 forget()
-            self._pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+            self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
 
     def _refresh(self, topics: list[str] | None, deadline: Deadline, node: Target = "any") -> None:
         wanted = None if topics is None else [MetadataRequestTopic(name=name) for name in topics]
@@ -319,7 +321,7 @@ class SyncClient:
                 reason = f"its leader {address} cannot be reached" if address else "it has no leader"
                 raise deadline.error(reason)
             failures += 1
-            self._pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+            self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
 
     def _raise_for_topic(self, topic_partition: TopicPartition) -> None:
         """A topic that is unknown twice in a row, or cannot be used, is an error, not something to wait for."""
@@ -353,7 +355,7 @@ class SyncClient:
             if deadline.is_over:
                 raise deadline.error(f"the last answer was {found.code.name}")
             failures += 1
-            self._pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+            self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
 
 
 def _named(node: Target) -> str:

@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 UNKNOWN_TOPIC_PATIENCE_MS = 1_000
 """A topic that was created a moment ago may not have reached every broker yet."""
-UNKNOWN_TOPIC_WAIT_S = 0.1
+UNKNOWN_TOPIC_WAIT_MS = 100
 _TOPIC_KEYS = [
     "cleanup.policy", "max.message.bytes", "message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
     "min.insync.replicas",
@@ -138,7 +138,7 @@ def _topic_snapshots(
         missing = [name for name, state in states.items() if state is None or not state.partitions]
         if not missing or wall_ms() >= deadline_ms:
             break
-        time.sleep(UNKNOWN_TOPIC_WAIT_S)  # A broker tells of a topic made meanwhile only who asks again.
+        client.pause(UNKNOWN_TOPIC_WAIT_MS)  # A broker tells of a topic made meanwhile only who asks again.
     found: dict[str, TopicSnapshot | ErrorCode] = {}
     usable = [name for name in topics if name not in missing]
     configurations = _configurations(client, RESOURCE_TOPIC, usable, _TOPIC_KEYS, timeout_ms, None) if usable else {}

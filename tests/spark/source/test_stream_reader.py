@@ -15,13 +15,14 @@ from chaffinch.admin import offsets
 from chaffinch.admin.topics import add_partitions, delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.cluster import TopicState
+from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import UnknownTopicOrPartitionException, codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
 from chaffinch.runtime.clock import ManualClock
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.replay import of_topic
-from chaffinch.spark.source import stream_reader, topic_discovery
+from chaffinch.spark.source import stream_reader
 from chaffinch.spark.source.batch_reader import planned_reader
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.stream_reader import TopicStreamReader, planned_stream_reader
@@ -47,7 +48,7 @@ HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("v
 
 @pytest.fixture
 def kafka(monkeypatch):
-    monkeypatch.setattr("chaffinch.spark.source.topic_discovery.UNKNOWN_TOPIC_WAIT_S", 0.01)
+    monkeypatch.setattr("chaffinch.spark.source.topic_discovery.UNKNOWN_TOPIC_WAIT_MS", 10)
     with EmbeddedBroker(topics={"a": {"partitions": 2}, "b": {"partitions": 1}}) as broker:
         servers = broker.bootstrap_servers
         shared = SourceOptions.parse({"kafka.bootstrap.servers": servers, "subscribe": "a"})
@@ -195,13 +196,14 @@ class TestStreams:
         given = {"kafka.bootstrap.servers": kafka.servers, "kafka.default.api.timeout.ms": "5000"}
         now_s, pauses = [0.0], []
 
-        def sleep(seconds):
-            pauses.append(seconds)
+        def pause(client, pause_ms):
+            pauses.append(pause_ms)
             now_s[0] += 1.0
             if len(pauses) == ended_at:
                 producer.commit_transaction()
 
-        monkeypatch.setattr(of_topic, "time", SimpleNamespace(monotonic=lambda: now_s[0], sleep=sleep))
+        monkeypatch.setattr(of_topic, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+        monkeypatch.setattr(SyncClient, "pause", pause)
         with Producer(bootstrap_servers=kafka.servers, transactional_id="t") as producer:
             producer.init_transactions()
             for ended_at in (2, 7):
@@ -486,7 +488,7 @@ def test_a_leader_that_does_not_know_its_partition_yet_is_asked_again(kafka, mon
         return ask(*asked, **given)
 
     monkeypatch.setattr(offsets, "list_offsets", answer)
-    monkeypatch.setattr(topic_discovery, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(kafka.client, "pause", pauses.append)
     if times == 1:
         assert reader.initialOffset() == {"a": {"0": 0, "1": 0}}
         assert len(pauses) == 1

@@ -7,7 +7,6 @@ import pytest
 from chaffinch.admin import topics
 from chaffinch.errors import TimeoutException
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.source import topic_discovery
 from chaffinch.spark.source.options import SourceOptions
 from chaffinch.spark.source.topic_discovery import Discovery
 
@@ -19,7 +18,7 @@ class Cluster:
 
     def __init__(self, *knowing):
         self.knowing = list(knowing)
-        self.asked = []
+        self.asked, self.pauses = [], []
         self.cluster = SimpleNamespace(nodes={0: "a:1", 1: "b:1"}, topic=lambda name: None, partition_count=self._count)
         self._heard = {}
 
@@ -33,16 +32,12 @@ class Cluster:
             raise TimeoutException("no answer")
         return found
 
+    def pause(self, pause_ms):
+        self.pauses.append(pause_ms)
+
     def refresh_metadata(self, names, *, node, timeout_ms):
         self._heard = self.ask(node)
         return self.cluster
-
-
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch):
-    waited = []
-    monkeypatch.setattr(topic_discovery, "time", SimpleNamespace(sleep=waited.append))
-    return waited
 
 
 @pytest.fixture(params=["subscribe", "subscribePattern"])
@@ -62,13 +57,13 @@ def count(discovery):
 
 
 @pytest.mark.parametrize("behind", [{"a": 2}, {"a": 0}])
-def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_knows_more(discovery, behind, pauses):
+def test_a_broker_that_knows_fewer_partitions_is_not_believed_where_another_knows_more(discovery, behind):
     cluster = Cluster({"a": 3}, {"a": 3})
     asked = discovery(cluster)
     assert count(asked) == 3
     cluster.knowing[0] = behind
     assert count(asked) == 3
-    assert (cluster.asked, len(pauses)) == (["any", "any", 1], 1)
+    assert (cluster.asked, len(cluster.pauses)) == (["any", "any", 1], 1)
 
 
 def test_what_a_checkpoint_has_is_expected_too(discovery):
@@ -78,16 +73,16 @@ def test_what_a_checkpoint_has_is_expected_too(discovery):
     assert count(asked) == 3
 
 
-def test_a_broker_that_is_away_says_nothing(discovery, pauses):
+def test_a_broker_that_is_away_says_nothing(discovery):
     cluster = Cluster({"a": 3}, AWAY)
     asked = discovery(cluster)
     assert count(asked) == 3
     cluster.knowing = [{"a": 2}, AWAY]
     assert count(asked) == 2
     assert set(cluster.asked[2:]) == {0, 1}
-    before = len(pauses)
+    before = len(cluster.pauses)
     assert count(asked) == 2
-    assert len(pauses) == before, "what was waited for in vain is believed from then on"
+    assert len(cluster.pauses) == before, "what was waited for in vain is believed from then on"
 
 
 def test_partitions_that_are_gone_may_come_again(discovery):
@@ -98,7 +93,7 @@ def test_partitions_that_are_gone_may_come_again(discovery):
         assert count(asked) == expected
 
 
-def test_those_of_a_checkpoint_that_are_left(pauses):
+def test_those_of_a_checkpoint_that_are_left():
     options = SourceOptions.parse({"kafka.bootstrap.servers": "a:1", "subscribe": "a"})
     cluster = Cluster({"a": 1}, {"a": 2})
     wanted = [TopicPartition("a", number) for number in range(2)]

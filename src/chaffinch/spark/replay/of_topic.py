@@ -22,7 +22,7 @@ from chaffinch.spark.sink.options import NOTES, REPLAY
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_WAIT_S: Final = 0.05
+_WAIT_MS: Final = 50
 VALUE_CUT: Final = "VALUE_CUT"
 NO_LETTER: Final = "NOT_A_DEAD_LETTER"
 _CUT_ADVICE: Final = (
@@ -104,7 +104,8 @@ def _wait_for_ends(client: Mapping[str, str], topic: str) -> int:
     from chaffinch.spark.target import client_for, forget_client
 
     options = SourceOptions.parse({**client, "subscribe": topic})
-    discovery = Discovery(client_for(options.client), options)
+    kafka = client_for(options.client)
+    discovery = Discovery(kafka, options)
     deadline_s = time.monotonic() + options.timeout_ms / 1000
     try:
         partitions = discovery.partitions().partitions
@@ -113,7 +114,7 @@ def _wait_for_ends(client: Mapping[str, str], topic: str) -> int:
             if time.monotonic() >= deadline_s:
                 text = f"{open_in[0]} has had an open transaction for {options.timeout_ms} ms, behind which nothing can be read"
                 raise Refusal(Group.APPLICATION_RECOVERABLE, codes.REQUEST_TIMED_OUT.name, f"{text}; begin again when it has ended")
-            time.sleep(_WAIT_S)  # Nobody tells when a transaction ends.
+            kafka.pause(_WAIT_MS)  # Nobody tells when a transaction ends.
         return len(partitions)
     finally:
         forget_client(options.client)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from chaffinch.errors import ConfigException, TimeoutException, UnknownTopicOrPa
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import OFFSET_EARLIEST, OFFSET_LATEST, TopicPartition, counted
 from chaffinch.spark.refusals import Refusal, refusal_for
-from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_S
+from chaffinch.spark.target import UNKNOWN_TOPIC_PATIENCE_MS, UNKNOWN_TOPIC_WAIT_MS
 
 if TYPE_CHECKING:
     from chaffinch.admin.offsets import Isolation
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from chaffinch.spark.source.options import SourceOptions
     from chaffinch.spark.source.topic_offsets import OffsetChoice
 
-_WAITS: Final = int(UNKNOWN_TOPIC_PATIENCE_MS / 1000 / UNKNOWN_TOPIC_WAIT_S)
+_WAITS: Final = UNKNOWN_TOPIC_PATIENCE_MS // UNKNOWN_TOPIC_WAIT_MS
 # With NONE the answer has the topic, without a partition.
 _NO_SUCH_TOPIC: Final = (codes.NONE, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.INVALID_TOPIC_EXCEPTION)
 
@@ -125,7 +124,7 @@ class Discovery:
             fewer = {name for name in (names or self._known) if counts.get(name, 0) < self._known.get(name, 1)}
             if not fewer:
                 break
-            time.sleep(UNKNOWN_TOPIC_WAIT_S)  # Brokers hear of it from the controller, and tell only who asks again.
+            self._client.pause(UNKNOWN_TOPIC_WAIT_MS)  # Brokers hear of it from the controller, and tell only who asks again.
             nodes = sorted(self._client.cluster.nodes)
             with suppress(TimeoutException):  # One that is away says nothing; the others may know.
                 counts = ask(nodes[attempt % len(nodes)] if nodes else "any", min(self._options.timeout_ms, UNKNOWN_TOPIC_PATIENCE_MS))
@@ -184,5 +183,5 @@ class Discovery:
                 # A leader may hear of its new partition after the broker that told of it; or the topic has just gone.
                 if not waits_left:
                     raise
-            time.sleep(UNKNOWN_TOPIC_WAIT_S)  # Spark calls this to plan, and waits for the answer: there is nothing else to do.
+            self._client.pause(UNKNOWN_TOPIC_WAIT_MS)
         raise AssertionError("the last attempt returns or raises")
