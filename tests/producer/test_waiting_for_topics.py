@@ -310,7 +310,7 @@ class TestMemoryThatIsNotTaken:
             producer.partitions_for("orders")
             counts, woken, notify_all = iter([1, None]), [], producer._changed.notify_all
 
-            def freed(size: int, started_ms: int | None) -> None:
+            def freed(timeout_ms: int) -> None:
                 accumulator.memory_free = accumulator.memory_bytes
 
             def told() -> None:
@@ -319,7 +319,7 @@ class TestMemoryThatIsNotTaken:
 
             accumulator = producer._core.accumulator
             monkeypatch.setattr(producer._core, "usable_count", lambda topic, partition: next(counts, 1))
-            monkeypatch.setattr(producer._door, "wait_for_memory", freed)
+            monkeypatch.setattr(producer._door, "_wait", freed)
             monkeypatch.setattr(producer._door, "wait_for_topic", lambda *arguments: assert_woken())
 
             def assert_woken() -> None:

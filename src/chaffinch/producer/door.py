@@ -83,7 +83,7 @@ class Door:
         with self.lock:
             self.is_closed = True
             self.core.shut()
-            self.lock.notify_all()
+            pass
 
     def check_open(self, what: str) -> None:
         """IllegalStateException where the call is a mistake whatever it is about."""
@@ -218,7 +218,7 @@ class Door:
         if self.core.waits_for_memory():
             self._sender.wakeup()
         accumulator = self.core.accumulator
-        claim, is_for_nothing = accumulator.claim(size), True
+        claim = accumulator.claim(size)
         try:
             while not accumulator.is_granted(claim):
                 waited_ms = self.clock.now_ms() - started_ms
@@ -228,12 +228,11 @@ class Door:
                 refusal = self.refusal(call)
                 if refusal is not None:
                     return refusal
-            is_for_nothing = False
         finally:
             self.core.callers.for_memory -= 1
             accumulator.settle(claim)
-            if is_for_nothing:
-                self.lock.notify_all()  # Others may get what was kept for this one, all of it perhaps: Ctrl-C comes at any time.
+            # Who is next may get what this one does not take: its topic has gone, or Ctrl-C. The lock is held until that is known.
+            self.lock.notify_all()
         return None
 
     def _wait(self, ms: int) -> None:

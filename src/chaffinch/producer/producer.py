@@ -244,8 +244,6 @@ class Producer:
                 if stop is None and count is not None and not core.accumulator.has_room_for(size):
                     stop = door.wait_for_memory(size, waits_since_ms)
                     count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
-                    if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
-                        self._changed.notify_all()
                 if stop is None and count is not None:
                     chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
                     place = TopicPartition(topic, chosen)
