@@ -169,9 +169,12 @@ class BrokerCore:
             text = f"{completed} transactions that were decided before the last stop are completed"
             self.state.refusals.say(Report(text, is_routine=True))
         verifies: bool = dynamic["transaction.partition.verification.enable"]
-        with suppress(StorageError):  # On a full disk it is left to the next start.
+        try:
             for text in power_loss.mend(transactions, topics, offsets, now_ms, verifies=verifies):
                 self.state.refusals.say(text)
+        except StorageError as error:
+            text = f"what a loss of power took from transactions is made good at the next start: {error}"
+            self.state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
         for name, value in static.ignored.items():
             self.state.refusals.without_effect(name, value)
         for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):

@@ -6,6 +6,7 @@ import pytest
 
 from chaffinch.broker import committed_records
 from chaffinch.identifiers import ProducerIdentity
+from chaffinch.storage.file_system import StorageError
 from tests.broker.batches import batch_of
 from tests.broker.core.transactions.test_transactions import add, add_group, commit_offset, committed, init
 from tests.broker.core.transactions.transactional_ends import finish
@@ -128,6 +129,29 @@ def test_a_producer_of_which_nothing_is_left(cluster: Cluster) -> None:
     partition = cluster.core.topics.partition("orders", 0)
     assert partition is not None
     assert partition.log.last_stable_offset == partition.log.log_end_offset == 2
+
+
+def test_a_full_disk_leaves_it_to_the_next_start_and_says_so(cluster: Cluster) -> None:
+    client = cluster.client()
+    identity = identity_of(client)
+    sync_journals(cluster)
+    assert write(client, identity, b"lost", version=2) == 0
+
+    def fill(operation: str, path: str, _size: int) -> None:
+        if operation == "append":
+            raise StorageError(path, operation, "No space left on device")
+
+    cluster.file_system.hook = fill
+    lose_power(cluster, "logs")
+    (line,) = [line for line in cluster.lines if "power" in line]
+    assert "at the next start: cannot append" in line
+    assert "readers of committed records may wait" in line
+    cluster.file_system.hook = None
+    cluster.restart()
+    assert identity_of(cluster.client()).epoch > identity.epoch + 1, "one for the fence"
+    partition = cluster.core.topics.partition("orders", 0)
+    assert partition is not None
+    assert partition.log.last_stable_offset == partition.log.log_end_offset
 
 
 @pytest.mark.parametrize("version", VERSIONS)
