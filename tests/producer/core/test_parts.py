@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chaffinch.errors import ConfigException, ErrorCode, KafkaException, codes
+from chaffinch.errors.again import again
 from chaffinch.identifiers import TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.batches.accumulator import Accumulator, Appended, record_size
@@ -17,7 +18,7 @@ from chaffinch.producer.core.options import PRODUCER_OPTIONS, compression_level,
 from chaffinch.producer.core.refusals import culprits
 from chaffinch.producer.core.refusals.batch_answers import BatchAnswer, Blamed, read_answer
 from chaffinch.producer.core.refusals.culprits import Situation, judge
-from chaffinch.producer.core.refusals.errors_again import again, as_abortable
+from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.refusals.topic_facts import TopicFacts
 from chaffinch.protocol.messages.produce import BatchIndexAndErrorMessage, PartitionProduceResponse
 from chaffinch.records.batch import decode

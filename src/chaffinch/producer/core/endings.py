@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chaffinch.errors import KafkaException
+from chaffinch.errors.again import again
 from chaffinch.producer.core.batches.accumulator import Accumulator
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.batches.partition_queues import PartitionQueues
 from chaffinch.producer.core.callers import Callers
 from chaffinch.producer.core.effects import CompleteBatch, Effect, FailRecords, WakeCallers
 from chaffinch.producer.core.refusals.culprits import Written
-from chaffinch.producer.core.refusals.errors_again import again, as_abortable
+from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.transactions.manager import TransactionManager
 from chaffinch.producer.core.transactions.moves import State
 from chaffinch.producer.core.wiring import Wiring

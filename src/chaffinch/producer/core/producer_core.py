@@ -45,8 +45,8 @@ from chaffinch.producer.core.identity import IdentityKeeper
 from chaffinch.producer.core.options import compression_level
 from chaffinch.producer.core.outage import Outage
 from chaffinch.producer.core.partitioner import MURMUR2, Partitioner, Rule, partition_of_key
-from chaffinch.producer.core.refusals.errors_again import as_abortable
 from chaffinch.producer.core.refusals.reasons import Reasons
+from chaffinch.producer.core.refusals.reclassified import as_abortable
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.producer.core.refusals.topic_facts import facts_request, read_facts
 from chaffinch.producer.core.sending import Sending

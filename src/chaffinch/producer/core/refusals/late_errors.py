@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from chaffinch.errors import KafkaException, Stored, TimeoutException, TransactionAbortableException
+from chaffinch.errors.again import AnyError, again, with_message
 from chaffinch.identifiers import counted
 from chaffinch.producer.core.batches.batch import ProducerBatch
-from chaffinch.producer.core.refusals.errors_again import AnyError, again, as_abortable, with_message
+from chaffinch.producer.core.refusals.reclassified import as_abortable
 
 
 def expired(

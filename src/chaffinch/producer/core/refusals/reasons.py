@@ -11,9 +11,9 @@ from chaffinch.errors import (
     codes,
     exception_for,
 )
+from chaffinch.errors.again import again
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.producer.core.batches.accumulator import Accumulator
-from chaffinch.producer.core.refusals.errors_again import again
 from chaffinch.producer.core.wiring import Wiring
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from chaffinch.errors import Group, KafkaException, Stored, TimeoutException, codes, group_of
+from chaffinch.errors.again import AnyError, with_message
 from chaffinch.identifiers import TopicPartition
-from chaffinch.producer.core.refusals.errors_again import AnyError, as_fatal, with_message
+from chaffinch.producer.core.refusals.reclassified import as_fatal
 
 # How a producer hears that the coordinator has given its id, or its epoch, to somebody else: another producer, or nobody after a time-out.
 FENCED_CODES: Final = frozenset({codes.PRODUCER_FENCED, codes.INVALID_PRODUCER_EPOCH})

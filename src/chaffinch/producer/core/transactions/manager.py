@@ -27,12 +27,13 @@ from chaffinch.errors import (
     exception_for,
     group_of,
 )
+from chaffinch.errors.again import AnyError, again
 from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.errors.handling import TRANSACTION, Handling, handling_of
 from chaffinch.identifiers import NO_PRODUCER, OffsetAndMetadata, ProducerIdentity, TopicPartition
 from chaffinch.producer.core import events
 from chaffinch.producer.core.effects import CompleteCall, Effect, FailCall, Report, WakeCallers
-from chaffinch.producer.core.refusals.errors_again import AnyError, again, as_abortable, as_commit_failed, as_fatal
+from chaffinch.producer.core.refusals.reclassified import as_abortable, as_commit_failed, as_fatal
 from chaffinch.producer.core.transactions import errors as transaction_errors
 from chaffinch.producer.core.transactions.moves import REFUSED_WITH_ERROR, IllegalMove, Move, State, moved, order_of_calls
 from chaffinch.producer.core.transactions.requests import TALKS_TO, Step, Transactional, code_of, partition_codes

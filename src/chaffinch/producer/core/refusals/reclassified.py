@@ -13,9 +13,7 @@ from chaffinch.errors import (
     UnknownServerException,
     codes,
 )
-from chaffinch.errors.again import AnyError as AnyError
-from chaffinch.errors.again import again as again
-from chaffinch.errors.again import with_message as with_message
+from chaffinch.errors.again import again
 
 COMMIT_FAILED_CODES: Final = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID})
 
