@@ -33,6 +33,13 @@ def lose_power(files: MemoryFileSystem) -> PartitionLog:
     return opened(files)
 
 
+def kill_without_snapshots(files: MemoryFileSystem) -> None:
+    files.kill()
+    for name in files.list(DIRECTORY):
+        if name.endswith(".snapshot"):
+            files.remove(f"{DIRECTORY}/{name}")
+
+
 def no_space_for_snapshots(operation: str, path: str, _size: int) -> None:
     if operation == "append" and ".snapshot" in path:
         raise StorageError(path, operation, "No space left on device")
@@ -153,10 +160,7 @@ def test_damage_below_the_start_is_none_of_the_log(files: MemoryFileSystem, is_r
         log.roll(0)
         append(log)
     log.delete_records_before(3, 0)
-    files.kill()
-    for name in files.list(DIRECTORY):
-        if name.endswith(".snapshot"):
-            files.remove(f"{DIRECTORY}/{name}")
+    kill_without_snapshots(files)
     damaged = f"{DIRECTORY}/{1:020d}.log"
     if is_removed:
         files.remove(damaged)
@@ -176,10 +180,7 @@ def test_what_is_left_before_damage_below_the_start_goes_when_a_snapshot_tells_o
         log.roll(0)
     append(log)
     log.delete_records_before(4, 0)
-    files.kill()
-    for name in files.list(DIRECTORY):
-        if name.endswith(".snapshot"):
-            files.remove(f"{DIRECTORY}/{name}")
+    kill_without_snapshots(files)
     files.open(f"{DIRECTORY}/{2:020d}.log").truncate(10)
     assert knows(opened(files))
     log = lose_power(files)

@@ -22,6 +22,8 @@ from tests.broker.core_client import Client, Cluster
 GROUP = "g"
 SESSION_MS = 10_000
 REBALANCE_MS = 30_000
+DELAY_MS = 3_000
+"""`group.initial.rebalance.delay.ms`, as it comes."""
 
 
 def subscription(*topics: str) -> bytes:

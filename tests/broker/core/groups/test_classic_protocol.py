@@ -9,6 +9,7 @@ import pytest
 from chaffinch.protocol.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from chaffinch.protocol.messages.sync_group import SyncGroupRequest
 from tests.broker.core.groups.members import (
+    DELAY_MS,
     GROUP,
     REBALANCE_MS,
     SESSION_MS,
@@ -21,15 +22,6 @@ from tests.broker.core.groups.members import (
     subscription,
 )
 from tests.broker.core_client import Cluster
-
-DELAY_MS = 3000
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    cluster.topic("orders", 4)
-    return cluster
 
 
 class TestJoining:

@@ -7,24 +7,8 @@ from unittest import mock
 import pytest
 
 from chaffinch.broker.core.groups import classic_group
-from tests.broker.core.groups.members import (
-    SESSION_MS,
-    ClassicMember,
-    commit,
-    stable_group,
-    state_of,
-    subscription,
-)
+from tests.broker.core.groups.members import DELAY_MS, SESSION_MS, ClassicMember, commit, stable_group, state_of, subscription
 from tests.broker.core_client import Cluster
-
-DELAY_MS = 3000
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    cluster.topic("orders", 4)
-    return cluster
 
 
 class TestSize:

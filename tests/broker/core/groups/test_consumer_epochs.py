@@ -19,13 +19,6 @@ from tests.broker.core.groups.members import (
 from tests.broker.core_client import Cluster
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    cluster.topic("orders", 4)
-    return cluster
-
-
 class TestEpochs:
     def test_it_stays_while_there_is_something_to_give_back(self, cluster: Cluster) -> None:
         """However often the target moves on; each time it has all the time again."""

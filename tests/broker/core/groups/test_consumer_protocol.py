@@ -30,13 +30,6 @@ from tests.broker.core_client import Cluster
 SESSION_MS = 45_000
 
 
-@pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    cluster.topic("orders", 4)
-    return cluster
-
-
 class TestMembers:
     def test_the_first_gets_everything_at_once(self, cluster: Cluster) -> None:
         member = ConsumerMember(cluster, "a")

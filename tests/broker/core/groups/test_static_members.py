@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.core.groups.members import REBALANCE_MS, SESSION_MS, ClassicMember, assign, subscription
+from tests.broker.core.groups.members import DELAY_MS, REBALANCE_MS, SESSION_MS, ClassicMember, assign, subscription
 from tests.broker.core_client import Cluster
-
-DELAY_MS = 3000
-
-
-@pytest.fixture
-def cluster() -> Cluster:
-    cluster = Cluster()
-    cluster.topic("orders", 4)
-    return cluster
 
 
 @pytest.fixture
