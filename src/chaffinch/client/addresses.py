@@ -28,6 +28,11 @@ class Address(NamedTuple):
     port: int
     lane: int = 0
 
+    @property
+    def first_lane(self) -> Address:
+        """The listener itself: the connection for what is answered at once."""
+        return self._replace(lane=0)
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -251,7 +251,7 @@ class Network:
         # With TLS 1.3 a broker looks at our certificate when for us the handshake is done already.
         if failure.is_refusal and not transport.connection.is_negotiated:
             address, given = transport.connection.address, self._settings.given_addresses
-            is_told = bool(given) and address._replace(lane=0) not in given
+            is_told = bool(given) and address.first_lane not in given
             told = "; this address was told by the broker (advertised), not given in bootstrap.servers" if is_told else ""
             return SslAuthenticationException(f"{address}: {failure}{told}")
         return None

@@ -120,7 +120,7 @@ class Transport:
     def _connect(self, address: Address) -> _Connection:
         connection = _Connection(self, address)
         self._connections[address] = connection
-        self._network.connect(self.who, address._replace(lane=0), lambda link: self._connected(connection, link))
+        self._network.connect(self.who, address.first_lane, lambda link: self._connected(connection, link))
         connection.timer.set(self.world.now_ms + self._connect_timeout_ms)
         return connection
 

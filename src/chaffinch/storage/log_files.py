@@ -123,7 +123,10 @@ class LogFiles:
 
     def _sync_aborted(self) -> None:
         unsynced = [segment for segment in self.segments if segment.has_unsynced_aborted]
-        if len(unsynced) > SYNCS_MAX:
-            self.file_system.sync_all()
+        if len(unsynced) <= SYNCS_MAX:
+            for segment in unsynced:
+                segment.sync_aborted()
+            return
+        self.file_system.sync_all()
         for segment in unsynced:
-            segment.note_aborted_synced() if len(unsynced) > SYNCS_MAX else segment.sync_aborted()
+            segment.note_aborted_synced()

@@ -465,10 +465,13 @@ class PartitionLog:
     def sync_many(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:
         """As `sync` of each, with one sync of the file system where that is cheaper than one per log. Raises StorageError."""
         unsynced = [log for log in logs if log._has_unsynced_bytes or log._has_unsynced_names]
-        if len(unsynced) > SYNCS_MAX:
-            file_system.sync_all()
+        if len(unsynced) <= SYNCS_MAX:
+            for log in unsynced:
+                log.sync()
+            return
+        file_system.sync_all()
         for log in unsynced:
-            log.note_synced() if len(unsynced) > SYNCS_MAX else log.sync()
+            log.note_synced()
 
     @staticmethod
     def close_all(file_system: FileSystem, logs: Sequence["PartitionLog"]) -> None:

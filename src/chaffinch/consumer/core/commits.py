@@ -236,7 +236,7 @@ class Commits:
         membership = self._membership
         # Until all have joined the coordinator takes commits of the generation before, but not behind a JoinGroup, which waits for that;
         # and none from then on until all have synced.
-        address_of_commits = address._replace(lane=0) if membership.state is State.JOINING else address
+        address_of_commits = address.first_lane if membership.state is State.JOINING else address
         for commit in self._commits if membership.state is not State.SYNCING else ():
             if not commit.is_under_way and now_ms >= commit.not_before_ms:
                 commit.is_under_way = True

@@ -121,7 +121,7 @@ class Membership:
         address = self._finder.address_known
         if address is not None:
             # Commits on their way go before it; but what waits for other members does not hold it up.
-            address = address._replace(lane=0) if self._under_way & {"join", "sync"} else address
+            address = address.first_lane if self._under_way & {"join", "sync"} else address
             self._under_way.add("leave")
             self._wiring.send(address, group_requests.leave(self.group_id, member_id, reason), GroupAsked("leave", NO_IDENTITY))
 
