@@ -330,3 +330,12 @@ class TestMemoryThatIsNotTaken:
                 accumulator.memory_free = 0
                 waiting = producer.send("orders", b"v")
             assert waiting.result(60).offset == 0
+
+
+def test_who_waits_hears_of_a_close_at_once(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The close itself may go on for long: for what is under way, and for an exception handler."""
+    with producer_of(strict_broker) as producer, producer._door.lock, monkeypatch.context() as patched:
+        closed: list[bool] = []
+        patched.setattr(producer._door.lock, "notify_all", lambda: closed.append(producer._door.is_closed))
+        producer._door.close()
+        assert closed == [True]

@@ -83,7 +83,7 @@ class Door:
         with self.lock:
             self.is_closed = True
             self.core.shut()
-            pass
+            self.lock.notify_all()
 
     def check_open(self, what: str) -> None:
         """IllegalStateException where the call is a mistake whatever it is about."""
