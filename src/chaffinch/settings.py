@@ -26,6 +26,9 @@ LONG_MAX: Final = 2**63 - 1
 # How like the name given a known one must be to be offered, from 0 to 1: below it the offer misleads.
 LIKENESS_MIN: Final = 0.58
 
+# What Spark's users type in front of a client's options: it makes no two names alike.
+_OF_KAFKA: Final = "kafka_"
+
 WRONG_NAMED_MAX: Final = 5
 """Wrong options in a message: as a rule there is one, but whoever gives the file of another program has many."""
 
@@ -208,8 +211,9 @@ class OptionTable:
         """What to say of a name that is not known: what to do instead, or the known one most like it, unless none is."""
         if (hint := self._hints.get(_key(name))) is not None and _key(name) not in self._by_key:
             return f"unknown option {name!r}: {hint}"
-        known = self._names_elsewhere | {key: option.name for key, option in self._by_key.items()} | self._ignored_by_key
-        found = difflib.get_close_matches(_key(name), known, n=1, cutoff=LIKENESS_MIN)
+        every = self._names_elsewhere | {key: option.name for key, option in self._by_key.items()} | self._ignored_by_key
+        known = {key.removeprefix(_OF_KAFKA): option for key, option in every.items()}
+        found = difflib.get_close_matches(_key(name).removeprefix(_OF_KAFKA), known, n=1, cutoff=LIKENESS_MIN)
         if not found:
             return f"unknown option {name!r}: no known one is like it"
         is_keyword = "_" in name and "." not in name

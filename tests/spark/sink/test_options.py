@@ -38,6 +38,9 @@ def test_names_are_found_without_regard_to_case():
         ({"topics": "x"}, "unknown option 'topics': the nearest known one is 'topic'"),
         ({"kafka__bach__size": "1"}, "'kafka.batch.size'"),
         ({"errors__tolerence": "all"}, "'errors.tolerance'"),
+        ({"kafka__foo": "x"}, "unknown option 'kafka.foo': no known one is like it"),
+        ({"kafka__topics": "x"}, "unknown option 'kafka.topics': the nearest known one is 'topic'"),
+        ({"bootstrap__server": "x"}, "unknown option 'bootstrap.server': the nearest known one is 'kafka.bootstrap.servers'"),
         ({"deliveryGuarantee": "twice"}, "option deliveryGuarantee cannot be 'twice': it must be one of exactly-once, at-least-once, none"),
         ({"deliveryGuarantee": "none", "DELIVERYguarantee": "none"}, "option deliveryGuarantee is given twice"),
         ({"deliveryGuarantee": "none", "kafka__acks": "all"}, "option kafka.acks cannot be 'all': it must be one of 0"),
@@ -120,6 +123,16 @@ def test_a_batch_write_has_no_checkpoint(guarantee):
     with pytest.raises(ConfigException, match=r"checkpointLocation is for streams: .* in foreachBatch write with .*KafkaSink") as caught:
         sink(is_stream=False, checkpointLocation="/c", deliveryGuarantee=guarantee)
     assert ("idempotencyToken" in str(caught.value)) == (guarantee == EXACTLY_ONCE)  # The others have none.
+
+
+def test_a_wrong_guarantee_is_told_with_all_else_that_is_wrong():
+    """`kafka.acks` is not: one of the guarantees takes it."""
+    with pytest.raises(ConfigException) as caught:
+        sink(topics="x", deliveryGuarantee="at-most-once", kafka__acks="0", errors__tolerance="some")
+    assert str(caught.value) == (
+        "unknown option 'topics': the nearest known one is 'topic'; option deliveryGuarantee cannot be 'at-most-once': it must be one of "
+        "exactly-once, at-least-once, none; option errors.tolerance cannot be 'some': it must be one of none, all"
+    )
 
 
 @pytest.mark.parametrize("token", ["", "  "])

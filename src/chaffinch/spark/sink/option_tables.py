@@ -10,8 +10,8 @@ from chaffinch.client.options import WITHOUT_EFFECT as OF_CLIENTS_WITHOUT_EFFECT
 from chaffinch.errors import ConfigException
 from chaffinch.producer.core.options import OPTIONS as PRODUCER_OPTIONS
 from chaffinch.producer.core.options import WITHOUT_EFFECT as OF_PRODUCERS_WITHOUT_EFFECT
-from chaffinch.settings import INT_MAX, Option, OptionTable
-from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, JAVA_WITHOUT_EFFECT, OF_SPARK, of_kafka
+from chaffinch.settings import INT_MAX, Option, OptionTable, Settings
+from chaffinch.spark.options import CLIENT, CLIENT_WITHOUT_EFFECT, INCLUDE_HEADERS, JAVA_WITHOUT_EFFECT, OF_SPARK, of_kafka, parse
 
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = "exactly-once", "at-least-once", "none"
 BATCH_SIZE_DEFAULT: Final = 1_000_000
@@ -122,10 +122,22 @@ DIRECT_ONLY: Final = (*_OF_PRODUCERS, *_OF_ACKNOWLEDGED)
 """What `at-least-once` and `none` have beside `_COMMON`, for the documentation."""
 
 
-def table_for(options: Mapping[str, str]) -> tuple[str, OptionTable]:
-    """The guarantee that the options ask for, in any case, and its table. ConfigException for what is none."""
+def parsed(options: Mapping[str, str]) -> tuple[str, Settings]:
+    """The guarantee that the options ask for, in any case, and the options as its table has them. ConfigException for all that is wrong."""
     given = [value for name, value in options.items() if name.lower() == GUARANTEE.name.lower()]
     if len(given) > 1:
         raise ConfigException(f"option {GUARANTEE.name} is given twice, as {given[0]!r} and as {given[1]!r}: give it once")
-    guarantee: str = GUARANTEE.parse(given[0]) if given else EXACTLY_ONCE
-    return guarantee, TABLES[guarantee]
+    guarantee = given[0] if given else EXACTLY_ONCE
+    if guarantee in TABLES:
+        return guarantee, parse(TABLES[guarantee], options)
+    # Which one was meant nobody knows: the one that the other options fit best.
+    raise ConfigException(min((_complaint(table, options) for table in TABLES.values()), key=len))
+
+
+def _complaint(table: OptionTable, options: Mapping[str, str]) -> str:
+    """What is wrong with options, among them a guarantee that is none."""
+    try:
+        parse(table, options)
+    except ConfigException as error:
+        return error.message
+    raise AssertionError("every table refuses a guarantee that is none")

@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 from chaffinch.errors import ConfigException
 from chaffinch.settings import Settings, shown_value
 from chaffinch.spark.commit.tolerance import Tolerance
-from chaffinch.spark.options import ClientOptions, named_as_typed, parse
-from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, table_for
+from chaffinch.spark.options import ClientOptions, named_as_typed
+from chaffinch.spark.sink.option_tables import EXACTLY_ONCE, parsed
 from chaffinch.spark.task_facts import TaskContextFacts
 from chaffinch.spark.tasks.row_handler import HandlerOptions
 
@@ -81,8 +81,7 @@ class SinkOptions:
         hidden = {name.lower(): value for name, value in options.items() if name.lower() in _HIDDEN}
         shown = {name: value for name, value in options.items() if name.lower() not in hidden}
         _refuse_others(hidden, shown, is_stream)
-        guarantee, table = table_for(shown)
-        settings = parse(table, shown)
+        guarantee, settings = parsed(shown)
         batch_id = int(hidden[_BATCH_ID]) if _BATCH_ID in hidden else None
         is_stream = is_stream or batch_id is not None
         _refuse_contradictions(settings)
