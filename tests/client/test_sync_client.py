@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from chaffinch.admin import topics
 from chaffinch.client import answers
 from chaffinch.client.addresses import Address
 from chaffinch.client.backoff import Backoff
@@ -28,6 +29,7 @@ from chaffinch.errors import (
 )
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from chaffinch.protocol.messages.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from chaffinch.protocol.messages.end_txn import EndTxnRequest, EndTxnResponse
 from chaffinch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest, ListOffsetsResponse
@@ -40,7 +42,7 @@ from chaffinch.protocol.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer
+from tests.client.scripted_server import HANG_UP, STAY_SILENT, ScriptedServer, metadata
 
 ORDERS_0 = TopicPartition("orders", 0)
 QUICK = Backoff(initial_ms=1, max_ms=2)
@@ -222,6 +224,59 @@ def test_no_coordinator_times_out_with_the_last_code() -> None:
     with ScriptedServer(script) as server, client_of(server, timeout_ms=40) as client:
         error = times_out("COORDINATOR_NOT_AVAILABLE", lambda: client.coordinator("g", "group"))
     assert isinstance(error.__cause__, CoordinatorNotAvailableException)
+
+
+def created(code: int) -> CreateTopicsResponse:
+    return CreateTopicsResponse(topics=[CreatableTopicResult(name="new", error_code=code)])
+
+
+def test_the_controller_is_looked_for_anew_when_the_broker_asked_is_it_no_more() -> None:
+    """Metadata of another broker may be behind: it names the old controller until it has heard of the new one."""
+    controllers = iter([1, 1, 1, 2])
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, MetadataRequest):
+            return metadata({}, {1: first.port, 2: second.port}, leader_id=next(controllers))
+        return created(41 if server is first else 0) if isinstance(message, CreateTopicsRequest) else None
+
+    with ScriptedServer(script) as first, ScriptedServer(script) as second, client_of(first) as client:
+        topics.create_topic(client, "new")
+        assert (len(first.requests(CreateTopicsRequest)), len(second.requests(CreateTopicsRequest))) == (3, 1)
+
+
+def test_a_broker_that_stays_no_controller_is_asked_until_time_is_over() -> None:
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return created(41) if isinstance(message, CreateTopicsRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server, timeout_ms=60) as client:
+        error = times_out("the last answer was NOT_CONTROLLER", lambda: topics.create_topic(client, "new"))
+    assert "CreateTopics request to the controller" in str(error)
+
+
+def test_what_a_controller_refuses_for_now_is_the_callers_to_try_again() -> None:
+    """REQUEST_TIMED_OUT of CreateTopics: the topic may be there, and would be refused as one that exists."""
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return created(7) if isinstance(message, CreateTopicsRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server) as client:
+        with pytest.raises(TimeoutException, match="REQUEST_TIMED_OUT"):
+            topics.create_topic(client, "new")
+        assert len(server.requests(CreateTopicsRequest)) == 1
+
+
+def test_a_cluster_without_a_controller_is_waited_for() -> None:
+    controllers = iter([-1, -1, 1])
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, MetadataRequest):
+            return metadata({}, {1: server.port}, leader_id=next(controllers, -1))
+        return created(0) if isinstance(message, CreateTopicsRequest) else None
+
+    with ScriptedServer(script) as server, client_of(server) as client:
+        topics.create_topic(client, "new")
+    with ScriptedServer(script) as server, client_of(server, timeout_ms=60) as client:
+        times_out("the cluster has no controller", lambda: topics.create_topic(client, "new"))
 
 
 def test_raise_for() -> None:

@@ -77,4 +77,4 @@ def alter_topic_configs(client: SyncClient, topic: str, *, changed: Mapping[str,
     changes = [AlterableConfig(name=name, config_operation=OPERATION_SET, value=value) for name, value in changed.items()]
     changes += [AlterableConfig(name=name, config_operation=OPERATION_DELETE, value=None) for name in deleted]
     resource = AlterConfigsResource(resource_type=messages.RESOURCE_TOPIC, resource_name=topic, configs=changes)
-    answers.raise_for(client.request(IncrementalAlterConfigsRequest(resources=[resource]), "controller"))
+    answers.raise_for(client.controller_request(IncrementalAlterConfigsRequest(resources=[resource])))

@@ -118,7 +118,7 @@ def create_topic(
         configs=[CreatableTopicConfig(name=key, value=value) for key, value in (config or {}).items()],
     )
     request = CreateTopicsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS)
-    answer: CreateTopicsResponse = client.request(request, "controller")
+    answer: CreateTopicsResponse = client.controller_request(request)
     answers.raise_for(answer)
 
 
@@ -140,14 +140,14 @@ def add_partitions(client: SyncClient, name: str, partitions: int) -> None:
     """Let a topic have `partitions` in all. The broker refuses fewer than there are, and as many."""
     topic = CreatePartitionsTopic(name=name, count=partitions, assignments=None)
     request = CreatePartitionsRequest(topics=[topic], timeout_ms=CHANGE_TIMEOUT_MS)
-    answers.raise_for(client.request(request, "controller"))
+    answers.raise_for(client.controller_request(request))
 
 
 def delete_topics(client: SyncClient, names: Iterable[str]) -> None:
     """Delete topics. Raises for the first that is refused; others may be deleted then."""
     wanted = list(names)
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in wanted], topic_names=wanted, timeout_ms=CHANGE_TIMEOUT_MS)
-    answers.raise_for(client.request(request, "controller"))
+    answers.raise_for(client.controller_request(request))
 
 
 def partitions_of(topic: Topic) -> list[TopicPartition]:

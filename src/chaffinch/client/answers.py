@@ -50,3 +50,9 @@ def worst_handling(answer: Message) -> Handling:
     if Handling.REFRESH_AND_RETRY in found:
         return Handling.REFRESH_AND_RETRY
     return found[0] if found else Handling.COMPLETE
+
+
+def handling_of_controllers(answer: Message) -> Handling:
+    """REFRESH_AND_RETRY where the broker is not the controller, and has done nothing; else COMPLETE: the caller reads the codes."""
+    is_elsewhere = any(code is codes.NOT_CONTROLLER for code, _ in codes_in(answer))
+    return Handling.REFRESH_AND_RETRY if is_elsewhere else Handling.COMPLETE

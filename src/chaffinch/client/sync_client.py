@@ -52,7 +52,7 @@ POLL_MS_MAX: Final = 1_000
 # Asking again changes nothing: the broker has no such API, or one of the two does not accept the other.
 _FINAL: Final = (UnsupportedVersionException, AuthenticationException)
 
-Target = int | Address | Literal["any", "controller"]
+Target = int | Address | Literal["any"]
 
 
 class SyncClient:
@@ -96,13 +96,29 @@ class SyncClient:
     def request(self, message: Message, node: Target = "any", *, timeout_ms: int | None = None, retries: bool = True) -> Any:
         """Send one request and return its answer, whatever codes are in it.
 
-        `node`: a node id, an address, any broker, or the controller. A lost connection is tried again until `timeout_ms` is over,
-        unless `retries` is False: then NetworkException says with `stored` whether the broker may have acted on it. TimeoutException
-        when time is over, with the last reason as its cause; UnsupportedVersionException when the broker has no version of the API.
+        `node`: a node id, an address, or any broker. A lost connection is tried again until `timeout_ms` is over, unless `retries` is
+        False: then NetworkException says with `stored` whether the broker may have acted on it. TimeoutException when time is over, with
+        the last reason as its cause; UnsupportedVersionException when the broker has no version of the API.
         """
         deadline = self.deadline(timeout_ms, f"to {_named(node)}", message)
         with self.lock:
             return self._until_answered(lambda: self._address(node, deadline), message, deadline, retries=retries).message
+
+    def controller_request(self, message: Message, *, timeout_ms: int | None = None) -> Any:
+        """Send one request to the controller; while the broker asked says that it is not (any more), look for the controller anew.
+
+        An answer with another code is returned, retriable or not: part of what was asked for may be done, and is refused the second time.
+        TimeoutException when time is over, also while the cluster has no controller.
+        """
+        deadline = self.deadline(timeout_ms, "to the controller", message)
+        with self.lock:
+            return self._until_settled(
+                lambda: self._controller_address(deadline),
+                lambda: self._refresh([], deadline),
+                message,
+                deadline,
+                handling_of=answers.handling_of_controllers,
+            )
 
     def leader_request(
         self, topic_partition: TopicPartition, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None
@@ -121,7 +137,7 @@ class SyncClient:
             self._refresh([topic_partition.topic], deadline)
 
         with self.lock:
-            return self._until_settled(find, forget, message, deadline, version_max)
+            return self._until_settled(find, forget, message, deadline, version_max=version_max)
 
     def coordinator_request(self, key: str, kind: CoordinatorKind, message: Message, *, timeout_ms: int | None = None) -> Any:
         """Send one request to the coordinator of a group or transactional id; retriable codes are tried again, the coordinator looked up.
@@ -262,12 +278,14 @@ class SyncClient:
         forget: Callable[[], None],
         message: Message,
         deadline: Deadline,
+        *,
         version_max: int | None = None,
+        handling_of: Callable[[Message], Handling] = answers.worst_handling,
     ) -> Message:
         failures = 0
         while True:
             answer: Message = self._until_answered(find, message, deadline, version_max=version_max).message
-            handling = answers.worst_handling(answer)
+            handling = handling_of(answer)
             if handling not in answers.RETRIED:
                 return answer
             failures += 1
@@ -292,34 +310,51 @@ class SyncClient:
         if node == "any":
             candidates = list(self.cluster.nodes.values())
             return self._attempts.pick([*candidates, *self._bootstrap], now_ms)
-        node_id = self.cluster.controller_id if node == "controller" else node
-        address = self.cluster.address_of(node_id)
+        address = self.cluster.address_of(node)
         if address is None or not self._attempts.may_try(address, now_ms):
             self._refresh([], deadline)
-            node_id = self.cluster.controller_id if node == "controller" else node
-            address = self.cluster.address_of(node_id)
+            address = self.cluster.address_of(node)
         if address is None:
             known = ", ".join(map(str, sorted(self.cluster.nodes))) or "none"
             raise exception_for(codes.BROKER_NOT_AVAILABLE, message=f"{_named(node)} is not in the cluster; its nodes are: {known}")
         return self._attempts.pick([address], self._clock.now_ms())
 
+    def _controller_address(self, deadline: Deadline) -> Address:
+        return self._elected(lambda: self.cluster.address_of(self.cluster.controller_id), [], deadline, "the cluster has no controller")
+
     def _leader_address(self, topic_partition: TopicPartition, deadline: Deadline) -> Address:
+        return self._elected(
+            lambda: self.cluster.leader_address(topic_partition),
+            [topic_partition.topic],
+            deadline,
+            "it has no leader",
+            lambda: self._raise_for_topic(topic_partition),
+        )
+
+    def _elected(
+        self,
+        known: Callable[[], Address | None],
+        topics: list[str],
+        deadline: Deadline,
+        nobody: str,
+        check: Callable[[], None] = lambda: None,
+    ) -> Address:
+        """Where the broker listens that the others have chosen, once metadata of `topics` names one that can be reached.
+
+        `check` raises for answers, from the second on, that say there will be none."""
         failures = 0
         while True:
-            leader = self.cluster.leader_of(topic_partition)
-            address = None if leader is None else self.cluster.address_of(leader)
+            address = known()
             if address is not None and self._attempts.failures(address) == 0:
                 return address
-            self._refresh([topic_partition.topic], deadline)
+            self._refresh(topics, deadline)
             if failures:
-                self._raise_for_topic(topic_partition)
-            leader = self.cluster.leader_of(topic_partition)
-            address = None if leader is None else self.cluster.address_of(leader)
+                check()
+            address = known()
             if address is not None and self._attempts.may_try(address, self._clock.now_ms()):
                 return address
             if deadline.is_over:
-                reason = f"its leader {address} cannot be reached" if address else "it has no leader"
-                raise deadline.error(reason)
+                raise deadline.error(f"{address} cannot be reached" if address else nobody)
             failures += 1
             self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
 
@@ -361,4 +396,4 @@ class SyncClient:
 def _named(node: Target) -> str:
     if isinstance(node, Address):
         return str(node)
-    return f"node {node}" if isinstance(node, int) else {"any": "any broker", "controller": "the controller"}[node]
+    return f"node {node}" if isinstance(node, int) else "any broker"
