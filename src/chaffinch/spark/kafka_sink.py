@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from os import PathLike
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +21,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import ErrorTag, Refusal, tag_in
 from chaffinch.spark.sink.options import SinkOptions, refuse_own_options
 from chaffinch.spark.sink.places import located
+from chaffinch.spark.spelling import spelled
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -60,7 +60,7 @@ class KafkaSink:
             raise ConfigException(f"option {both[0]} is given twice: in options and as a keyword")
         given = {**(options or {}), **keywords}
         refuse_own_options(given)
-        self._options = {option: _spelled(option, value) for option, value in given.items() if value is not None}
+        self._options = {option: spelled(f"option {option}", value) for option, value in given.items() if value is not None}
         if not _is_whole(attempts_max) or attempts_max < 1:
             raise ConfigException(f"attempts_max cannot be {attempts_max!r}: it must be a whole number, at least 1")
         self._attempts_max = attempts_max
@@ -182,10 +182,3 @@ def _check_name(name: object) -> None:
 
 def _is_whole(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
-
-
-def _spelled(option: str, value: object) -> str:
-    """Spark's spelling of an option: true and false in lower case."""
-    if not isinstance(value, str | bool | int | float | PathLike):
-        raise ConfigException(f"option {option} cannot be {shown_value(value)}: it must be a string, a number, True or False")
-    return str(value).lower() if isinstance(value, bool) else str(value)

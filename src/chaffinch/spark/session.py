@@ -11,9 +11,11 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.spark import interruption
+from chaffinch.spark.spelling import spelled
 from chaffinch.spark.worker_python import VARIABLES
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
 }
 # What a session that fails may have set: the next one, or a builder of Spark's own, must not find it.
 _VARIABLES_SET: Final = ("JAVA_HOME", *VARIABLES, "SPARK_LOCAL_IP", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
+# The environment is the process's: a session that fails would take away what another thread's has set in between.
+_one_at_a_time: Final = Lock()
 
 
 def session(
@@ -46,7 +50,9 @@ def session(
     """A SparkSession on ``master`` (default: ``local[*]``, or what ``spark-submit`` set), with ``config`` on top of our few defaults.
 
     Sets ``JAVA_HOME``, ``PYSPARK_PYTHON`` and ``PYSPARK_DRIVER_PYTHON`` of this process, the latter two unless set already; nothing where
-    it fails. In another thread than the first one's it returns the same session, and lets that thread write in the format.
+    it fails. In another thread than the first one's it returns the same session, and lets that thread write in the format. Threads that
+    call it at the same time get their sessions one after another, so that none takes back what another's has set; whoever sets these
+    variables in another way meanwhile may find them as they were before.
     The format ``chaffinch`` is known in it by name. With ``remote``, such as ``sc://host:15002``, or ``SPARK_REMOTE`` in the
     environment, a session of that server of Spark Connect: Java and Python are the server's. ``check``: on a cluster, ask the workers
     in a small job whether they have what the format needs, and a server whether it knows the format.
@@ -59,16 +65,16 @@ def session(
         raise ConfigException(f"app_name cannot be {app_name!r}: it must be a string, the name that Spark shows")
     if config is not None and not (isinstance(config, Mapping) and all(isinstance(key, str) for key in config)):
         raise ConfigException(f"config cannot be {config!r}: it must be a mapping of Spark's names, as strings, to values")
-    spelled = {key: _spelled(key, value) for key, value in (config or {}).items() if value is not None}
-    master, remote = _place("master", master, spelled), _place("remote", remote, spelled)
+    given = {key: spelled(f"config's {key}", value) for key, value in (config or {}).items() if value is not None}
+    master, remote = _place("master", master, given), _place("remote", remote, given)
     if master is not None and remote is not None:
         raise ConfigException(f"master={master} and remote={remote} exclude each other: a server of Spark Connect has its own master")
     if master is None and remote is None and os.environ.get("SPARK_REMOTE"):
         remote = _checked("remote", "SPARK_REMOTE", os.environ["SPARK_REMOTE"])
-    with _nothing_left_of_a_failure():
+    with _one_at_a_time, _nothing_left_of_a_failure():
         if remote is not None:
-            return _remote_session(app_name, remote, spelled, check=check)
-        return _session(app_name, master, spelled, check=check)
+            return _remote_session(app_name, remote, given, check=check)
+        return _session(app_name, master, given, check=check)
 
 
 def _place(name: str, given: str | None, config: Mapping[str, str]) -> str | None:
@@ -179,13 +185,3 @@ def _configured(builder: SparkSession.Builder, config: Mapping[str, str]) -> Spa
     for key, value in config.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
-
-
-def _spelled(key: str, value: object) -> str:
-    """Spark's spelling of a configuration value: true and false in lower case. ConfigException for what has none."""
-    from chaffinch.errors import ConfigException
-    from chaffinch.settings import shown_value
-
-    if not isinstance(value, str | bool | int | float | os.PathLike):
-        raise ConfigException(f"config's {key} cannot be {shown_value(value)}: it must be a string, a number, True or False")
-    return str(value).lower() if isinstance(value, bool) else str(value)
