@@ -6,15 +6,18 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from chaffinch.errors import ConfigException
 from chaffinch.spark import java, workers
 from chaffinch.spark.java import find_java_home
 from chaffinch.spark.session import master_of, session
+from chaffinch.spark.worker_python import VARIABLES
 from chaffinch.spark.workers import WorkersUnfit
 
 MASTERS = "it must be local[*], local[N], spark://HOST:PORT, k8s://HOST:PORT or yarn; a server of Spark Connect is given as remote"
@@ -69,6 +72,12 @@ def test_a_server_that_the_environment_names_wrongly(monkeypatch):
     monkeypatch.setenv("SPARK_REMOTE", "http://a")
     with pytest.raises(ConfigException, match=r"SPARK_REMOTE cannot be 'http://a': it must be sc://HOST:PORT"):
         session()
+
+
+@pytest.mark.parametrize("value", [np.datetime64("2026-01-01"), np.array([1])])
+def test_what_of_numpy_is_no_number_is_refused(value):
+    with pytest.raises(ConfigException, match=r"config's spark.cores.max cannot be .*: it must be a string, a number, True or False"):
+        session(config={"spark.cores.max": value})
 
 
 class Running:
@@ -186,6 +195,52 @@ def test_the_master_that_the_configuration_names(builder):
     assert "spark.cores.max" not in builder.configured
     assert "SPARK_LOCAL_IP" not in os.environ
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def test_numbers_of_numpy_are_numbers(builder):
+    numbers = {"int": np.int64(-5), "uint": np.uint8(5), "float": np.float64(0.5), "half": np.float16(0.5), "true": np.bool_(True)}
+    session(config={"spark.master": "spark://host:7077", **numbers}, check=False)
+    expected = {"int": "-5", "uint": "5", "float": "0.5", "half": "0.5", "true": "true"}
+    assert {name: builder.configured[name] for name in numbers} == expected
+
+
+class Turns:
+    """Stands for the lock; `asked` tells when a second thread asks for it."""
+
+    def __init__(self):
+        self.lock, self.asked = threading.Lock(), threading.Event()
+
+    def __enter__(self):
+        if not self.lock.acquire(blocking=False):
+            self.asked.set()
+            self.lock.acquire()
+
+    def __exit__(self, *_):
+        self.lock.release()
+
+
+def test_a_session_that_fails_takes_nothing_from_another_thread_s(builder, monkeypatch):
+    """The other one begins when the first has set its Python and not failed yet."""
+    turns = Turns()
+    monkeypatch.setattr(sys.modules["chaffinch.spark.session"], "_one_at_a_time", turns)
+
+    def begin():
+        session(config={"spark.master": "spark://host:7077"}, check=False)
+        turns.asked.set()
+
+    def make():
+        if threading.current_thread() is not other:
+            other.start()
+            assert turns.asked.wait(10)
+            raise KeyboardInterrupt
+        return Running("spark://host:7077")
+
+    other = threading.Thread(target=begin)
+    monkeypatch.setattr(builder, "getOrCreate", make)
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    other.join()
+    assert {name: os.environ.get(name) for name in VARIABLES} == dict.fromkeys(VARIABLES, sys.executable)
 
 
 @pytest.mark.spark

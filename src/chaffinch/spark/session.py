@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 from chaffinch.spark import interruption
@@ -36,7 +36,7 @@ _PLACES: Final[Mapping[str, tuple[str, str]]] = {
 # What a session that fails may have set: the next one, or a builder of Spark's own, must not find it.
 _VARIABLES_SET: Final = ("JAVA_HOME", *VARIABLES, "SPARK_LOCAL_IP", "SPARK_CONNECT_MODE_ENABLED", "SPARK_LOCAL_REMOTE")
 # The environment is the process's: a session that fails would take away what another thread's has set in between.
-_one_at_a_time: Final = Lock()
+_one_at_a_time: Final = RLock()
 
 
 def session(
