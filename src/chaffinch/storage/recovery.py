@@ -156,24 +156,11 @@ class _Recovery:
         unusable = durable if durable is not None and (taken is None or durable.log_end_offset > taken.log_end_offset) else None
         self._remove_snapshots_above(unusable or taken)
         if taken is not None:
-            self._verify_end(taken.segments)
-            self._producers = ProducerSequences.from_rows(taken.producers, self._now_ms)
-            self._producers_end = taken.log_end_offset
-            self._remove_below(min(self._state.log_start_offset, taken.log_end_offset))
-            if self._bases and self._bases[0] > taken.log_end_offset:
-                self._producers.forget_ongoing()
+            self._begin_with(taken)
         self._read_on()
         if unusable is not None:
             self._producers.add_unknown(ProducerSequences.from_rows(unusable.producers, self._now_ms))
-        start = max(
-            taken.log_start_offset if taken else self._segments[0].base_offset if self._segments else 0, self._state.log_start_offset
-        )
-        if self._segments and self._segments[-1].end_offset < start:  # Lost with the power after they were deleted: they stay deleted.
-            for segment in self._segments:
-                segment.remove()
-            self._segments = []
-        if not self._segments and (taken is None or taken.log_end_offset < start):
-            self._producers.forget_ongoing()
+        start = self._log_start(taken)
         end = self._segments[-1].end_offset if self._segments else start
         if unusable is not None and end < unusable.log_end_offset:  # Were it of use again, it would miss what was cut off.
             self._remove_snapshots_above(taken)
@@ -190,6 +177,27 @@ class _Recovery:
             is_durable_of_use=unusable is None,
             state=self._state,
         )
+
+    def _begin_with(self, taken: Snapshot) -> None:
+        """What a snapshot tells need not be read again."""
+        self._verify_end(taken.segments)
+        self._producers = ProducerSequences.from_rows(taken.producers, self._now_ms)
+        self._producers_end = taken.log_end_offset
+        self._remove_below(min(self._state.log_start_offset, taken.log_end_offset))
+        if self._bases and self._bases[0] > taken.log_end_offset:
+            self._producers.forget_ongoing()
+
+    def _log_start(self, taken: Snapshot | None) -> int:
+        """Where the log begins, once all is read. What ends before it was deleted, and stays so though a loss of power brought it back."""
+        first = self._segments[0].base_offset if self._segments else 0
+        start = max(first if taken is None else taken.log_start_offset, self._state.log_start_offset)
+        if self._segments and self._segments[-1].end_offset < start:
+            for segment in self._segments:
+                segment.remove()
+            self._segments = []
+        if not self._segments and (taken is None or taken.log_end_offset < start):
+            self._producers.forget_ongoing()
+        return start
 
     def _remove_snapshots_above(self, newest: Snapshot | None) -> None:
         """They are of no use, and about a log that may have ended earlier since."""
