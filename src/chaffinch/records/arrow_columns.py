@@ -241,20 +241,25 @@ def _header_lists(array: pa.Array) -> pa.Array:
     return array
 
 
-def to_arrow(columns: RecordColumns) -> pa.RecordBatch:
+def to_arrow(columns: RecordColumns, *, has_text_keys: bool = True) -> pa.RecordBatch:
     """A record batch of `SCHEMA`; the bytes are shared, offsets and validity made anew.
 
-    Header keys that are not UTF-8 have the wrong bytes replaced. OverflowError when one column has 2 GiB or more: slice first.
+    Header keys that are not UTF-8 have the wrong bytes replaced; without `has_text_keys` they are binary, as they are.
+    OverflowError when one column has 2 GiB or more: slice first.
     """
     header_keys = _binary_array(columns.header_keys)
-    try:
-        keys = header_keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        keys = pa.array([key.as_py().decode(errors="replace") for key in header_keys], pa.string())
-    entries = pa.StructArray.from_arrays([keys, _binary_array(columns.header_values)], fields=list(HEADER_TYPE))
+    keys = _text(header_keys) if has_text_keys else header_keys
+    entries = pa.StructArray.from_arrays([keys, _binary_array(columns.header_values)], names=["key", "value"])
     headers = pa.ListArray.from_arrays(pa.array(_int32(columns.header_offsets), pa.int32()), entries)
     timestamps = pa.array(columns.timestamps, pa.int64()).cast(SCHEMA.field(TIMESTAMP).type)
-    return pa.RecordBatch.from_arrays([_binary_array(columns.keys), _binary_array(columns.values), timestamps, headers], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([_binary_array(columns.keys), _binary_array(columns.values), timestamps, headers], names=COLUMNS)
+
+
+def _text(array: pa.Array) -> pa.Array:
+    try:
+        return array.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.as_py().decode(errors="replace") for key in array], pa.string())
 
 
 def _binary_array(column: ByteColumn) -> pa.Array:

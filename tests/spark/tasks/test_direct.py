@@ -2,7 +2,9 @@
 
 import json
 import logging
+from functools import partialmethod
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -10,6 +12,8 @@ from chaffinch.admin.topics import delete_topics
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
+from chaffinch.records.arrow_columns import to_arrow
+from chaffinch.records.columns import RecordColumns
 from chaffinch.spark.commit.operations import Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink.commit_shell import CommitShell
@@ -74,8 +78,6 @@ def test_rows_go_where_those_of_exactly_once_go(kafka, query):
 
 
 def test_headers_and_timestamps_arrive(kafka, query):
-    import pyarrow as pa
-
     headers = pa.array([[{"key": "h", "value": b"x"}], None], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
     times = pa.array([1_700_000_000_000_000, 1_700_000_000_001_000], pa.timestamp("us", "UTC"))
     query.run(
@@ -85,6 +87,16 @@ def test_headers_and_timestamps_arrive(kafka, query):
     rows = sorted(kafka.read("orders").to_pylist(), key=lambda row: row["value"])
     assert [row["headers"] for row in rows] == [[{"key": "h", "value": b"x"}], []]
     assert [row["timestamp"].timestamp() for row in rows] == [1_700_000_000.0, 1_700_000_000.001]
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "exactly-once"])
+def test_a_header_key_that_is_no_utf_8_arrives_as_it_is(kafka, query, monkeypatch, guarantee):
+    """Spark's strings may hold any bytes, and so may Kafka's headers. What shows tables of them would replace some."""
+    name = pa.Array.from_buffers(pa.string(), 1, [None, *pa.array([b"h\xff"]).buffers()[1:]])
+    header = pa.StructArray.from_arrays([name, pa.array([b"x"])], names=["key", "value"])
+    query.run({"value": [b"1"], "headers": pa.ListArray.from_arrays([0, 1], header)}, deliveryGuarantee=guarantee)
+    monkeypatch.setattr(RecordColumns, "to_arrow", partialmethod(to_arrow, has_text_keys=False))
+    assert kafka.read("orders")["headers"].to_pylist() == [[{"key": b"h\xff", "value": b"x"}]]
 
 
 @GUARANTEES

@@ -116,7 +116,9 @@ class TaskSender:
     ) -> _Sent:
         import pyarrow as pa
 
-        data = columns.to_arrow()
+        from chaffinch.records.arrow_columns import to_arrow
+
+        data = to_arrow(columns, has_text_keys=False)
         if not len(columns.header_key_data):
             data = data.drop_columns(["headers"])
         data = data.append_column("partition", pa.array(partitions, pa.int32()))
