@@ -333,6 +333,11 @@ class TestEmptyBatches:
         query.run()
         assert counted(broker.read(TOPIC)) == {b"v": 1}
 
+    def test_one_takes_away_the_dead_letters_of_an_attempt_that_failed(self):
+        query = Query(Broker(), [(outcome({}),)])
+        driver = query.commit(0, writes_dead_letter_file=True)
+        assert driver.steps == [Step.READ_STATE, Step.READ_MARKER, Step.WRITE_DEAD_LETTERS, Step.NOTE_DONE]
+
     def test_without_a_checkpoint_one_commits_a_marker(self):
         broker = Broker()
         query = Query(broker, [(outcome({}),), (outcome({0: [(b"k", b"v")]}),)], has_checkpoint=False)

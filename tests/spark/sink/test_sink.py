@@ -27,6 +27,7 @@ from chaffinch.spark.task_facts import TaskContextFacts
 from tests.spark.test_spark_write import alter, values
 
 ROWS = {"key": ["a", None, "c"], "value": [b"1", b"2", b"3"]}
+NO_ROWS = {"key": pa.array([], pa.string()), "value": pa.array([], pa.binary())}
 
 
 @pytest.fixture
@@ -109,14 +110,15 @@ def test_broker_found_culprits_in_compressed_batches(kafka, query, codec):
     assert (values(kafka, "orders"), values(kafka, "dead")) == ({"1": 1, "3": 1}, {"2": 1})
 
 
-def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(kafka, query):
+@pytest.mark.parametrize("repaired", [{"key": ["a"], "value": [b"1"]}, NO_ROWS], ids=["a row", "no row"])
+def test_a_batch_repeated_with_fewer_dead_letters_replaces_its_file(kafka, query, repaired):
     """The commit fails after the file was written; before the next attempt the rows were repaired."""
     alter(kafka, "orders", "cleanup.policy", "compact")
     kafka.faults.add(api="TxnOffsetCommit", error="GROUP_AUTHORIZATION_FAILED", count=1)
     with pytest.raises(Refusal):
         query.commit(query.write(ROWS))
     assert len(list((query.folder / "dead").iterdir())) == 1
-    query.commit(query.write({"key": ["a"], "value": [b"1"]}))
+    query.commit(query.write(repaired))
     assert list((query.folder / "dead").iterdir()) == []
 
 

@@ -57,6 +57,8 @@ def commit_batch(plan: CommitPlan) -> Commit:
 
     tally = _checked(plan)
     if plan.row_count == 0 and (plan.has_checkpoint or plan.group_id is None):
+        if plan.writes_dead_letter_file:
+            yield WriteDeadLetters(step=Step.WRITE_DEAD_LETTERS, rows=())  # An attempt that failed may have left some.
         yield from _write_state(plan, Step.NOTE_DONE, "empty", state)
         return CommitResult(outcome="empty")
 
