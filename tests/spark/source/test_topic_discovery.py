@@ -100,3 +100,11 @@ def test_those_of_a_checkpoint_that_are_left():
     assert Discovery(cluster, options).existing(wanted) == set(wanted)
     cluster.knowing = [{"a": 1}] * 2
     assert Discovery(cluster, options).existing(wanted) == {wanted[0]}
+
+
+@pytest.mark.parametrize("discovery", ["subscribePattern"], indirect=True)
+def test_a_pattern_that_no_topic_matches_is_told(discovery, caplog):
+    """Else a read of no row at all looks like one of empty topics."""
+    assert discovery(Cluster({"ab": 3})).partitions_at_start() == ()
+    told = "no topic on a:1, b:1 has a name that option subscribePattern='a' matches as a whole: there is nothing to read now"
+    assert [record.getMessage() for record in caplog.records] == [told]

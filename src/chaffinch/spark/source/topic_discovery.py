@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from chaffinch.client.sync_client import SyncClient, Target
     from chaffinch.spark.source.options import SourceOptions
     from chaffinch.spark.source.topic_offsets import OffsetChoice
+
+_log = logging.getLogger(__name__)
 
 _WAITS: Final = UNKNOWN_TOPIC_PATIENCE_MS // UNKNOWN_TOPIC_WAIT_MS
 # With NONE the answer has the topic, without a partition.
@@ -55,8 +58,7 @@ class Discovery:
         names = list(options.topics or dict.fromkeys(where.topic for where in options.assignment))
         counts = self._counts(names)
         cause = "subscribe" if options.topics else "assign"
-        brokers = ", ".join(map(str, self._client.cluster.nodes.values()))
-        absent = [f"topic {name!r} (option {cause}) does not exist on {brokers}" for name in names if not counts[name]]
+        absent = [f"topic {name!r} (option {cause}) does not exist on {self._brokers}" for name in names if not counts[name]]
         if options.topics:
             every = (TopicPartition(name, number) for name in sorted(set(names)) for number in range(counts[name]))
             return Found(partitions=tuple(every), absent=tuple(absent))
@@ -70,12 +72,19 @@ class Discovery:
         return Found(partitions=tuple(there), absent=tuple(absent))
 
     def partitions_at_start(self) -> tuple[TopicPartition, ...]:
-        """What there is now, which must be all that options name. Raises Refusal."""
+        """What there is now, which must be all that options name. Raises Refusal. A pattern that names nothing yet is only told."""
         found = self.partitions()
+        if not found.partitions and self._options.pattern is not None:
+            text = "no topic on %s has a name that option subscribePattern=%r matches as a whole: there is nothing to read now"
+            _log.warning(text, self._brokers, self._options.pattern)
         if found.absent:
             text = f"{found.absent[0]}; correct the option"
             raise Refusal(Group.INVALID_CONFIGURATION, codes.UNKNOWN_TOPIC_OR_PARTITION.name, text)
         return found.partitions
+
+    @property
+    def _brokers(self) -> str:
+        return ", ".join(map(str, self._client.cluster.nodes.values()))
 
     def existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions that are there, where all of them were once."""
