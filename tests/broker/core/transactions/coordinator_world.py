@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chaffinch.broker.core.transactions.coordinator import IdentityAnswer, TransactionCoordinator
+from chaffinch.broker.core.transactions.metadata import EPOCH_EXHAUSTED, TransactionMetadata
 from chaffinch.broker.core.transactions.moves import TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -83,9 +84,7 @@ class World:
         return self.coordinator.end(transactional_id, identity, is_commit, T0, self.version)
 
     def state(self) -> TransactionState:
-        metadata = self.coordinator.describe("t")
-        assert metadata is not None
-        return metadata.state
+        return self.stored().state
 
     def in_state(self, state: TransactionState) -> ProducerIdentity:
         """Bring the id "t" into a state by requests, and return the identity it was given last."""
@@ -100,6 +99,18 @@ class World:
         assert answer.code is codes.NONE
         assert self.state() is state
         return answer.identity
+
+    def stored(self) -> TransactionMetadata:
+        metadata = self.coordinator.describe("t")
+        assert metadata is not None
+        return metadata
+
+    def exhausted(self, state: TransactionState = S.ONGOING) -> ProducerIdentity:
+        """Bring "t" to the last epoch that a client may have, in a state, without asking 32766 times."""
+        self.in_state(state)
+        metadata = replace(self.stored(), producer_epoch=EPOCH_EXHAUSTED)
+        self.coordinator._transactions["t"] = metadata
+        return metadata.identity
 
 
 REACHABLE = (S.EMPTY, S.ONGOING, S.PREPARE_COMMIT, S.PREPARE_ABORT, S.COMPLETE_COMMIT, S.COMPLETE_ABORT)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.broker.core.transactions import epochs as transaction_epochs
-from chaffinch.broker.core.transactions.metadata import EPOCH_EXHAUSTED, EPOCH_MAX, TransactionMetadata
+from chaffinch.broker.core.transactions.metadata import EPOCH_MAX, TransactionMetadata
 from chaffinch.broker.core.transactions.moves import Ending, TransactionState
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -39,26 +39,12 @@ RAISES_EPOCH = {(S.EMPTY, Ending.ABORT), (S.COMPLETE_COMMIT, Ending.ABORT), (S.C
 RAISES_EPOCH |= {(S.ONGOING, Ending.COMMIT), (S.ONGOING, Ending.ABORT)}
 
 
-def stored(world: World) -> TransactionMetadata:
-    metadata = world.coordinator.describe("t")
-    assert metadata is not None
-    return metadata
-
-
-def exhausted(world: World, state: TransactionState = S.ONGOING) -> ProducerIdentity:
-    """Bring "t" to the last epoch that a client may have, in a state, without asking 32766 times."""
-    world.in_state(state)
-    metadata = replace(stored(world), producer_epoch=EPOCH_EXHAUSTED)
-    world.coordinator._transactions["t"] = metadata
-    return metadata.identity
-
-
 @pytest.mark.parametrize("event", range(len(EVENTS)), ids=lambda number: str(EVENTS[number]))
 @pytest.mark.parametrize("state", REACHABLE)
 def test_every_state_times_every_event(state: TransactionState, event: int) -> None:
     world = World(version=2)
     world.in_state(state)
-    before = stored(world)
+    before = world.stored()
     current = before.identity
     last = ProducerIdentity(current.producer_id, current.epoch - 1)
     asked = EVENTS[event]
@@ -76,7 +62,7 @@ def test_every_state_times_every_event(state: TransactionState, event: int) -> N
         code = world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code
     assert code is ANSWERS[state][event]
     if code not in (OK, _51):
-        assert stored(world) == before
+        assert world.stored() == before
 
 
 @pytest.mark.parametrize("state", REACHABLE)
@@ -84,7 +70,7 @@ def test_every_state_times_every_event(state: TransactionState, event: int) -> N
 def test_strangers(state: TransactionState, id_offset: int, epoch_offset: int, code: ErrorCode) -> None:
     world = World(version=2)
     world.in_state(state)
-    current = stored(world).identity
+    current = world.stored().identity
     stranger = ProducerIdentity(current.producer_id + id_offset, current.epoch + epoch_offset)
     assert world.end(stranger, True) is code
     assert world.end(stranger, False) is code
@@ -156,7 +142,7 @@ class TestUsedUpEpochs:
     @pytest.mark.parametrize("commit", [True, False])
     def test_the_producer_goes_on_under_a_new_id(self, commit: bool) -> None:
         world = World(version=2)
-        identity = exhausted(world)
+        identity = world.exhausted()
         answer = world.end_answer(identity, commit)
         assert answer.identity.producer_id != identity.producer_id
         assert answer.identity.epoch == 0
@@ -169,7 +155,7 @@ class TestUsedUpEpochs:
     def test_the_new_id_is_kept_and_the_old_one_is_nobody(self) -> None:
         """Epochs begin at 0 again: those of the old id must not pass for those of the new one."""
         world = World(version=2)
-        old = exhausted(world)
+        old = world.exhausted()
         rotated = world.end_answer(old, True).identity
         first = ProducerIdentity(old.producer_id, rotated.epoch)
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, first).code is _90
@@ -180,7 +166,7 @@ class TestUsedUpEpochs:
 
     def test_the_id_is_not_given_again_by_an_end_of_version_1(self) -> None:
         world = World(version=2)
-        rotated = world.end_answer(exhausted(world), True).identity
+        rotated = world.end_answer(world.exhausted(), True).identity
         world.version = 1
         assert world.coordinator.add_partitions("t", rotated, [ORDERS], T0) is OK
         assert world.end(rotated, True) is OK
@@ -190,31 +176,31 @@ class TestUsedUpEpochs:
 
     def test_a_fresh_start_at_the_last_epoch_is_not_told_to_the_old_producer(self) -> None:
         world = World(version=2)
-        old = exhausted(world, S.COMPLETE_COMMIT)
+        old = world.exhausted(S.COMPLETE_COMMIT)
         assert world.init().producer_id != old.producer_id
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0, old).code is _90
 
     def test_a_restart_between_decision_and_markers_keeps_the_promised_id(self) -> None:
         world = World(version=2)
-        identity = exhausted(world)
+        identity = world.exhausted()
         world.recorder.is_broken = True
         promised = world.end_answer(identity, True).identity
         assert world.end(identity, True) is _51
         world.recorder.is_broken = False
         world.restart()
         assert world.coordinator.complete_decided(T0) == 1
-        assert world.end_answer(identity, True).identity == promised == stored(world).identity
+        assert world.end_answer(identity, True).identity == promised == world.stored().identity
 
     def test_the_empty_abort_too(self) -> None:
         world = World(version=2)
-        identity = exhausted(world, S.COMPLETE_COMMIT)
+        identity = world.exhausted(S.COMPLETE_COMMIT)
         answer = world.end_answer(identity, False)
         assert answer.identity.epoch == 0
         assert answer.identity.producer_id != identity.producer_id
 
     def test_fencing_never_goes_beyond_the_largest_epoch(self) -> None:
         world = World(version=2)
-        identity = exhausted(world)
+        identity = world.exhausted()
         assert world.coordinator.init_producer_id("t", TIMEOUT_MS, T0).code is _51
         assert world.recorder.calls == [(ORDERS, False, ProducerIdentity(identity.producer_id, EPOCH_MAX))]
         fresh = world.init()
@@ -260,9 +246,9 @@ class TestJournal:
     def test_everything_survives_a_restart(self, state: TransactionState) -> None:
         world = World(version=2)
         world.in_state(state)
-        before = stored(world)
+        before = world.stored()
         world.restart()
-        assert stored(world) == before
+        assert world.stored() == before
 
     def test_an_end_that_cannot_be_written_is_not_taken(self) -> None:
         world = World(version=2)
@@ -275,7 +261,7 @@ class TestJournal:
         world.file_system.hook = full
         assert world.end_answer(identity, True).code is codes.NOT_COORDINATOR
         world.file_system.hook = None
-        assert (world.state(), stored(world).identity) == (S.ONGOING, identity)
+        assert (world.state(), world.stored().identity) == (S.ONGOING, identity)
         assert world.end(identity, True) is OK
 
 
