@@ -106,5 +106,5 @@ def test_those_of_a_checkpoint_that_are_left():
 def test_a_pattern_that_no_topic_matches_is_told(discovery, caplog):
     """Else a read of no row at all looks like one of empty topics."""
     assert discovery(Cluster({"ab": 3})).partitions_at_start() == ()
-    told = "no topic on a:1, b:1 has a name that option subscribePattern='a' matches as a whole: there is nothing to read now"
+    told = "no topic on a:1 has a name that option subscribePattern='a' matches as a whole: there is nothing to read now"
     assert [record.getMessage() for record in caplog.records] == [told]

@@ -58,7 +58,8 @@ class Discovery:
         names = list(options.topics or dict.fromkeys(where.topic for where in options.assignment))
         counts = self._counts(names)
         cause = "subscribe" if options.topics else "assign"
-        absent = [f"topic {name!r} (option {cause}) does not exist on {self._brokers}" for name in names if not counts[name]]
+        brokers = ", ".join(map(str, self._client.cluster.nodes.values()))
+        absent = [f"topic {name!r} (option {cause}) does not exist on {brokers}" for name in names if not counts[name]]
         if options.topics:
             every = (TopicPartition(name, number) for name in sorted(set(names)) for number in range(counts[name]))
             return Found(partitions=tuple(every), absent=tuple(absent))
@@ -76,15 +77,11 @@ class Discovery:
         found = self.partitions()
         if not found.partitions and self._options.pattern is not None:
             text = "no topic on %s has a name that option subscribePattern=%r matches as a whole: there is nothing to read now"
-            _log.warning(text, self._brokers, self._options.pattern)
+            _log.warning(text, ",".join(self._options.client.bootstrap_servers), self._options.pattern)
         if found.absent:
             text = f"{found.absent[0]}; correct the option"
             raise Refusal(Group.INVALID_CONFIGURATION, codes.UNKNOWN_TOPIC_OR_PARTITION.name, text)
         return found.partitions
-
-    @property
-    def _brokers(self) -> str:
-        return ", ".join(map(str, self._client.cluster.nodes.values()))
 
     def existing(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those of the partitions that are there, where all of them were once."""
