@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -212,6 +213,86 @@ class TestClose:
         in_thread(producer.close).result(LATEST_S)
         assert committed.exception(LATEST_S) is None
         assert broker.read("orders").num_rows == 1
+
+    @staticmethod
+    def closing(producer: Producer, broker: EmbeddedBroker) -> tuple[Future[Any], RecordFuture[Any]]:
+        """A close under way in a thread of its own, and the record that it waits for: until the faults are cleared."""
+        producer.send("orders", b"v", partition=0).result(LATEST_S)
+        broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=1_000_000)
+        last = producer.send("orders", b"last", partition=0)
+        closed = in_thread(producer.close)
+        ends = time.monotonic() + LATEST_S
+        while not producer._core.callers.are_for_all:
+            assert time.monotonic() < ends
+        return closed, last
+
+    def test_called_again_meanwhile_waits_for_the_same_end(
+        self, producer_of: Make, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        producer = producer_of(broker, linger_ms=0)
+        closed, last = self.closing(producer, broker)
+        again = in_thread(lambda: (producer.close(), last.done()))
+        with pytest.raises(concurrent.futures.TimeoutError):
+            again.result(0.05)
+        broker.faults.clear()
+        assert again.result(LATEST_S) == (None, True)
+        assert closed.exception(LATEST_S) is None
+        assert last.result(0).offset == 1
+        assert not [record for record in caplog.records if record.name == "chaffinch.producer"]
+
+    def test_called_again_with_a_timeout_ends_the_first_too(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        producer = producer_of(broker, linger_ms=0)
+        closed, last = self.closing(producer, broker)
+        producer.close(0.05)
+        assert isinstance(last.exception(0), KafkaException)
+        assert closed.exception(LATEST_S) is None
+
+    def test_called_again_by_a_signal_handler_of_the_thread_that_closes(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """As SIGTERM while the main thread is at the end of its `with`: the outer call cannot go on before the inner one has returned."""
+        producer = producer_of(broker, linger_ms=0)
+        producer.send("orders", b"v", partition=0).result(LATEST_S)
+        broker.faults.add(api="Produce", error="NOT_ENOUGH_REPLICAS", count=1_000_000)
+        last = producer.send("orders", b"last", partition=0)
+        was_done: list[bool] = []
+
+        def handler(_signal: int, _frame: object) -> None:
+            producer.close(0.05)
+            was_done.append(last.done())
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        try:
+            main = threading.main_thread().ident
+            assert main is not None
+
+            def interrupt() -> None:
+                while not producer._core.callers.are_for_all:
+                    pass
+                with producer._lock:  # The main thread has handed its call over, and waits.
+                    pass
+                signal.pthread_kill(main, signal.SIGUSR1)
+
+            interrupted = in_thread(interrupt)
+            producer.close()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        interrupted.result(LATEST_S)
+        assert was_done == [True]
+
+    def test_called_again_afterwards_does_not_wait_for_what_the_first_went_without(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        producer = producer_of(broker)
+        is_called, may_return = threading.Event(), threading.Event()
+
+        def hold_up(_metadata: object, _error: object) -> None:
+            is_called.set()
+            may_return.wait(LATEST_S)
+
+        producer.send("orders", b"v", on_delivery=hold_up)
+        assert is_called.wait(LATEST_S)
+        try:
+            producer.close(0)
+            in_thread(producer.close).result(WAIT_S)
+        finally:
+            may_return.set()
 
     def test_fails_who_waits_for_an_identity(self) -> None:
         producer = Producer(bootstrap_servers="127.0.0.1:1", transactional_id="t")

@@ -51,6 +51,11 @@ class ClientThread(ABC):
         """Whether the caller is this thread: a callback that must not wait for itself."""
         return threading.current_thread() is self._thread
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether it was told to end."""
+        return self._is_stopping
+
     def stop(self, timeout_ms: int | None = None) -> None:
         """End the thread; what is under way is forgotten."""
         self._is_stopping = True

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
@@ -290,18 +290,21 @@ class Producer:
         self._call(lambda call: events.FlushCalled(call=call), timeout_ms, "flush")
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left and end. After `timeout` seconds what has no outcome fails. Calling it again has no effect.
+        """Send what is left and end. After `timeout` seconds what has no outcome fails.
 
-        An open transaction is aborted: only commit_transaction commits.
+        An open transaction is aborted: only commit_transaction commits. Called again meanwhile, by another thread or a signal handler, it
+        waits for the same end, and `timeout` holds for both; called again afterwards, it has no effect.
         """
         self._close(arguments.checked_timeout_ms(timeout), is_interrupted=False)
 
     def _close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
-        with self._changed:
-            if self._door.is_closed:
-                return
-            self._door.close()
         deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
+        with self._changed:
+            is_first = not self._door.is_closed
+            self._door.close()
+        if not is_first:
+            self._wait_for_close(deadline_ms)
+            return
         silent_s = INTERRUPTED_SILENT_S if is_interrupted else SILENT_S
         join_ms = None
         try:
@@ -322,9 +325,20 @@ class Producer:
             self._sender.stop(join_ms)
             self._handler.close()
 
+    def _wait_for_close(self, deadline_ms: int) -> None:
+        """Wait with another call of close, perhaps of this very thread; what came of it that one says."""
+        if self._sender.is_own_thread or self._sender.is_stopping:
+            return
+        with suppress(KafkaException, FutureTimeoutError):
+            future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
+            future.result(self._limit_s(deadline_ms))
+
+    def _limit_s(self, deadline_ms: int) -> float:
+        return min((deadline_ms - self._clock.now_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
+
     def _wait_aloud(self, future: Future[None], deadline_ms: int, silent_s: float) -> None:
         """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
-        limit_s = min((deadline_ms - self._clock.now_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
+        limit_s = self._limit_s(deadline_ms)
         try:
             future.result(min(silent_s, limit_s))
         except FutureTimeoutError:

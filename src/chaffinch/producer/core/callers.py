@@ -21,7 +21,9 @@ class _Flush:
 
 @dataclass(slots=True)
 class _Close:
-    call: Any
+    """Those who wait for the end, and when the first of them has waited enough."""
+
+    calls: list[Any]
     deadline_ms: int
 
 
@@ -50,8 +52,9 @@ class Callers:
         self._flushes.append(_Flush(call, self._outstanding.ends()))
 
     def close(self, call: Any, deadline_ms: int) -> None:
-        """Nothing more will come; what has no outcome at the deadline fails."""
-        self._close = _Close(call, deadline_ms)
+        """Nothing more will come; what has no outcome at the deadline fails. Of several calls the earliest deadline counts."""
+        calls = [] if self._close is None else self._close.calls
+        self._close = _Close([*calls, call], deadline_ms if self._close is None else min(deadline_ms, self._close.deadline_ms))
 
     def is_late(self, now_ms: int) -> bool:
         """Whether what has no outcome has to fail now."""
@@ -67,19 +70,19 @@ class Callers:
             if not flush.positions:
                 self._flushes.remove(flush)
                 yield CompleteCall(call=flush.call)
-        if self._close is not None and self._close.call is not None:
+        if self._close is not None and self._close.calls:
             is_done = self._outstanding.is_empty and not others_wait
             if is_done or now_ms >= self._close.deadline_ms:
-                yield CompleteCall(call=self._close.call)
-                self._close.call = None
+                yield from [CompleteCall(call=call) for call in self._close.calls]
+                self._close.calls.clear()
 
     def drop(self) -> list[Any]:
         """Flushes and close that will never be settled: the shell cannot go on."""
-        calls = [flush.call for flush in self._flushes] + ([self._close.call] if self._close is not None else [])
+        calls = [flush.call for flush in self._flushes] + ([] if self._close is None else self._close.calls)
         self._flushes.clear()
         return calls
 
     @property
     def deadline_ms(self) -> int | None:
         """When close stops waiting."""
-        return self._close.deadline_ms if self._close is not None and self._close.call is not None else None
+        return self._close.deadline_ms if self._close is not None and self._close.calls else None
