@@ -5,7 +5,7 @@ What concerns the record rather than the call (too large, an illegal topic name)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from chaffinch.client.arguments import INT32_MAX as INT32_MAX
@@ -25,6 +25,8 @@ _WRITE_INSTEAD: Final = {
     "float": "int(value)",
     "floating": "int(value)",
 }
+
+_WRITE_HEADERS: Final[Mapping[type, str]] = {Mapping: "list(headers.items())", Iterator: "list(headers)"}
 
 
 def content(value: Any, name: str, serializer: Callable[[Any], Any] | None = None) -> bytes | None:
@@ -62,9 +64,8 @@ def checked_headers(headers: Any) -> Headers:
     """Headers as a list of (str, bytes or None); strings as values are their UTF-8."""
     if not headers:
         return ()
-    if isinstance(headers, str | bytes | Mapping) or not isinstance(headers, Iterable):
-        hint = ": list(headers.items()) is one" if isinstance(headers, Mapping) else ""
-        raise TypeError(f"argument headers must be a sequence of (str, bytes) pairs, not {type(headers).__name__}{hint}")
+    if type(headers) is not list and type(headers) is not tuple:
+        _check_headers_may_be_read_again(headers)
     checked = []
     for entry in headers:
         if not isinstance(entry, tuple | list) or len(entry) != 2 or not isinstance(entry[0], str):
@@ -72,6 +73,13 @@ def checked_headers(headers: Any) -> Headers:
         checked_text(entry[0], "headers, in a key,")
         checked.append((entry[0], content(entry[1], f"headers[{entry[0]!r}]")))
     return checked
+
+
+def _check_headers_may_be_read_again(headers: Any) -> None:
+    """An iterator may not: an exception handler, or who sends the same ProducerRecord again, would find none."""
+    if isinstance(headers, str | bytes | Mapping | Iterator) or not isinstance(headers, Iterable):
+        hint = next((f": {pairs} is one" for kind, pairs in _WRITE_HEADERS.items() if isinstance(headers, kind)), "")
+        raise TypeError(f"argument headers must be a sequence of (str, bytes) pairs, not {type(headers).__name__}{hint}")
 
 
 def record_of(record: Any, others: Mapping[str, Any]) -> ProducerRecord | None:

@@ -126,7 +126,7 @@ class Producer:
     ) -> RecordFuture[RecordMetadata]:
         """Hand over one record; the future has its outcome, and `on_delivery(metadata, error)` is called with it by the sender thread.
 
-        `value` and `key` are bytes, text (UTF-8), None, or what the serializers take; `headers` are pairs of a name and bytes or None;
+        `value` and `key` are bytes, text (UTF-8), None, or what the serializers take; `headers` a list of pairs, a name and bytes or None;
         `timestamp_ms` counts from 1970, by default now. Without `partition` the option `partitioner` decides, by the key as in Java.
         In place of the topic a ProducerRecord may hold all of these. The future is a `concurrent.futures.Future`.
 
