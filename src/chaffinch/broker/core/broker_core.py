@@ -100,9 +100,11 @@ class BrokerCore:
             }
             self._metadata = self._journals["cluster"]
             self._open(file_system, static, nodes, dice, now_ms, users or {})
+            self._make_good(file_system, now_ms)
         except BaseException:
             self._directory.close()
             raise
+        self._say_without_effect(static)
         self._asks_for_login = self.state.authentication.is_needed
         self._connections: dict[int, _Connection] = {}
         self._waits = WaitingAnswers()
@@ -160,26 +162,32 @@ class BrokerCore:
         )
         self.state.chores += [self.state.refusals, LogMaintenance(topics, dynamic, wall, now_ms)]
         self.state.chores += [groups, OffsetExpiry(groups, offsets, dynamic, wall, now_ms)]
+
+    def _make_good(self, file_system: FileSystem, now_ms: int) -> None:
+        """Finish what the last end of the process left half done."""
+        state = self.state
         if self._syncs:
             # A process that was killed leaves records that were written and not synced. From now on repetitions of them are acknowledged,
             # and readers see them: they must not go any more.
-            PartitionLog.sync_many(file_system, [partition.log for partition in topics.partitions()])
-        completed = transactions.complete_decided(now_ms)
+            PartitionLog.sync_many(file_system, [partition.log for partition in state.topics.partitions()])
+        completed = state.transactions.complete_decided(now_ms)
         if completed:
             text = f"{completed} transactions that were decided before the last stop are completed"
-            self.state.refusals.say(Report(text, is_routine=True))
-        verifies: bool = dynamic["transaction.partition.verification.enable"]
+            state.refusals.say(Report(text, is_routine=True))
+        verifies: bool = state.settings["transaction.partition.verification.enable"]
         try:
-            for text in power_loss.mend(transactions, topics, offsets, now_ms, verifies=verifies):
-                self.state.refusals.say(text)
+            for text in power_loss.mend(state.transactions, state.topics, state.offsets, now_ms, verifies=verifies):
+                state.refusals.say(text)
         except StorageError as error:
             text = f"what a loss of power took from transactions is made good at the next start: {error}"
-            self.state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
+            state.refusals.say(f"{text}; until then readers of committed records may wait in those partitions")
+        state.grown.clear()
+
+    def _say_without_effect(self, static: Settings) -> None:
         for name, value in static.ignored.items():
             self.state.refusals.without_effect(name, value)
         for name in sorted(static.given & options.WITHOUT_EFFECT_ON_TOPICS):
             self.state.refusals.without_effect(name, static[name])
-        grown.clear()
 
     # What a shell calls ---------------------------------------------------------------------------------------------------------------
 
