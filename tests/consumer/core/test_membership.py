@@ -4,6 +4,7 @@ import pytest
 
 from chaffinch import errors
 from chaffinch.consumer.core.group_protocol import decode_subscription
+from chaffinch.consumer.core.group_requests import Identity
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State, diagram
 from chaffinch.errors import codes
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
@@ -377,9 +378,12 @@ class TestCommitsAroundRebalances:
         rig.poll()
         return rig
 
-    def committed(self, rig, code="NONE"):
+    def answer_to_commit(self, code):
         told = [OffsetCommitResponsePartition(partition_index=number, error_code=number_of(code)) for number in (0, 1)]
-        rig.answer(OffsetCommitRequest, OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=told)]))
+        return OffsetCommitResponse(topics=[OffsetCommitResponseTopic(name="t", partitions=told)])
+
+    def committed(self, rig, code="NONE"):
+        rig.answer(OffsetCommitRequest, self.answer_to_commit(code))
 
     def test_positions_are_committed_before_they_are_given_up(self):
         rig = self.rig()
@@ -441,6 +445,60 @@ class TestCommitsAroundRebalances:
         self.committed(rig)
         assert told == [None]
         assert len(rig.pending(LeaveGroupRequest)) == 1
+
+    @pytest.mark.parametrize("code", ["ILLEGAL_GENERATION", "REBALANCE_IN_PROGRESS"])
+    @pytest.mark.parametrize("is_answered_first", [True, False])
+    def test_a_last_commit_that_comes_after_the_next_generation_has_begun_is_made_in_it(self, code, is_answered_first):
+        """JoinGroup and the commit go over two connections, and their answers, too."""
+        rig, told = self.closing(State.JOINING)
+        answers = [lambda: self.committed(rig, code), lambda: rig.answer_join(generation=2)]
+        for answer in answers if is_answered_first else answers[::-1]:
+            answer()
+        rig.advance(200)
+        assert not rig.pending(OffsetCommitRequest)
+        rig.answer_sync(0)
+        rig.advance(200)
+        sent = rig.pending(OffsetCommitRequest)[0]
+        assert (sent.message.generation_id_or_member_epoch, sent.address.lane) == (2, 2)
+        assert [(found.partition_index, found.committed_offset) for found in sent.message.topics[0].partitions] == [(0, 5), (1, 7)]
+        self.committed(rig)
+        assert told == [None]
+        assert len(rig.pending(LeaveGroupRequest)) == 1
+        assert not rig.reports
+
+    def test_a_last_commit_of_who_was_expelled_meanwhile_is_not_made_in_a_later_generation(self):
+        rig, told = self.closing(State.JOINING)
+        rig.answer_join(code=number_of("UNKNOWN_MEMBER_ID"))
+        self.committed(rig, "UNKNOWN_MEMBER_ID")
+        assert [type(error) for error in told] == [errors.CommitFailedException]
+        assert not rig.pending(OffsetCommitRequest)
+
+    def test_what_an_eager_member_had_waiting_is_not_made_in_the_next_generation(self):
+        """It has given its partitions up: others may have committed further."""
+        rig = Rig(**{"enable.auto.commit": True}).reach(State.STABLE)
+        rig.answer_offsets({0: 5, 1: 7})
+        rig.core.group.finder.forget()
+        rig.core.group.commits.commit_all(rig.now_ms + 60_000, (told := []).append, retries=False)
+        membership = rig.core.group.membership
+        membership.joined_from, membership.identity = membership.identity, Identity(2, ME)
+        rig.step()
+        assert [type(error) for error in told] == [errors.CommitFailedException]
+
+    def test_a_refused_commit_does_not_tell_who_joins_that_it_is_out(self):
+        """Asked for just before, while nobody knew the coordinator: what has become of the member the answer to JoinGroup says."""
+        rig = Rig(**COOPERATIVE).reach(State.STABLE)
+        rig.core.group.finder.forget()
+        rig.core.group.membership.rebalance("a test")
+        rig.core.commit({TopicPartition("t", 0): OffsetAndMetadata(5)}, rig.now_ms + 60_000, (told := []).append, retries=False)
+        rig.poll()
+        rig.find_coordinator()
+        assert rig.state is State.JOINING
+        rig.answer(OffsetCommitRequest, self.answer_to_commit("ILLEGAL_GENERATION"))
+        assert [type(error) for error in told] == [errors.CommitFailedException]
+        rig.answer_join(generation=2)
+        rig.answer_sync(0, 1)
+        rig.poll()
+        assert (rig.state, rig.callbacks) == (State.STABLE, [("assign", 2), ("assign", 0)])
 
     @pytest.mark.parametrize(
         ("code", "told"), [("UNKNOWN_MEMBER_ID", "lost"), ("REBALANCE_IN_PROGRESS", "revoke"), ("OFFSET_METADATA_TOO_LARGE", "revoke")]

@@ -38,6 +38,7 @@ from chaffinch.errors.again import again
 from chaffinch.identifiers import NO_OFFSET, OffsetAndMetadata, TopicPartition
 
 AGAIN: Final = frozenset({codes.COORDINATOR_LOAD_IN_PROGRESS, codes.UNKNOWN_TOPIC_OR_PARTITION, codes.UNSTABLE_OFFSET_COMMIT})
+OVERTAKEN: Final = frozenset({codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS})
 ELSEWHERE: Final = COORDINATOR_GONE | {codes.REQUEST_TIMED_OUT}
 
 Outcome = Callable[[KafkaException | None], None]
@@ -63,6 +64,11 @@ class Commit:
     last_error: KafkaException | None = None
     unknown_since_ms: int | None = None
     """Since when the coordinator says that it knows no such partition."""
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its partitions are given up after it, or the consumer closes: until then they are this member's, in each generation."""
+        return self.is_automatic and self.retries
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +234,7 @@ class Commits:
 
     def advance(self, now_ms: int) -> None:
         self._expire(now_ms)
-        self._give_up_earlier()
+        self._follow()
         self._want_positions(now_ms)
         address = self._finder.address(now_ms)
         if address is None:
@@ -250,10 +256,14 @@ class Commits:
                 request = group_requests.offset_fetch(membership.group_id, lookup.places, require_stable=self._requires_stable)
                 self._wiring.send(address, request, lookup)
 
-    def _give_up_earlier(self) -> None:
-        """What waits to be sent and was read before the group went on: others may have read and committed further since."""
+    def _follow(self) -> None:
+        """What a cooperative member that closes has read goes with it into the generation that it joins meanwhile. Nothing else does, nor
+        where the group has gone on without it: others may have read and committed further since."""
         for commit in [found for found in self._commits if not found.is_under_way and found.identity != self._identity]:
-            self._end(commit, _expelled(self._membership.group_id))
+            if commit.is_last and commit.identity == self._membership.joined_from:
+                commit.identity = self._identity
+            else:
+                self._end(commit, _expelled(self._membership.group_id))
 
     def _expire(self, now_ms: int) -> None:
         for commit in [found for found in self._commits if now_ms >= found.deadline_ms]:
@@ -294,6 +304,9 @@ class Commits:
         for topic in event.message.topics:
             for found in topic.partitions:
                 code = codes.by_number(found.error_code, numbering=event.numbering)
+                if code in OVERTAKEN and self._is_overtaken(token):
+                    self._try_again(token.commit, exception_for(code, stored=Stored.NO, api="OffsetCommit"), now_ms)
+                    return
                 if code is not codes.NONE and (error is None or error.code.is_retriable):
                     error = self._commit_error(code, TopicPartition(topic.name, found.partition_index), token)
         if error is None:
@@ -301,13 +314,19 @@ class Commits:
         else:
             self._commit_failed(token.commit, error, now_ms)
 
+    def _is_overtaken(self, token: CommitSent) -> bool:
+        """Whether a last commit came after the start of a generation that this member is in, or hears of in a moment: see `_follow`."""
+        membership = self._membership
+        joins = membership.state is State.JOINING and token.identity == membership.identity
+        return token.commit.is_last and (joins or token.identity == membership.joined_from)
+
     def _commit_error(self, code: ErrorCode, place: TopicPartition, token: CommitSent) -> KafkaException:
         membership = self._membership
         is_present = token.identity == membership.identity
         if code in OUT_OF_GROUP:
             if not token.identity.has_generation:
                 return _not_a_member(membership.group_id)
-            if is_present:
+            if is_present and membership.state is not State.JOINING:  # There the answer to JoinGroup tells what has become of it.
                 membership.lose(f"a commit was answered with {code.name}", keeps_id=code is codes.ILLEGAL_GENERATION)
             return _expelled(membership.group_id)
         error = exception_for(code, topic_partition=place, stored=Stored.NO, api="OffsetCommit")
@@ -340,7 +359,10 @@ class Commits:
             error = exception_for(error.code, message=text, topic_partition=error.topic_partition, stored=Stored.NO, api="OffsetCommit")
         if not commit.retries or is_gone or not (error.code.is_retriable or error.code in ELSEWHERE):
             self._end(commit, error)
-            return
+        else:
+            self._try_again(commit, error, now_ms)
+
+    def _try_again(self, commit: Commit, error: KafkaException, now_ms: int) -> None:
         commit.failures += 1
         commit.last_error = error
         commit.not_before_ms = now_ms + self._wiring.wait_ms(commit.failures)

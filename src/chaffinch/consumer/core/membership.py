@@ -57,6 +57,8 @@ class Membership:
         self.identity_of_caller = NO_IDENTITY
         """As whom the caller last took an assignment over. It stays when the group goes on without us: what was read as that member must
         not be written in a transaction as if it were nobody's."""
+        self.joined_from: Identity | None = None
+        """As whom it came into its generation, straight from the one before: with what it had, if it is cooperative."""
         self.assignment: tuple[TopicPartition, ...] = ()
         """What the group has given us, for the caller's poll to take over."""
         self.protocol_name = ""
@@ -104,7 +106,7 @@ class Membership:
             return
         if self.identity.has_generation or self._subscriptions.assigned:
             self._wiring.report(f"group {self.group_id!r}: out of the group: {reason}")
-        self.identity = Identity(-1, self.identity.member_id if keeps_id else "")
+        self.identity, self.joined_from = Identity(-1, self.identity.member_id if keeps_id else ""), None
         self._members = None
         self.move(Happening.LOST, reason)
 
@@ -113,7 +115,7 @@ class Membership:
         if self.identity.member_id and self.instance_id is None:
             self._send_leave(self.identity.member_id, reason)
         self.identity = self.identity_of_caller = NO_IDENTITY
-        self._members = None
+        self.joined_from = self._members = None
         self.group_topics = frozenset()
         self.move(Happening.LEFT)
 
@@ -277,6 +279,7 @@ class Membership:
             text = f"group {self.group_id!r}: {chosen}, and this member offered {', '.join(offered)} of {PROTOCOL_TYPE!r}"
             self._refused(exception_for(codes.INCONSISTENT_GROUP_PROTOCOL, message=text, api="JoinGroup"))
             return
+        self.joined_from = self.identity if self.identity.has_generation else None
         self.identity = Identity(answer.generation_id, answer.member_id)
         self.protocol_name = answer.protocol_name
         self._members, self.group_topics = None, frozenset()
