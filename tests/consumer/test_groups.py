@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import nullcontext
 
 import confluent_kafka
@@ -10,6 +11,8 @@ import pytest
 from kafka import KafkaConsumer
 
 from chaffinch import OffsetAndMetadata, TopicPartition, errors
+from chaffinch.admin import groups
+from chaffinch.client.sync_client import SyncClient
 from tests.consumer.polling import LIMIT_S, poll_until, read, values_of, write
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
@@ -303,6 +306,21 @@ class TestCommits:
         read(consumer, 2)
         consumer.close()
         assert consumer_of(broker).committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
+
+    def test_a_close_without_time_leaves_the_group_all_the_same(self, broker, topic, consumer_of, monkeypatch):
+        """Whatever becomes of its last commit: the others would wait for the end of its session. Its thread is told to end at once."""
+        write(broker, topic, [b"0"])
+        consumer = consumer_of(broker, session_timeout_ms=600_000, heartbeat_interval_ms=60_000)
+        consumer.subscribe([topic])
+        read(consumer, 1)
+        thread = consumer._thread
+        wakeup = thread._network.wakeup
+        monkeypatch.setattr(thread._network, "wakeup", lambda: wakeup() if thread.is_stopping else None)
+        consumer.close(0)
+        with SyncClient(broker.bootstrap_servers) as client:
+            ends = time.monotonic() + LIMIT_S
+            while groups.describe_groups(client, [topic])[0].members:
+                assert time.monotonic() < ends
 
     @pytest.mark.parametrize(
         ("error", "outcome"),

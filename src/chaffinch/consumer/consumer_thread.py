@@ -78,6 +78,8 @@ class ConsumerThread(ClientThread):
             for text in reports:
                 log.warning("%s", text)
             heard = list(self._network.poll(max(0, self._wakes_at_ms - self._clock.now_ms())))
+        for request in self._outbox:  # LeaveGroup, where close had no time left to wait for its answer.
+            self._network.carry_out(request)
 
     def _take(self, effects: list[Effect]) -> bool:
         """Sort effects: requests and reports are this thread's, outcomes are told at once. Called with the lock held."""
