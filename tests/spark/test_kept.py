@@ -8,7 +8,7 @@ from chaffinch.producer.core.exception_handler import ProducerExceptionHandler
 from chaffinch.spark.kept import KEPT_MAX, Kept
 from chaffinch.spark.options import ClientOptions, parse
 from chaffinch.spark.source.options import SOURCE
-from chaffinch.spark.target import client_for
+from chaffinch.spark.target import client_for, forget_client
 from chaffinch.spark.tasks.direct import forget_producer, producer_for
 from chaffinch.spark.tasks.row_handler import HandlerOptions, handler_for
 
@@ -68,3 +68,5 @@ def test_clients_are_closed():
     others = [client_for(options) for options in made[1:]]
     assert client_for(made[0]) is not first
     assert client_for(made[-1]) is others[-1]
+    for options in made:
+        forget_client(options)
