@@ -17,7 +17,7 @@ from chaffinch.consumer.core.commits import Commits
 from chaffinch.consumer.core.consumer_core import ConsumerCore
 from chaffinch.consumer.core.effects import CompleteCall
 from chaffinch.consumer.core.group_protocol import encode_assignment
-from chaffinch.consumer.core.membership import Membership
+from chaffinch.consumer.core.leading import Leadership
 from chaffinch.consumer.core.options import EARLIEST, LATEST
 from chaffinch.consumer.core.positions import PartitionState, Position, Subscriptions
 from chaffinch.errors import codes
@@ -93,14 +93,13 @@ def writes_as_nobody(patch: Patch) -> None:
 
 
 def gives_everything_to_everybody(patch: Patch) -> None:
-    def shares(self: Membership) -> dict[str, bytes]:
-        if self._members is None:
-            return {}
-        self._counts = self._partition_counts()
+    def shares(self: Leadership) -> dict[str, bytes]:
+        self._counts = self._counts_now()
         everything = [TopicPartition(topic, index) for topic, count in self._counts.items() for index in range(count)]
+        self._given = set(everything)
         return {member: encode_assignment(everything) for member in self._members}
 
-    patch.setattr(Membership, "_shares", shares)
+    patch.setattr(Leadership, "shares", shares)
 
 
 def takes_commits_of_anybody(patch: Patch) -> None:

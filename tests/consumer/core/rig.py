@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -12,6 +14,7 @@ from chaffinch.consumer.core.effects import CompleteCall, FailCall, Report, Send
 from chaffinch.consumer.core.group_protocol import MemberSubscription, encode_assignment, encode_subscription
 from chaffinch.consumer.core.membership_moves import State
 from chaffinch.consumer.core.options import parse_options
+from chaffinch.errors import codes
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from chaffinch.protocol.messages.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -139,13 +142,29 @@ class Rig:
         found = Coordinator(key="g", node_id=0, host="b", port=1, error_code=code)
         self.answer(FindCoordinatorRequest, FindCoordinatorResponse(coordinators=[found]))
 
-    def answer_join(self, *, generation: int = 1, leads: bool = True, code: int = 0, topics: tuple[str, ...] = ("t",)) -> None:
-        said = encode_subscription(MemberSubscription(topics=topics))
-        members = [JoinGroupResponseMember(member_id=ME, metadata=said)] if leads else []
-        leader = ME if leads else "other"
-        chosen = self.core.group.membership.assignors[0].name
+    def answer_join(
+        self,
+        *,
+        generation: int = 1,
+        leads: bool = True,
+        code: int = 0,
+        topics: tuple[str, ...] = ("t",),
+        others: Mapping[str, Iterable[int]] = MappingProxyType({}),
+        is_back: bool = False,
+    ) -> None:
+        """`others`: members beside this one, with the partitions that each has. `is_back`: nothing is to be shared out (KIP-814)."""
+        assert self.core.group is not None
+        owned = {ME: (), **{name: tuple(TopicPartition("t", number) for number in numbers) for name, numbers in others.items()}}
+        said = {name: encode_subscription(MemberSubscription(topics=topics, owned=has, generation=0)) for name, has in owned.items()}
+        members = [JoinGroupResponseMember(member_id=name, metadata=metadata) for name, metadata in said.items()] if leads else []
         answer = JoinGroupResponse(
-            error_code=code, generation_id=generation, protocol_name=chosen, leader=leader, member_id=ME, members=members
+            error_code=code,
+            generation_id=generation,
+            protocol_name=self.core.group.membership.assignors[0].name,
+            leader=ME if leads else "other",
+            member_id=ME,
+            members=members,
+            skip_assignment=is_back,
         )
         self.answer(JoinGroupRequest, answer)
 
@@ -217,6 +236,11 @@ class Rig:
         else:
             self.answer_list(dict.fromkeys(numbers, position))
         return self
+
+
+def number_of(name: str) -> int:
+    """Of an error, as brokers send it."""
+    return codes.by_name(name).number
 
 
 def records(offset: int, *values: bytes, epoch: int = 0) -> bytearray:

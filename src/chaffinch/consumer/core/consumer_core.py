@@ -253,7 +253,7 @@ class ConsumerCore:
     def _topics_polled(self) -> set[str]:
         """Those read here, or by members of the group that this one may have to share them out to."""
         topics = {place.topic for place in self.subscriptions.assigned} | self.subscriptions.topics
-        return topics if self.group is None else topics | self.group.membership.group_topics
+        return topics if self.group is None else topics | self.group.membership.leadership.topics
 
     def _advance_group(self, group: Group, now_ms: int) -> None:
         if group.membership.is_active or group.commits.is_busy:

@@ -14,14 +14,9 @@ from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core import group_requests
 from chaffinch.consumer.core.assignors import ASSIGNORS
 from chaffinch.consumer.core.coordinator import CoordinatorFinder
-from chaffinch.consumer.core.group_protocol import (
-    PROTOCOL_TYPE,
-    MemberSubscription,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-)
+from chaffinch.consumer.core.group_protocol import PROTOCOL_TYPE, MemberSubscription, decode_assignment
 from chaffinch.consumer.core.group_requests import NO_IDENTITY, Identity
+from chaffinch.consumer.core.leading import ORPHANS, Leadership
 from chaffinch.consumer.core.membership_moves import MOVES, Happening, State
 from chaffinch.consumer.core.positions import Subscriptions
 from chaffinch.consumer.core.wiring import Wiring
@@ -62,8 +57,7 @@ class Membership:
         self.assignment: tuple[TopicPartition, ...] = ()
         """What the group has given us, for the caller's poll to take over."""
         self.protocol_name = ""
-        self.group_topics: frozenset[str] = frozenset()
-        """What all members subscribe to, where this one leads them."""
+        self.leadership = Leadership(wiring)
         self.joined_topics: frozenset[str] = frozenset()
         self.fatal: KafkaException | None = None
         self.last_poll_ms = 0
@@ -77,8 +71,7 @@ class Membership:
         self._finder = finder
         self._fail = fail
         self._remembered: tuple[tuple[TopicPartition, ...], int] | None = None
-        self._members: dict[str, MemberSubscription] | None = None
-        self._counts: dict[str, int] = {}
+        self._next_round_ms: int | None = None
         self._under_way: set[str] = set()
         self._failures = 0
         self._not_before_ms = 0
@@ -107,7 +100,6 @@ class Membership:
         if self.identity.has_generation or self._subscriptions.assigned:
             self._wiring.report(f"group {self.group_id!r}: out of the group: {reason}")
         self.identity, self.joined_from = Identity(-1, self.identity.member_id if keeps_id else ""), None
-        self._members = None
         self.move(Happening.LOST, reason)
 
     def leave(self, reason: str) -> None:
@@ -115,8 +107,8 @@ class Membership:
         if self.identity.member_id and self.instance_id is None:
             self._send_leave(self.identity.member_id, reason)
         self.identity = self.identity_of_caller = NO_IDENTITY
-        self.joined_from = self._members = None
-        self.group_topics = frozenset()
+        self.joined_from = None
+        self.leadership.end()
         self.move(Happening.LEFT)
 
     def _send_leave(self, member_id: str, reason: str) -> None:
@@ -137,13 +129,9 @@ class Membership:
         """Whether the coordinator is needed."""
         return self.state is not State.OUT
 
-    @property
-    def leads(self) -> bool:
-        return bool(self.group_topics)
-
     def metadata_changed(self) -> None:
         """Topics have come, gone or grown: the leader assigns anew."""
-        if self.state is State.STABLE and self.leads and self._partition_counts() != self._counts:
+        if self.state is State.STABLE and self.leadership.has_news:
             self.rebalance("the partitions of the group's topics have changed")
 
     # The round.
@@ -151,15 +139,17 @@ class Membership:
     def advance(self, now_ms: int) -> None:
         """Send what is due."""
         self._check_poll_interval(now_ms)
+        if self.state is State.STABLE and self._next_round_ms is not None and now_ms >= self._next_round_ms:
+            self.rebalance(ORPHANS)
+            self._wiring.wake()
         address = self._finder.address(now_ms)
         if address is None or now_ms < self._not_before_ms or self.fatal is not None:
             return  # Who was replaced joins no more: it would replace the other in turn.
         if self.state is State.JOINING and "join" not in self._under_way:
             self._send_join(address)
-        elif self.state is State.SYNCING and "sync" not in self._under_way and self._knows_topics():
-            self._send(
-                "sync", address, group_requests.sync(self.group_id, self.identity, self.instance_id, self.protocol_name, self._shares())
-            )
+        elif self.state is State.SYNCING and "sync" not in self._under_way and self.leadership.is_ready:
+            shares = self.leadership.shares()
+            self._send("sync", address, group_requests.sync(self.group_id, self.identity, self.instance_id, self.protocol_name, shares))
         elif self._beats and "heartbeat" not in self._under_way and now_ms >= self._heartbeat_ms:
             self._heartbeat_ms = now_ms + int(self._wiring.settings["heartbeat.interval.ms"])
             self._wiring.counts["heartbeats_sent"] += 1
@@ -211,24 +201,6 @@ class Membership:
             rack=self._wiring.settings["client.rack"] or None,
             user_data=group_requests.user_data(assignor, self._remembered, self.identity.generation),
         )
-
-    # Leading.
-
-    def _partition_counts(self) -> dict[str, int]:
-        counts = ((topic, self._wiring.cluster.partition_count(topic)) for topic in self.group_topics)
-        return {topic: count for topic, count in counts if count is not None}
-
-    def _knows_topics(self) -> bool:
-        """Whether every topic of the group was heard of; one that does not exist counts."""
-        return self._members is None or all(self._wiring.cluster.topic(topic) is not None for topic in self.group_topics)
-
-    def _shares(self) -> dict[str, bytes]:
-        """What the leader brings to SyncGroup; empty for the others."""
-        if self._members is None:
-            return {}
-        self._counts = self._partition_counts()
-        assigned = ASSIGNORS[self.protocol_name].assign(self._members, self._counts)
-        return {member: encode_assignment(partitions) for member, partitions in assigned.items()}
 
     # Answers.
 
@@ -282,17 +254,14 @@ class Membership:
         self.joined_from = self.identity if self.identity.has_generation else None
         self.identity = Identity(answer.generation_id, answer.member_id)
         self.protocol_name = answer.protocol_name
-        self._members, self.group_topics = None, frozenset()
+        self.leadership.end()
         self._heard_ms = now_ms
-        if answer.leader == answer.member_id and not answer.skip_assignment:
+        if answer.leader == answer.member_id:
             try:
-                self._members = {
-                    member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in answer.members
-                }
+                self.leadership.begin(answer)
             except MalformedMessage as malformed:
                 self._refused(KafkaException(f"group {self.group_id!r}: a member's subscription cannot be read: {malformed}"))
                 return
-            self.group_topics = frozenset(topic for said in self._members.values() for topic in said.topics)
         self.move(Happening.JOINED)
 
     def _sync_answered(self, answer: Any, code: ErrorCode, now_ms: int) -> None:
@@ -302,7 +271,8 @@ class Membership:
             except MalformedMessage as malformed:
                 self._refused(KafkaException(f"group {self.group_id!r}: the assignment cannot be read: {malformed}"))
                 return
-            self._failures, self._members = 0, None
+            self._failures = 0
+            self._next_round_ms = self.leadership.next_round_ms(self.assignment, now_ms)
             self._remembered = self.assignment, self.identity.generation
             self._heard_ms = now_ms
             self._heartbeat_ms = now_ms + int(self._wiring.settings["heartbeat.interval.ms"])
@@ -359,6 +329,8 @@ class Membership:
         if self._beats:
             times.append(self._heartbeat_ms)
             times.append(self._heard_ms + int(self._wiring.settings["session.timeout.ms"]))
+        if self.state is State.STABLE and self._next_round_ms is not None:
+            times.append(self._next_round_ms)
         if not self.is_polling:
             times.append(self.last_poll_ms + int(self._wiring.settings["max.poll.interval.ms"]))
         return min((time for time in times if time > now_ms), default=None)

@@ -1,0 +1,84 @@
+"""What the leader of a classic group does for all of it: it shares the partitions out, watches the topics of all members, and sees to it
+that no partition is left without a member.
+
+A static leader that comes back is told who is in the group, and that its assignment stands (KIP-814): it watches the topics again, and
+shares nothing out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from chaffinch.consumer.core.assignors import ASSIGNORS, Assignor
+from chaffinch.consumer.core.group_protocol import MemberSubscription, decode_subscription, encode_assignment
+from chaffinch.consumer.core.wiring import Wiring
+from chaffinch.identifiers import TopicPartition
+
+ORPHANS: Final = "partitions are nobody's: the member that was to give them up, so that others get them, came back without them"
+"""Under a cooperative assignor a partition goes from one member to another in two rounds. The second one begins when its owner has given it
+up. Where a static member dies in between, another process takes its place without a round, owns nothing, and so does not begin one."""
+
+
+class Leadership:
+    """`topics`: what all members subscribe to; empty for a member that does not lead."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.topics: frozenset[str] = frozenset()
+        self._wiring = wiring
+        self._me = ""
+        self._members: dict[str, MemberSubscription] = {}  # From JoinGroup to SyncGroup.
+        self._assignor: Assignor | None = None
+        self._is_back = False
+        self._counts: dict[str, int] = {}
+        self._given: set[TopicPartition] = set()
+
+    def end(self) -> None:
+        """Another one leads, or nobody."""
+        self.topics = frozenset()
+        self._members = {}
+
+    def begin(self, answer: Any) -> None:
+        """JoinGroup said that this member leads. Raises MalformedMessage for a member whose subscription cannot be read."""
+        self._members = {said.member_id: decode_subscription(said.metadata, said.group_instance_id) for said in answer.members}
+        self.topics = frozenset(topic for said in self._members.values() for topic in said.topics)
+        self._me = answer.member_id
+        self._assignor = ASSIGNORS[answer.protocol_name]
+        self._is_back = answer.skip_assignment
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every topic was heard of; one that does not exist counts."""
+        return not self._members or all(self._wiring.cluster.topic(topic) is not None for topic in self.topics)
+
+    def shares(self) -> dict[str, bytes]:
+        """What SyncGroup brings to each member; empty for a member that does not lead."""
+        self._counts, self._given = self._counts_now(), set()
+        if not self._members or self._assignor is None:
+            return {}
+        if self._is_back:
+            self._given.update(*(said.owned for member, said in self._members.items() if member != self._me))
+            return {}
+        assigned = self._assignor.assign(self._members, self._counts)
+        self._given.update(*assigned.values())
+        return {member: encode_assignment(partitions) for member, partitions in assigned.items()}
+
+    def next_round_ms(self, assignment: tuple[TopicPartition, ...], now_ms: int) -> int | None:
+        """SyncGroup gave this member its assignment. When another round has to begin, unless one does by itself; None where each partition
+        is somebody's."""
+        members, self._members = self._members, {}
+        if not members or self._assignor is None or not self._assignor.is_cooperative:
+            return None
+        everything = {TopicPartition(topic, number) for topic, count in self._counts.items() for number in range(count)}
+        if everything <= self._given.union(assignment):
+            return None
+        # Who shared out knows that there is one to come, as soon as their owner polls. Who came back does not know whether there is.
+        return now_ms if self._is_back else now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+
+    @property
+    def has_news(self) -> bool:
+        """Whether topics have come, gone or grown since they were shared out."""
+        return bool(self.topics) and self._counts_now() != self._counts
+
+    def _counts_now(self) -> dict[str, int]:
+        counts = ((topic, self._wiring.cluster.partition_count(topic)) for topic in self.topics)
+        return {topic: count for topic, count in counts if count is not None}

@@ -1,0 +1,105 @@
+"""What a leader does for its group, and what keeps a partition from being nobody's, with a clock and answers by hand."""
+
+import pytest
+
+from chaffinch.consumer.core.group_protocol import decode_assignment
+from chaffinch.consumer.core.membership_moves import State
+from chaffinch.protocol.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from chaffinch.protocol.messages.metadata import MetadataRequest
+from chaffinch.protocol.messages.sync_group import SyncGroupRequest
+from tests.consumer.core.rig import ME, Rig
+
+EAGER = {"partition.assignment.strategy": "range"}
+COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+def test_the_leader_waits_until_it_knows_all_topics():
+    rig = Rig().reach(State.SYNCING, topics=("t", "unknown"))
+    assert not rig.pending(SyncGroupRequest)
+    rig.answer(MetadataRequest, rig.metadata())
+    assert not rig.pending(SyncGroupRequest)
+
+
+def test_it_brings_everybody_s_share():
+    rig = Rig().reach(State.SYNCING)
+    assert [share.member_id for share in rig.pending(SyncGroupRequest)[0].message.assignments] == [ME]
+    rig = Rig().reach(State.SYNCING, leads=False)
+    assert rig.pending(SyncGroupRequest)[0].message.assignments == []
+
+
+@pytest.mark.parametrize(("leads", "state"), [(True, State.UNJOINED), (False, State.STABLE)])
+def test_the_leader_looks_after_the_topics(leads, state):
+    rig = Rig(**{"metadata.max.age.ms": 1_000}).reach(State.STABLE, leads=leads)
+    rig.partitions = 5
+    rig.advance(1_000)
+    rig.tell_metadata()
+    assert rig.state is state
+
+
+class TestAStaticLeaderThatComesBack:
+    """Its assignment stands, and that of the others (KIP-814)."""
+
+    def back(self, *assigned, **options):
+        rig = Rig(**{"group.instance.id": "i", "metadata.max.age.ms": 1_000, **options}).reach(State.JOINING)
+        rig.answer_join(is_back=True, generation=7, others={"other": [2]})
+        assert rig.pending(SyncGroupRequest)[0].message.assignments == []
+        rig.answer_sync(*assigned)
+        rig.poll()
+        return rig
+
+    @pytest.mark.parametrize("options", [EAGER, COOPERATIVE])
+    def test_looks_after_the_topics(self, options):
+        """Nobody else would: new partitions were never assigned."""
+        rig = self.back(0, 1, **options)
+        rig.advance(900)
+        assert rig.state is State.STABLE
+        rig.partitions = 5
+        rig.advance(1_000)
+        rig.tell_metadata()
+        assert rig.state is State.UNJOINED
+
+    def test_asks_for_another_round_where_a_partition_may_be_nobody_s(self):
+        rig = self.back(0, **COOPERATIVE)
+        assert rig.state is State.UNJOINED
+        rig.poll()
+        rig.answer_join(generation=8, others={"other": [2]})
+        shares = rig.pending(SyncGroupRequest)[0].message.assignments
+        assert sorted(place.partition for share in shares for place in decode_assignment(share.assignment)) == [0, 1, 2]
+
+    def test_asks_for_none_where_everything_stops_for_it(self):
+        """Eager members have not said what they have."""
+        assert self.back(0, **EAGER).state is State.STABLE
+
+
+class TestAPartitionThatIsToBeGivenUpFirst:
+    def led(self, **options):
+        rig = Rig(**{**COOPERATIVE, "max.poll.interval.ms": 10_000, **options}).reach(State.JOINING)
+        rig.answer_join(others={"other": [0, 1, 2]})
+        shares = {share.member_id: decode_assignment(share.assignment) for share in rig.pending(SyncGroupRequest)[0].message.assignments}
+        assert (len(shares[ME]), len(shares["other"])) == (0, 2)
+        rig.answer_sync()
+        rig.poll()
+        return rig
+
+    def wait(self, rig, ms):
+        """The caller polls, and the coordinator answers heartbeats."""
+        for _ in range(ms // 1_000):
+            rig.advance(1_000)
+            rig.poll()
+            for _ in rig.pending(HeartbeatRequest):
+                rig.answer(HeartbeatRequest, HeartbeatResponse())
+            for _ in rig.pending(MetadataRequest):
+                rig.tell_metadata()
+
+    def test_is_waited_for_as_long_as_its_owner_may_take(self):
+        """Then the leader asks for another round: who was to give it up is another process by now, and does not know."""
+        rig = self.led()
+        self.wait(rig, 9_000)
+        assert rig.state is State.STABLE
+        rig.advance(1_000)
+        assert rig.state is State.UNJOINED
+
+    def test_nothing_is_waited_for_where_all_is_shared_out(self):
+        rig = Rig(**{**COOPERATIVE, "max.poll.interval.ms": 10_000}).reach(State.STABLE)
+        self.wait(rig, 30_000)
+        assert rig.state is State.STABLE
