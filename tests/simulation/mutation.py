@@ -40,7 +40,8 @@ QUERY: dict[str, Any] = {**PLAIN, "plain_count": 0, "query_count": 1, "deeds": D
 
 @dataclass(frozen=True, kw_only=True)
 class Mutation:
-    """`says`: words of the violation that is expected, in any order of seeds; empty: any will do. `first`: the seed to begin with."""
+    """`says`: words of the violation that is expected, in any order of seeds; empty: any will do. `first`: the seed to begin with,
+    the one that shows it at the moment where many do not; after a change of the code another one may, and is found from there on."""
 
     name: str
     breaks: Callable[[Patch], None]

@@ -151,6 +151,7 @@ BROKER = [
         knobs={**PLAIN, "deeds": Deeds(broker_death_ms=300, power_loss_share=0.5), "flush_policy": "always"},
         says=("is not there", "differs", "raised"),
         seeds=60,
+        first=21,
     ),
     Mutation(
         name="once real: a part of a transaction is not synced before its bytes",
@@ -183,7 +184,7 @@ BROKER = [
         knobs={**TRANSACTIONAL, "deeds": Deeds(broker_death_ms=300, in_operation_share=1.0)},
         seeds=60,
     ),
-    Mutation(name="offsets of aborted transactions are committed", breaks=commits_offsets_of_aborted, knobs=TRANSACTIONAL),
+    Mutation(name="offsets of aborted transactions are committed", breaks=commits_offsets_of_aborted, knobs=TRANSACTIONAL, first=6),
     Mutation(
         name="the coordinator does not fence",
         breaks=accepts_old_epochs,
@@ -277,7 +278,9 @@ DISK = [
         says=("topic remade was",),
         seeds=40,
     ),
-    Mutation(name="compacted files take their place without a sync", breaks=forgets_to_sync(".log.cleaned"), knobs=POWER_CUTS, seeds=60),
+    Mutation(
+        name="compacted files take their place without a sync", breaks=forgets_to_sync(".log.cleaned"), knobs=POWER_CUTS, seeds=60, first=2
+    ),
     Mutation(
         name="journals are written anew without a sync",
         breaks=unmended(forgets_to_sync(".journal.new")),
@@ -294,8 +297,10 @@ DISK = [
         knobs={**COMPACTING, "deeds": Deeds(broker_death_ms=300, in_operation_share=0.9)},
         seeds=60,
     ),
-    Mutation(name="the last record of a key is compacted away", breaks=compacts_the_latest_too, knobs=COMPACTING, says=("is not there",)),
-    Mutation(name="markers are compacted away at once", breaks=throws_markers_away, knobs=COMPACTING),
+    Mutation(
+        name="the last record of a key is compacted away", breaks=compacts_the_latest_too, knobs=COMPACTING, says=("is not there",), first=1
+    ),
+    Mutation(name="markers are compacted away at once", breaks=throws_markers_away, knobs=COMPACTING, first=1),
     Mutation(
         name="what did not fit on the disk is acknowledged",
         breaks=takes_what_did_not_fit,

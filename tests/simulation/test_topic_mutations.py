@@ -124,7 +124,9 @@ MUTATIONS = [
     Mutation(name="ids of deleted topics are taken for those of new ones", breaks=takes_old_ids, knobs=ASKED, says=("was made",)),
     Mutation(name="a handler says RETRY and the record fails", breaks=does_not_try_again, knobs=ASKED, says=("for no good reason",)),
     Mutation(name="a handler says RETRY and the record is dropped", breaks=drops_what_is_unknown, knobs=ASKED, says=("was dropped",)),
-    Mutation(name="who is behind a log's start goes on at its end", breaks=goes_on_at_the_end, knobs=READ, says=("not given", "nobody")),
+    Mutation(
+        name="who is behind a log's start goes on at its end", breaks=goes_on_at_the_end, knobs=READ, says=("not given", "nobody"), first=1
+    ),
     Mutation(name="where a log begins is forgotten", breaks=forgets_where_logs_begin, knobs=SHORTENED, says=("the log spanned",)),
     Mutation(
         name="once real: numbers of a topic that is gone are used in the next",
@@ -147,8 +149,8 @@ MUTATIONS = [
         says=("nor begins a new topic",),
         seeds=40,
     ),
-    Mutation(name="once real: snapshots are lost after the records", breaks=loses_snapshots, knobs=POWER_LOST, seeds=60),
-    Mutation(name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, first=14),
+    Mutation(name="once real: snapshots are lost after the records", breaks=loses_snapshots, knobs=POWER_LOST, seeds=60, first=14),
+    Mutation(name="producers are forgotten with the last segment", breaks=forgets_producers, knobs=SHORTENED, first=16),
 ]
 
 
