@@ -2,7 +2,6 @@
 
 import threading
 from itertools import islice
-from uuid import UUID
 
 import pytest
 
@@ -11,7 +10,6 @@ from chaffinch.consumer.core.lookups import OffsetsCall
 from chaffinch.consumer.core.positions import Position, Stage
 from chaffinch.consumer.iteration import one_by_one
 from chaffinch.consumer.records import records_of_all
-from chaffinch.errors import codes
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.fetch import FetchRequest, PartitionData
 from chaffinch.protocol.messages.list_offsets import ListOffsetsRequest
@@ -28,13 +26,9 @@ from chaffinch.records.batch import encode
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.control_batch import encode_control_batch
 from chaffinch.records.fetched import FetchedRecords, end_offset
-from tests.consumer.core.rig import TOPIC_ID, WALL_MS, Rig, records
+from tests.consumer.core.rig import WALL_MS, Rig, number_of, records
 
 P0 = TopicPartition("t", 0)
-
-
-def number_of(name):
-    return codes.by_name(name).number
 
 
 def asked(rig):
@@ -357,30 +351,6 @@ class TestLeaderEpochs:
         rig = self.moved()
         rig.fail(OffsetForLeaderEpochRequest, is_unsupported=True)
         assert rig.core.subscriptions.of(P0).stage is Stage.READING
-
-    @pytest.mark.parametrize("is_missed", [False, True], ids=["at once", "after a while without"])
-    def test_a_topic_made_anew_is_begun_anew(self, is_missed):
-        rig = Rig().assign(0)
-        if is_missed:
-            rig.topic_id = UUID(int=0)
-            rig.core.watch.refresh()
-            rig.advance(1_000)
-            rig.tell_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
-        rig.topic_id = UUID(int=8)
-        rig.core.watch.refresh()
-        rig.advance(1_000)
-        rig.tell_metadata()
-        assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
-        assert "deleted and created anew" in rig.reports[-1]
-
-    def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew(self):
-        rig = Rig().assign(0)
-        for topic_id in (UUID(int=8), TOPIC_ID, UUID(int=8)):
-            rig.topic_id = topic_id
-            rig.core.watch.refresh()
-            rig.advance(1_000)
-            rig.tell_metadata()
-        assert sum("deleted and created anew" in report for report in rig.reports) == 1
 
 
 class TestCommittedPositions:

@@ -22,7 +22,6 @@ from chaffinch.consumer.core.wiring import LANE_FETCH, Wiring
 from chaffinch.errors import CorruptRecordException, ErrorCode, KafkaException, OffsetOutOfRangeException, Stored, codes, exception_for
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.fetch import FetchResponse, PartitionData
-from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
 from chaffinch.records.fetched import FetchedRecords, end_offset
@@ -59,10 +58,10 @@ class Portion(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchSent:
-    """Token of a fetch request: where each partition was asked from."""
+    """Token of a fetch request: what was wanted of each partition."""
 
     node_id: int
-    offsets: dict[TopicPartition, int]
+    wanted: dict[TopicPartition, Wanted]
 
 
 @dataclass(slots=True, eq=False)
@@ -111,7 +110,7 @@ class Fetcher:
             request.rack_id = settings["client.rack"]
             self._under_way.add(node_id)
             self._wiring.counts["fetches_sent"] += 1
-            token = FetchSent(node_id, {place: asked.offset for place, asked in wanted.items()})
+            token = FetchSent(node_id, wanted)
             timeout_ms = self._wiring.request_timeout_ms + request.max_wait_ms
             self._wiring.send(address, request, token, timeout_ms=timeout_ms, version_max=version_max)
 
@@ -128,8 +127,7 @@ class Fetcher:
             if node_id is None:
                 self._watch.miss(place)
             elif node_id not in self._under_way:
-                topic_id = self._wiring.cluster.topic_id(place.topic) or ZERO_UUID
-                asked = Wanted(topic_id, offset, self._wiring.leader_epoch(place), self._partition_bytes_max)
+                asked = Wanted(self._wiring.topic_id(place.topic), offset, self._wiring.leader_epoch(place), self._partition_bytes_max)
                 found.setdefault(node_id, {})[place] = asked
         return found
 
@@ -175,10 +173,11 @@ class Fetcher:
                 state = None if place is None else self._subscriptions.assigned.get(place)
                 if state is None or not state.is_reading or state.position is None:
                     continue
-                start = token.offsets.get(state.place, -1)
-                if start == ahead.get(state.place, (state.position.offset, 0))[0]:
+                asked = token.wanted[state.place]
+                next_offset = ahead.get(state.place, (state.position.offset, 0))[0]
+                if asked.offset == next_offset and self._wiring.is_present(state.place.topic, asked.topic_id):
                     code = codes.by_number(data.error_code, numbering=event.numbering)
-                    self._keep(state, start, data, code, now_ms)
+                    self._keep(state, asked.offset, data, code, now_ms)
                     leader = data.current_leader
                     if leader is not None and self._wiring.cluster.learn_leader(state.place, leader.leader_id, leader.leader_epoch):
                         state.retry_at_ms = 0
@@ -221,7 +220,7 @@ class Fetcher:
 
     def _refetch_later(self, token: FetchSent, now_ms: int) -> None:
         self._watch.refresh()
-        for place in token.offsets:
+        for place in token.wanted:
             state = self._subscriptions.assigned.get(place)
             if state is not None:
                 state.retry_at_ms = now_ms + self._wiring.wait_ms(1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.consumer.core.absences import Absences
@@ -52,7 +53,8 @@ class ListSent:
     """Token of a ListOffsets: for a caller, or without a call for resets."""
 
     times: dict[TopicPartition, int]
-    strategies: dict[TopicPartition, ResetStrategy | None]
+    resets: dict[TopicPartition, tuple[ResetStrategy | None, UUID]]
+    """Where the caller wants to begin, and in which topic of that name."""
     call: OffsetsCall | None = None
 
 
@@ -132,7 +134,7 @@ class OffsetLookups:
             resets.setdefault(self._leader(state.place), {})[state.place] = state
         for node_id, states in resets.items():
             times = {place: self._time_of(state, now_ms) for place, state in states.items()}
-            token = ListSent(times, {place: state.reset_to for place, state in states.items()})
+            token = ListSent(times, {place: (state.reset_to, self._wiring.topic_id(place.topic)) for place, state in states.items()})
             if self._send_list(node_id, times, token, now_ms):
                 self._under_way |= states.keys()
         self._advance_validation(now_ms)
@@ -242,7 +244,7 @@ class OffsetLookups:
                 if token.call is not None:
                     self._told(token.call, place, code, found, now_ms)
                 else:
-                    self._reset(place, code, found, token.strategies[place], now_ms)
+                    self._reset(place, code, found, *token.resets[place], now_ms)
         call = token.call
         if call is not None and len(call.found) == len(call.times):
             self._finish(call, CompleteCall(call=call.call, result=call.found))
@@ -267,11 +269,19 @@ class OffsetLookups:
             self._finish(call, FailCall(call=call.call, error=call.last_error))
 
     def _reset(
-        self, place: TopicPartition, code: ErrorCode, found: FoundOffset | None, strategy: ResetStrategy | None, now_ms: int
+        self,
+        place: TopicPartition,
+        code: ErrorCode,
+        found: FoundOffset | None,
+        strategy: ResetStrategy | None,
+        topic_id: UUID,
+        now_ms: int,
     ) -> None:
         state = self._subscriptions.assigned.get(place)
         if state is None or state.stage is not Stage.RESETTING or state.reset_to != strategy:
             return
+        if not self._wiring.is_present(place.topic, topic_id):
+            return  # It is asked again.
         if code is not codes.NONE:
             self._retry_later(state, code, "ListOffsets", now_ms)
         elif found is None:

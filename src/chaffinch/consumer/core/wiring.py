@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any, Final
+from uuid import UUID
 
 from chaffinch.client.addresses import Address, Attempts
 from chaffinch.client.backoff import Dice
@@ -12,6 +13,7 @@ from chaffinch.client.cluster import ClusterState
 from chaffinch.client.options import reconnect_backoff, retry_backoff
 from chaffinch.consumer.core.effects import Effect, Report, SendRequest, WakeCaller
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.settings import Settings
 
 COUNTERS: Final = (
@@ -77,6 +79,15 @@ class Wiring:
         """The epoch of the partition's leader, -1 if it is not known."""
         state = self.cluster.partition(place)
         return -1 if state is None else state.leader_epoch
+
+    def topic_id(self, topic: str) -> UUID:
+        """Zero where it is not known."""
+        return self.cluster.topic_id(topic) or ZERO_UUID
+
+    def is_present(self, topic: str, topic_id: UUID) -> bool:
+        """Whether the topic of this id has the name now. Else an answer about it comes late: it was deleted, and another one made."""
+        present = self.topic_id(topic)
+        return present == topic_id or ZERO_UUID in (present, topic_id)
 
     def send(self, address: Address, message: Any, token: Any, *, timeout_ms: int | None = None, version_max: int | None = None) -> None:
         self.out.append(

@@ -1,0 +1,80 @@
+"""A topic that is deleted and made anew: what the one had is not taken for what the other has. With a clock and answers by hand."""
+
+from uuid import UUID
+
+import pytest
+
+from chaffinch.consumer.core.positions import Stage
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from chaffinch.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from tests.consumer.core.rig import TOPIC_ID, Rig, number_of, records
+
+P0 = TopicPartition("t", 0)
+
+
+def renewed(rig, topic_id=UUID(int=8)):
+    """The next metadata has this id."""
+    rig.topic_id = topic_id
+    rig.core.watch.refresh()
+    rig.advance(1_000)
+    rig.tell_metadata()
+
+
+@pytest.mark.parametrize("is_missed", [False, True], ids=["at once", "after a while without"])
+def test_a_topic_made_anew_is_begun_anew(is_missed):
+    rig = Rig().assign(0)
+    if is_missed:
+        rig.topic_id = UUID(int=0)
+        rig.core.watch.refresh()
+        rig.advance(1_000)
+        rig.tell_metadata(number_of("UNKNOWN_TOPIC_OR_PARTITION"))
+    renewed(rig)
+    assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
+    assert "deleted and created anew" in rig.reports[-1]
+
+
+def test_what_the_one_before_had_does_not_go_on_in_a_topic_made_anew():
+    """An answer that comes late fits the position once as much has been read of the new topic."""
+    rig = Rig().assign(0, position=0)
+    late = rig.take(FetchRequest)
+    renewed(rig)
+    rig.answer_list({0: 0})
+    assert rig.core.subscriptions.of(P0).position.offset == 0
+    answer = FetchResponse(
+        responses=[
+            FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[PartitionData(partition_index=0, records=memoryview(records(0, b"old")))])
+        ]
+    )
+    rig.answer(late, answer)
+    assert rig.poll() == []
+    rig.answer_fetch(p0=records(0, b"new"))
+    assert rig.poll() == [(0, b"new")]
+
+
+def test_nor_does_it_begin_where_the_one_before_began():
+    rig = Rig()
+    rig.core.assign([P0], rig.now_ms)
+    rig.step()
+    rig.tell_metadata()
+    rig.find_coordinator()
+    rig.answer_offsets({0: -1})
+    late = rig.take(ListOffsetsRequest)
+    renewed(rig)
+    told = ListOffsetsPartitionResponse(partition_index=0, offset=100)
+    rig.answer(late, ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[told])]))
+    assert rig.core.subscriptions.of(P0).stage is Stage.RESETTING
+    rig.answer_list({0: 7})
+    assert rig.core.subscriptions.of(P0).position.offset == 7
+
+
+def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew():
+    rig = Rig().assign(0)
+    for topic_id in (UUID(int=8), TOPIC_ID, UUID(int=8)):
+        renewed(rig, topic_id)
+    assert sum("deleted and created anew" in report for report in rig.reports) == 1
