@@ -11,6 +11,7 @@ from tests.consumer.core.rig import ME, Rig
 
 EAGER = {"partition.assignment.strategy": "range"}
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky"}
+MIXED = {"partition.assignment.strategy": "cooperative-sticky,range"}
 
 
 def test_the_leader_waits_until_it_knows_all_topics():
@@ -66,9 +67,10 @@ class TestAStaticLeaderThatComesBack:
         shares = rig.pending(SyncGroupRequest)[0].message.assignments
         assert sorted(place.partition for share in shares for place in decode_assignment(share.assignment)) == [0, 1, 2]
 
-    def test_asks_for_none_where_everything_stops_for_it(self):
-        """Eager members have not said what they have."""
-        assert self.back(0, **EAGER).state is State.STABLE
+    @pytest.mark.parametrize("options", [EAGER, MIXED])
+    def test_asks_for_none_where_everything_stops_for_it(self, options):
+        """Eager members have not said what they have, and those with a mixed list are eager, whatever the group has chosen of it."""
+        assert self.back(0, **options).state is State.STABLE
 
 
 class TestAPartitionThatIsToBeGivenUpFirst:

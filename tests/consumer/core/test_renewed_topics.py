@@ -16,9 +16,10 @@ from chaffinch.protocol.messages.list_offsets import (
 from tests.consumer.core.rig import TOPIC_ID, Rig, number_of, records
 
 P0 = TopicPartition("t", 0)
+ANOTHER = UUID(int=8)
 
 
-def renewed(rig, topic_id=UUID(int=8)):
+def renewed(rig, topic_id=ANOTHER):
     """The next metadata has this id."""
     rig.topic_id = topic_id
     rig.core.watch.refresh()
@@ -75,6 +76,6 @@ def test_nor_does_it_begin_where_the_one_before_began():
 
 def test_an_older_one_told_again_by_a_broker_that_lags_is_none_made_anew():
     rig = Rig().assign(0)
-    for topic_id in (UUID(int=8), TOPIC_ID, UUID(int=8)):
+    for topic_id in (ANOTHER, TOPIC_ID, ANOTHER):
         renewed(rig, topic_id)
     assert sum("deleted and created anew" in report for report in rig.reports) == 1

@@ -1,0 +1,136 @@
+"""A forked child has no part in its parent's producer: each call says so, and none hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import IllegalStateException
+from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
+from tests.producer.waits import awaited, in_thread, wrapped
+
+Make = Callable[..., Producer]
+TABLE = pa.table({"value": [b"v"]})
+LATEST_S = 60
+"""Nothing here takes that long unless it hangs."""
+
+
+@pytest.fixture
+def forked(producer_of: Make, broker: EmbeddedBroker) -> Iterator[tuple[Producer, Callable[[Callable[[], Any]], str]]]:
+    """A producer, and how to have something called in a child of this process: what it raises there, by name."""
+    producer = producer_of(broker, transactional_id=None)
+    producer.send("orders", b"v").result(LATEST_S)
+
+    def call_in_child(call: Callable[[], Any]) -> str:
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                outcome = in_thread(call)
+                error = outcome.exception(5)
+                os.write(writer, type(error).__name__.encode())
+            except BaseException as error:
+                os.write(writer, type(error).__name__.encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        os.waitpid(child, 0)
+        with os.fdopen(reader) as told:
+            return told.read()
+
+    yield producer, call_in_child
+    producer.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+class TestFork:
+    """The sender thread stays with the parent: a child hears that at once, and the parent goes on."""
+
+    def test_flush_and_send(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
+        producer, call_in_child = forked
+        assert call_in_child(producer.flush) == "IllegalStateException"
+        assert call_in_child(lambda: producer.send("orders", b"child").result(2)) == "IllegalStateException"
+        assert call_in_child(producer.close) == "NoneType"
+        assert producer.send("orders", b"parent").result(LATEST_S).offset >= 0
+
+    def test_every_call_says_so_that_of_metrics_too_and_after_close(
+        self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]
+    ) -> None:
+        producer, call_in_child = forked
+
+        def after_close() -> None:
+            producer.close()
+            for call in (
+                producer.flush,
+                producer.metrics,
+                lambda: producer.send("orders", b"v"),
+                lambda: producer.send_table("orders", TABLE),
+            ):
+                with pytest.raises(IllegalStateException, match="in a forked child"):
+                    call()
+
+        assert call_in_child(producer.metrics) == "IllegalStateException"
+        assert call_in_child(after_close) == "NoneType"
+
+    def test_the_parents_futures(self, producer_of: Make, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
+        """They will never be done in the child, which hears so instead of waiting."""
+        producer, call_in_child = forked
+        with producer._sender.lock:  # So that none of them is sent before the children were asked.
+            waiting, joined = [producer.send("orders", b"v") for _ in range(2)]
+            watched = producer.send("orders", b"v", partition=1)
+            watched.add_done_callback(lambda _: None)
+            table = producer.send_table("orders", pa.table({"value": [b"v"]}))
+            asks = waiting.result, waiting.exception, joined.result, watched.result, table.result, lambda: asyncio.run(awaited(waiting))
+            assert {call_in_child(ask) for ask in asks} == {"IllegalStateException"}
+            by_others = (
+                lambda: concurrent.futures.wait([waiting]),
+                lambda: concurrent.futures.wait([watched], return_when=concurrent.futures.FIRST_COMPLETED),
+                lambda: list(concurrent.futures.as_completed([table, joined])),
+                lambda: asyncio.run(wrapped(waiting)),
+            )
+            assert {call_in_child(ask) for ask in by_others} == {"IllegalStateException"}
+        assert [future.exception(LATEST_S) for future in (waiting, joined, watched, table)] == [None] * 4
+        assert call_in_child(waiting.result) == "NoneType", "what was known before the fork"
+        assert call_in_child(lambda: concurrent.futures.wait([waiting, watched])) == "NoneType"
+
+    def test_while_another_thread_holds_the_lock(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
+        producer, call_in_child = forked
+        is_over = threading.Event()
+
+        def busy() -> None:
+            while not is_over.is_set():
+                producer.metrics()
+
+        thread = in_thread(busy)
+        try:
+            assert {call_in_child(producer.flush) for _ in range(5)} == {"IllegalStateException"}
+        finally:
+            is_over.set()
+        thread.result(LATEST_S)
+
+    def test_while_another_thread_completes_futures(self, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
+        """The lock that all futures share: the child's own producers need it."""
+        _, call_in_child = forked
+        is_over = threading.Event()
+
+        def busy() -> None:
+            while not is_over.is_set():
+                complete_all([RecordFuture() for _ in range(1000)], lambda index: index)
+
+        def take_the_lock() -> None:
+            assert SHARED_LOCK.acquire(timeout=60)
+
+        thread = in_thread(busy)
+        try:
+            assert {call_in_child(take_the_lock) for _ in range(20)} == {"NoneType"}
+        finally:
+            is_over.set()
+        thread.result(LATEST_S)
