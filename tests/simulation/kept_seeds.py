@@ -70,5 +70,6 @@ KEPT: Final[list[tuple[str, int, dict[str, Any]]]] = [
     ("worlds of large values come to their end", 5001014, {}),
     ("partitions of a static member that died before it gave them up get to others", 2001002, {}),
     ("what a topic had is not read on in the next one of its name", 3000833, {}),
+    ("no earlier commit comes after the last one", 2002165, {}),
     ("batches are known by topic ids too", 39, {**READERS, "node_count": 3, "deeds": MOVING}),
 ]

@@ -44,6 +44,20 @@ class TestCommitsAroundRebalances:
         rig.poll()
         assert (rig.state, rig.callbacks) == (State.JOINING, [("assign", 2), ("revoke", 2)])
 
+    def test_an_automatic_commit_that_waits_for_the_coordinator_is_not_made_besides(self):
+        """It would come after the partitions are given up, with what was read up to long before."""
+        rig = Rig(**{"enable.auto.commit": True, "auto.commit.interval.ms": 1_000, "default.api.timeout.ms": 9_000}).reach(State.STABLE)
+        rig.answer_offsets({0: 5, 1: 7})
+        rig.core.group.finder.forget()
+        rig.advance(2_000)
+        rig.poll()
+        rig.core.group.membership.rebalance("a test")
+        for _ in range(5):
+            rig.advance(1_000)
+            rig.poll()
+        rig.find_coordinator()
+        assert len(rig.pending(OffsetCommitRequest)) == 1
+
     def test_so_is_what_was_read_on_while_others_joined(self):
         rig = self.rig(**COOPERATIVE)
         self.committed(rig)

@@ -146,12 +146,20 @@ class Commits:
         self, deadline_ms: int, done: Outcome, *, retries: bool, places: Collection[TopicPartition] | None = None
     ) -> Commit | None:
         """Commit what was read, of all partitions or of `places`, and of topics that are still there; as `commit`."""
+        if retries:
+            self._supersede()
         offsets = {
             place: offset
             for place, offset in self.positions().items()
             if self._wiring.cluster.partition(place) is not None and (places is None or place in places)
         }
         return self.commit(offsets, deadline_ms, done, retries=retries, is_automatic=True)
+
+    def _supersede(self) -> None:
+        """A commit of the moment that still waits for the coordinator says less than the one that comes now, and would come after it."""
+        if self._auto is not None and not self._auto.is_under_way:
+            self._commits.remove(self._auto)
+            self._auto, self._auto_due_ms = None, 0
 
     def commit(
         self,
