@@ -331,6 +331,16 @@ class TestMemoryThatIsNotTaken:
                 waiting = producer.send("orders", b"v")
             assert waiting.result(60).offset == 0
 
+    def test_not_for_memory_that_is_taken(self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of many that wait all would look, and go on waiting, for each that does not."""
+        with producer_of(strict_broker) as producer, producer._door.lock, monkeypatch.context() as patched:
+            door, accumulator, woken = producer._door, producer._core.accumulator, []
+            patched.setattr(door.lock, "wait", lambda timeout_s: accumulator.release(accumulator.memory_bytes))
+            patched.setattr(door.lock, "notify_all", lambda: woken.append(True))
+            accumulator.memory_free = 0
+            assert door.wait_for_memory(100) is None
+            assert not woken
+
 
 def test_who_waits_hears_of_a_close_at_once(producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The close itself may go on for long: for what is under way, and for an exception handler."""

@@ -218,7 +218,7 @@ class Door:
         if self.core.waits_for_memory():
             self._sender.wakeup()
         accumulator = self.core.accumulator
-        claim = accumulator.claim(size)
+        claim, is_for_nothing = accumulator.claim(size), True
         try:
             while not accumulator.is_granted(claim):
                 waited_ms = self.clock.now_ms() - started_ms
@@ -228,11 +228,12 @@ class Door:
                 refusal = self.refusal(call)
                 if refusal is not None:
                     return refusal
+            is_for_nothing = False
         finally:
             self.core.callers.for_memory -= 1
             accumulator.settle(claim)
-            # Who is next may get what this one does not take: its topic has gone, or Ctrl-C. The lock is held until that is known.
-            self.lock.notify_all()
+            if is_for_nothing:  # Else nothing has become free for the others, and all of them would look.
+                self.lock.notify_all()  # They may get what was kept for this one, all of it perhaps: Ctrl-C comes at any time.
         return None
 
     def _wait(self, ms: int) -> None:
