@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -277,6 +278,21 @@ def test_a_cluster_without_a_controller_is_waited_for() -> None:
         topics.create_topic(client, "new")
     with ScriptedServer(script) as server, client_of(server, timeout_ms=60) as client:
         times_out("the cluster has no controller", lambda: topics.create_topic(client, "new"))
+
+
+def test_a_pause_moves_bytes_while_no_other_thread_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark keeps one client for several threads, and its connections bear one at a time."""
+    with ScriptedServer(lambda server, message: None) as server, client_of(server) as client:
+        pump, pumped = client.pump, []
+
+        def with_the_lock_held(wait_ms: int) -> None:
+            threading.Condition(client.lock).notify(0)  # A RuntimeError for a thread that does not hold it.
+            pumped.append(wait_ms)
+            pump(wait_ms)
+
+        monkeypatch.setattr(client, "pump", with_the_lock_held)
+        client.pause(1)
+    assert pumped
 
 
 def test_raise_for() -> None:

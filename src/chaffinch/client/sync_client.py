@@ -184,6 +184,15 @@ class SyncClient:
         with self.lock:
             return Pipeline(self, self._until_found(lambda: self._address(node, deadline), deadline), window)
 
+    def pause(self, pause_ms: int, deadline: Deadline | None = None) -> None:
+        """Wait, but go on moving bytes: between two questions about what no broker tells of itself."""
+        until_ms = self._clock.now_ms() + pause_ms
+        if deadline is not None:
+            until_ms = min(until_ms, deadline.at_ms)
+        with self.lock:
+            while (left_ms := until_ms - self._clock.now_ms()) > 0:
+                self.pump(left_ms)
+
     # What follows is called with the lock held.
 
     def deadline(self, timeout_ms: int | None, what: str, message: Message | None = None) -> Deadline:
@@ -219,14 +228,6 @@ class SyncClient:
                 if event.reason != OUT_OF_TIME:
                     self._attempts.failed(event.address, event.reason, self._clock.now_ms(), was_answered=event.was_answered)
                 self._coordinators.forget_address(event.address)
-
-    def pause(self, pause_ms: int, deadline: Deadline | None = None) -> None:
-        """Wait, but go on moving bytes: between two questions about what no broker tells of itself."""
-        until_ms = self._clock.now_ms() + pause_ms
-        if deadline is not None:
-            until_ms = min(until_ms, deadline.at_ms)
-        while (left_ms := until_ms - self._clock.now_ms()) > 0:
-            self.pump(left_ms)
 
     def _until_found(self, find: Callable[[], Address | None], deadline: Deadline) -> Address:
         while (address := find()) is None:
