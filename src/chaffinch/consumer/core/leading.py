@@ -20,10 +20,13 @@ up. Where a static member dies in between, another process takes its place witho
 
 
 class Leadership:
-    """`topics`: what all members subscribe to; empty for a member that does not lead."""
+    """`topics`: what all members subscribe to; empty for a member that does not lead.
 
-    def __init__(self, wiring: Wiring) -> None:
+    `is_cooperative`: the members keep what they have when they join, and so can tell; with a mixed list of assignors they do not."""
+
+    def __init__(self, wiring: Wiring, *, is_cooperative: bool) -> None:
         self.topics: frozenset[str] = frozenset()
+        self._is_cooperative = is_cooperative
         self._wiring = wiring
         self._me = ""
         self._members: dict[str, MemberSubscription] = {}  # From JoinGroup to SyncGroup.
@@ -67,6 +70,8 @@ class Leadership:
         is somebody's."""
         members, self._members = self._members, {}
         if not members or self._assignor is None or not self._assignor.is_cooperative:
+            return None
+        if self._is_back and not self._is_cooperative:
             return None
         everything = {TopicPartition(topic, number) for topic, count in self._counts.items() for number in range(count)}
         if everything <= self._given.union(assignment):

@@ -57,7 +57,6 @@ class Membership:
         self.assignment: tuple[TopicPartition, ...] = ()
         """What the group has given us, for the caller's poll to take over."""
         self.protocol_name = ""
-        self.leadership = Leadership(wiring)
         self.joined_topics: frozenset[str] = frozenset()
         self.fatal: KafkaException | None = None
         self.last_poll_ms = 0
@@ -66,6 +65,7 @@ class Membership:
         self.instance_id: str | None = settings["group.instance.id"]
         self.assignors = tuple(ASSIGNORS[name] for name in settings["partition.assignment.strategy"])
         self.is_cooperative = all(assignor.is_cooperative for assignor in self.assignors)
+        self.leadership = Leadership(wiring, is_cooperative=self.is_cooperative)
         self._wiring = wiring
         self._subscriptions = subscriptions
         self._finder = finder
