@@ -244,6 +244,8 @@ class Producer:
                 if stop is None and count is not None and not core.accumulator.has_room_for(size):
                     stop = door.wait_for_memory(size, waits_since_ms)
                     count = core.usable_count(topic, partition)  # Other partitions may have come meanwhile.
+                    if count is None:  # Or the topic has gone: the memory is for whoever waits behind this one.
+                        self._changed.notify_all()
                 if stop is None and count is not None:
                     chosen = core.choose_partition(topic, key, value, count, size) if partition is None else partition
                     place = TopicPartition(topic, chosen)
@@ -293,9 +295,15 @@ class Producer:
         """Send what is left and end. After `timeout` seconds what has no outcome fails.
 
         An open transaction is aborted: only commit_transaction commits. Called again meanwhile, by another thread or a signal handler, it
-        waits for the same end, and `timeout` holds for both; called again afterwards, it has no effect.
+        waits for the same end, and `timeout` holds for both; called again afterwards, it has no effect. In a signal handler in the midst
+        of another call it returns at once, since nothing can be sent before that call goes on: a thread closes then, for which the end of
+        the interpreter waits.
         """
-        self._close(arguments.checked_timeout_ms(timeout), is_interrupted=False)
+        close = partial(self._close, arguments.checked_timeout_ms(timeout), is_interrupted=False)
+        if self._sender.holds_lock and not self._sender.is_in_other_process:
+            threading.Thread(target=close, name=f"{self._sender.name}-close", daemon=False).start()
+        else:
+            close()
 
     def _close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
         deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)

@@ -75,6 +75,15 @@ class SenderThread(ClientThread):
         process_ends.watch(self)
         super().start()
 
+    @property
+    def holds_lock(self) -> bool:
+        """Whether the caller's thread does: the caller is a signal handler, or a finalizer, in the midst of another call."""
+        try:
+            self.changed.notify(0)
+        except RuntimeError:
+            return False
+        return True
+
     def submit(self, event: events.Event) -> None:
         """Hand an event to the core, from any thread; its effects are carried out by the sender thread."""
         with self.changed:

@@ -301,7 +301,7 @@ class ProducerCore:
             case events.FlushCalled():
                 self.callers.flush(event.call)
             case events.CloseCalled():
-                self.callers.close(event.call, event.deadline_ms)
+                self._close(event)
             case events.HandlerAnswered():
                 self.desk.answered(event, now_ms)
             case Answered():
@@ -322,6 +322,11 @@ class ProducerCore:
     def _call(self, event: events.TransactionCall) -> None:
         assert self.transaction is not None, "the public producer refuses transactions without a transactional id"
         self.out += self.transaction.call(event)
+
+    def _close(self, event: events.CloseCalled) -> None:
+        self.callers.close(event.call, event.deadline_ms)
+        if self.transaction is not None:
+            self.transaction.closes_by(event.deadline_ms)
 
     def _disconnected(self, event: Disconnected, now_ms: int) -> None:
         self.wiring.attempts.failed(event.address, event.reason, now_ms, was_answered=event.was_answered)

@@ -150,6 +150,12 @@ class TransactionManager:
         self._end_calls.append(_Waiting(event.call, event.deadline_ms, event.closes_within))
         return self._fail_offsets(TransactionAbortableException("the transaction is being aborted"))
 
+    def closes_by(self, deadline_ms: int) -> None:
+        """Another call of close has come: the one that waits for its abort waits no longer than that one."""
+        for waiting in self._end_calls:
+            if waiting.closes_within is not None and deadline_ms < waiting.deadline_ms:
+                waiting.deadline_ms, waiting.closes_within = deadline_ms, "close's timeout"
+
     def _send_offsets(self, event: events.SendOffsetsCalled) -> list[Effect]:
         refusal = self.refusal_of_send("send_offsets_to_transaction")
         if refusal is not None:
