@@ -9,7 +9,7 @@ import pytest
 from chaffinch import EmbeddedBroker
 from chaffinch.admin import groups, options
 from chaffinch.admin.group_offsets import commit_offsets, committed_offsets
-from chaffinch.errors import UnsupportedVersionException
+from chaffinch.errors import UnknownTopicOrPartitionException, UnsupportedVersionException
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from tests.client.scripted_server import ScriptedServer
@@ -69,3 +69,16 @@ def test_offsets_beyond_the_end_have_no_lag_below_zero() -> None:
         (found,) = description.offsets
         # More than there is: a topic that was made anew.
         assert (found.committed, found.end, found.lag) == (7, 0, 0)
+
+
+@pytest.mark.parametrize("place", [TopicPartition("orders", 7), TopicPartition("nowhere", 0)])
+def test_a_partition_that_is_not_there_is_not_waited_for(place: TopicPartition) -> None:
+    with (
+        EmbeddedBroker(topics={"orders": {}}) as broker,
+        options.connect(bootstrap_servers=broker.bootstrap_servers, default_api_timeout_ms=2_000) as client,
+    ):
+        commit_offsets(client, "readers", {TopicPartition("orders", 0): 7})
+        with pytest.raises(UnknownTopicOrPartitionException):
+            commit_offsets(client, "readers", {place: 0})
+        with pytest.raises(UnknownTopicOrPartitionException):
+            groups.delete_offsets(client, "readers", [place])

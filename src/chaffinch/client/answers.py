@@ -52,6 +52,12 @@ def worst_handling(answer: Message) -> Handling:
     return found[0] if found else Handling.COMPLETE
 
 
+def handling_of_coordinators(answer: Message) -> Handling:
+    """As `worst_handling`; but a partition that the coordinator does not know of is not waited for: the caller has named it."""
+    is_unknown = any(code is codes.UNKNOWN_TOPIC_OR_PARTITION for code, _ in codes_in(answer))
+    return Handling.COMPLETE if is_unknown else worst_handling(answer)
+
+
 def handling_of_controllers(answer: Message) -> Handling:
     """REFRESH_AND_RETRY where the broker is not the controller, and has done nothing; else COMPLETE: the caller reads the codes."""
     is_elsewhere = any(code is codes.NOT_CONTROLLER for code, _ in codes_in(answer))

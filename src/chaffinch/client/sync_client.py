@@ -140,14 +140,19 @@ class SyncClient:
             return self._until_settled(find, forget, message, deadline, version_max=version_max)
 
     def coordinator_request(self, key: str, kind: CoordinatorKind, message: Message, *, timeout_ms: int | None = None) -> Any:
-        """Send one request to the coordinator of a group or transactional id; retriable codes are tried again, the coordinator looked up.
+        """Send one request to the coordinator of a group or transactional id; retriable codes are tried again, the coordinator looked up,
+        but for UNKNOWN_TOPIC_OR_PARTITION.
 
         An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
         """
         deadline = self.deadline(timeout_ms, f"to the coordinator of {kind} {key!r}", message)
         with self.lock:
             return self._until_settled(
-                lambda: self._coordinator_address(key, kind, deadline), lambda: self._coordinators.forget(key, kind), message, deadline
+                lambda: self._coordinator_address(key, kind, deadline),
+                lambda: self._coordinators.forget(key, kind),
+                message,
+                deadline,
+                handling_of=answers.handling_of_coordinators,
             )
 
     def refresh_metadata(self, topics: Iterable[str] | None = None, *, node: Target = "any", timeout_ms: int | None = None) -> ClusterState:
