@@ -1,4 +1,4 @@
-"""A signal handler that closes the producer may come at any time: in the midst of a call that holds the lock, or of another close."""
+"""A signal handler that calls the producer may come at any time: in the midst of a call that holds the lock, or of another close."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
+from chaffinch.errors import IllegalStateException
 from tests.producer.waits import in_thread
 
 Make = Callable[..., Producer]
@@ -31,6 +32,17 @@ def test_in_the_midst_of_a_call_it_does_not_wait_for_what_that_call_holds_up(pro
     last = in_thread(interrupted).result(LATEST_S)
     in_thread(producer.close).result(LATEST_S)
     assert last.result(0).offset == 1
+
+
+def test_other_calls_that_would_wait_for_ever_there_are_refused(producer_of: Make, broker: EmbeddedBroker) -> None:
+    def interrupted() -> None:
+        with producer._lock:
+            producer.flush(1)
+
+    with producer_of(broker) as producer:
+        refused = in_thread(interrupted).exception(LATEST_S)
+    assert isinstance(refused, IllegalStateException)
+    assert "flush() in a signal handler" in str(refused)
 
 
 def test_its_timeout_holds_for_the_abort_that_another_close_waits_for(

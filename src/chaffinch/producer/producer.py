@@ -449,6 +449,8 @@ class Producer:
     def _call(self, make: Callable[[Future[None]], events.Event], timeout_ms: int | None, what: str) -> None:
         if self._sender.is_own_thread:  # Before anything is done: what is refused must not happen all the same.
             raise IllegalStateException(f"{what}() within a callback of the same producer would wait for itself")
+        if self._sender.holds_lock:
+            raise IllegalStateException(f"{what}() in a signal handler would wait for the call of the same producer that it interrupts")
         future = self._sender.call(make)
         try:
             future.result(None if timeout_ms is None else timeout_ms / 1000)
