@@ -59,6 +59,6 @@ def handling_of_coordinators(answer: Message) -> Handling:
 
 
 def handling_of_controllers(answer: Message) -> Handling:
-    """REFRESH_AND_RETRY where the broker is not the controller, and has done nothing; else COMPLETE: the caller reads the codes."""
+    """REFRESH_AND_RETRY where the broker is not the controller; else COMPLETE: the caller reads the codes."""
     is_elsewhere = any(code is codes.NOT_CONTROLLER for code, _ in codes_in(answer))
     return Handling.REFRESH_AND_RETRY if is_elsewhere else Handling.COMPLETE
