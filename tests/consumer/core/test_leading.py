@@ -101,6 +101,18 @@ class TestAPartitionThatIsToBeGivenUpFirst:
         rig.advance(1_000)
         assert rig.state is State.UNJOINED
 
+    def test_is_asked_for_once(self):
+        """Of a member that never gives anything up."""
+        rig = self.led()
+        self.wait(rig, 9_000)
+        rig.advance(1_000)
+        rig.poll()
+        rig.answer_join(generation=2, others={"other": [0, 1, 2]})
+        rig.answer_sync()
+        rig.poll()
+        self.wait(rig, 30_000)
+        assert rig.state is State.STABLE
+
     def test_nothing_is_waited_for_where_all_is_shared_out(self):
         rig = Rig(**{**COOPERATIVE, "max.poll.interval.ms": 10_000}).reach(State.STABLE)
         self.wait(rig, 30_000)

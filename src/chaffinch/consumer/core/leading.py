@@ -34,6 +34,7 @@ class Leadership:
         self._is_back = False
         self._counts: dict[str, int] = {}
         self._given: set[TopicPartition] = set()
+        self._has_asked = False  # For the round that is under way.
 
     def end(self) -> None:
         """Another one leads, or nobody."""
@@ -69,6 +70,9 @@ class Leadership:
         """SyncGroup gave this member its assignment. When another round has to begin, unless one does by itself; None where each partition
         is somebody's."""
         members, self._members = self._members, {}
+        has_asked, self._has_asked = self._has_asked, False
+        if has_asked:
+            return None  # A member that does not give up what it is told to, whatever happens, would be asked for ever.
         if not members or self._assignor is None or not self._assignor.is_cooperative:
             return None
         if self._is_back and not self._is_cooperative:
@@ -78,6 +82,10 @@ class Leadership:
             return None
         # Who shared out knows that there is one to come, as soon as their owner polls. Who came back does not know whether there is.
         return now_ms if self._is_back else now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+
+    def asks(self) -> None:
+        """This member begins another round."""
+        self._has_asked = True
 
     @property
     def has_news(self) -> bool:

@@ -140,6 +140,7 @@ class Membership:
         """Send what is due."""
         self._check_poll_interval(now_ms)
         if self.state is State.STABLE and self._next_round_ms is not None and now_ms >= self._next_round_ms:
+            self.leadership.asks()
             self.rebalance(ORPHANS)
             self._wiring.wake()
         address = self._finder.address(now_ms)
