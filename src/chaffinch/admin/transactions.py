@@ -117,11 +117,25 @@ def describe_transaction(client: SyncClient, transactional_id: str) -> Transacti
 def describe_producers(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[PartitionProducer]]:
     """The producers that each partition's leader remembers, by producer id."""
 
-    def request_for(asked: list[TopicPartition]) -> DescribeProducersRequest:
-        topics = [DescribeProducersTopicRequest(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(asked).items()]
-        return DescribeProducersRequest(topics=topics)
+    return ask_leaders(client, list(partitions), _producers_request, _read_producers)
 
-    return ask_leaders(client, list(partitions), request_for, _read_producers)
+
+def open_at_leader(
+    client: SyncClient, leader: int, partitions: Sequence[TopicPartition], producer_id: int, *, timeout_ms: int
+) -> list[TopicPartition]:
+    """Those of a leader's partitions in which a producer has an open transaction, asked once. Raises what `SyncClient.request` raises."""
+    answer = client.request(_producers_request(partitions), leader, timeout_ms=timeout_ms, retries=False)
+    return [
+        found.topic_partition
+        for part in _read_producers(answer)
+        for found in part.result
+        if found.producer_id == producer_id and found.transaction_start_offset is not None
+    ]
+
+
+def _producers_request(partitions: Sequence[TopicPartition]) -> DescribeProducersRequest:
+    topics = [DescribeProducersTopicRequest(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(partitions).items()]
+    return DescribeProducersRequest(topics=topics)
 
 
 def _read_producers(answer: DescribeProducersResponse) -> Iterator[PartitionAnswer]:

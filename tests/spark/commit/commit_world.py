@@ -33,6 +33,7 @@ from chaffinch.spark.commit.operations import (
     AskHandler,
     BatchAnswer,
     DeadLetters,
+    FindRemains,
     Lost,
     NextAnswer,
     ReadState,
@@ -205,6 +206,10 @@ class Driver:
                 return self.query.state
             case WriteState():
                 self.query.state = CheckpointState.from_text(operation.state.to_text())
+            case FindRemains():
+                found = (part for topic in operation.topics if (known := self.broker.core.topics.get(topic)) for part in known.partitions)
+                open_in = [part.topic_partition for part in found if part.log.has_ongoing_transaction(operation.producer_id)]
+                return tuple(sorted(open_in))
             case Wait():
                 self.broker.pass_time(operation.ms)
         return None

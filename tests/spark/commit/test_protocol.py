@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.broker.core.groups.offsets import CommittedOffset
+from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -13,7 +14,7 @@ from chaffinch.spark.commit.operations import Ask, Lost, Step
 from chaffinch.spark.commit.timeout import transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal, Remedy
-from chaffinch.spark.snapshot import TargetSnapshot
+from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot
 from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = [
@@ -84,6 +85,19 @@ def test_a_lost_request_or_answer_anywhere(how, at):
 def test_a_broker_killed_anywhere(at):
     broker, query = two_batches()
     query.run(Cut(at=at, how="broker_killed"))
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_a_coordinator_that_ends_a_transaction_and_tells_no_partition(at, monkeypatch):
+    """As Apache Kafka's, where its only broker was away for longer than the transaction might last."""
+    broker, query = two_batches()
+    with pytest.raises(Killed):
+        query.run(Cut(at=at, how="crash_after"))
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+    query.run()
     assert_exactly_once(broker)
 
 

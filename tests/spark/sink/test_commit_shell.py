@@ -4,6 +4,8 @@ import itertools
 
 import pytest
 
+from chaffinch import Producer
+from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
@@ -81,3 +83,30 @@ def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker, topic, ap
     with pytest.raises(Refusal, match=error) as caught:
         committed(broker, topic)
     assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, error)
+
+
+def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, monkeypatch):
+    """Its coordinator said that it is aborted, and wrote that nowhere: Apache Kafka 4.3.1 does so after its only broker was away."""
+    write_marker, untold = TransactionParticipants.write_marker, []
+
+    def loses_first_abort(self, place, is_commit, *rest):
+        if is_commit or untold:
+            write_marker(self, place, is_commit, *rest)
+        else:
+            untold.append(place)
+
+    monkeypatch.setattr(TransactionParticipants, "write_marker", loses_first_abort)
+    with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"t-{topic}") as earlier:
+        earlier.init_transactions()
+        earlier.begin_transaction()
+        earlier.send(topic, b"earlier", partition=1).result(60)
+        assert committed(broker, topic).outcome == "written"
+    assert untold == [TopicPartition(topic, 1)]
+    assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
+
+
+@pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"])
+def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, error):
+    broker.faults.add(api="DescribeProducers", error=error, count=10_000)
+    assert committed(broker, topic).outcome == "written"
+    assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}

@@ -30,6 +30,7 @@ from chaffinch.spark.commit.operations import (
     AskHandler,
     BatchAnswer,
     DeadLetters,
+    FindRemains,
     Lost,
     NextAnswer,
     Operation,
@@ -279,6 +280,8 @@ class Driver:
                 # Through its text, as the file would.
                 query.state = CheckpointState.from_text(operation.state.to_text())
                 self._reply(operation, None)
+            case FindRemains():
+                self._reply(operation, ())  # Coordinators here carry their decisions out.
             case Wait():
                 self._world.after(operation.ms, lambda: self._reply(operation, None))
 

@@ -123,6 +123,16 @@ class WriteState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FindRemains:
+    """Look for transactions of a producer that are still open in partitions of these topics. Brings the partitions as a tuple, in order;
+    those whose leaders cannot say, or may not, are left out."""
+
+    step: Step
+    producer_id: int
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Let time pass. Brings None."""
 
@@ -130,7 +140,7 @@ class Wait:
     ms: int
 
 
-Operation: TypeAlias = Ask | SendBatch | NextAnswer | AskHandler | SetAside | WriteDeadLetters | ReadState | WriteState | Wait
+Operation: TypeAlias = Ask | SendBatch | NextAnswer | AskHandler | SetAside | WriteDeadLetters | ReadState | WriteState | FindRemains | Wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,16 +9,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from chaffinch.admin.transactions import open_at_leader
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.exchange import Exchange
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
 from chaffinch.errors.codes import ErrorCode
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
@@ -29,6 +32,7 @@ from chaffinch.spark.commit.operations import (
     AskHandler,
     BatchAnswer,
     DeadLetters,
+    FindRemains,
     Lost,
     NextAnswer,
     Operation,
@@ -136,6 +140,8 @@ class CommitShell:
             case WriteState():
                 assert self._plan.state is not None
                 return self._plan.state.write(STATE_FILE, [operation.state.to_text().encode()])
+            case FindRemains():
+                return self._find_remains(operation)
             case Wait():
                 # The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do.
                 return time.sleep(operation.ms / 1000)
@@ -149,6 +155,21 @@ class CommitShell:
             return self._client.request(operation.message, address, timeout_ms=self._plan.request_timeout_ms, retries=False)
         except ApiException as error:
             return _lost(error, was_sent=True)
+
+    def _find_remains(self, operation: FindRemains) -> tuple[TopicPartition, ...]:
+        """One question to each leader, and no second one: who cannot be asked, or does not allow it, has nothing to tell."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        remains: list[TopicPartition] = []
+        with suppress(ApiException):
+            cluster = self._client.refresh_metadata(operation.topics, timeout_ms=LOOKUP_TIMEOUT_MS)
+            for topic in operation.topics:
+                for place in [TopicPartition(topic, number) for number in range(cluster.partition_count(topic) or 0)]:
+                    if (leader := cluster.leader_of(place)) is not None:
+                        by_leader.setdefault(leader, []).append(place)
+        for leader, places in by_leader.items():
+            with suppress(ApiException):
+                remains += open_at_leader(self._client, leader, places, operation.producer_id, timeout_ms=LOOKUP_TIMEOUT_MS)
+        return tuple(sorted(remains))
 
     def _send(self, operation: SendBatch) -> None:
         topic_partition = operation.batch.topic_partition
