@@ -65,7 +65,7 @@ LAST = (Kind.DRIVER, *TWINS)
 """After these a life has no further micro-batch."""
 OPEN_STEPS = (Step.PUSH, Step.WRITE_DEAD_LETTERS, Step.COMMIT_MARKER, Step.NOTE_ENDING)
 """While the transaction is open."""
-FENCED_STEPS = (Step.READ_MARKER_AGAIN, Step.ADD_PARTITIONS, *OPEN_STEPS)
+FENCED_STEPS = (Step.READ_MARKER_AGAIN, Step.FIND_REMAINS, Step.ADD_PARTITIONS, *OPEN_STEPS)
 """Whoever stands here is told by Kafka that another has taken over."""
 
 

@@ -26,6 +26,7 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
 from chaffinch.spark import snapshot
+from chaffinch.spark.commit import remains
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
 from chaffinch.spark.commit.operations import (
@@ -37,6 +38,7 @@ from chaffinch.spark.commit.operations import (
     Lost,
     NextAnswer,
     ReadState,
+    Remains,
     Reply,
     SendBatch,
     SetAside,
@@ -171,7 +173,7 @@ class Driver:
             raise Killed
         if how == "broker_killed":
             self.broker.kill()
-        is_sent = how == "lose_request" and isinstance(operation, Ask | SendBatch)
+        is_sent = how == "lose_request" and isinstance(operation, Ask | SendBatch | FindRemains)
         value = None if is_sent else self.effect(operation)
         if how == "crash_after":
             raise Killed
@@ -181,6 +183,8 @@ class Driver:
             lost = Lost(reason="cut by the test", was_sent=True)
             if isinstance(operation, Ask):
                 return lost
+            if isinstance(operation, FindRemains):
+                return Remains(reason=lost.reason)
             if isinstance(operation, SendBatch):
                 self.answers = [answer for answer in self.answers if answer.ticket != operation.ticket]
                 self.answers.append(BatchAnswer(ticket=operation.ticket, lost=lost))
@@ -207,9 +211,8 @@ class Driver:
             case WriteState():
                 self.query.state = CheckpointState.from_text(operation.state.to_text())
             case FindRemains():
-                found = (part for topic in operation.topics if (known := self.broker.core.topics.get(topic)) for part in known.partitions)
-                open_in = [part.topic_partition for part in found if part.log.has_ongoing_transaction(operation.producer_id)]
-                return tuple(sorted(open_in))
+                answer = self.broker.ask(remains.question(operation.partitions))
+                return Remains(reason="connection closed") if answer is None else remains.read(answer, operation.producer_id)
             case Wait():
                 self.broker.pass_time(operation.ms)
         return None

@@ -53,6 +53,7 @@ def test_the_steps_of_an_undisturbed_commit():
         Step.FIX_TRANSACTIONAL_ID,
         Step.INIT_PRODUCER,
         Step.READ_MARKER_AGAIN,
+        Step.FIND_REMAINS,
         Step.ADD_PARTITIONS,
         Step.PUSH,
         Step.ADD_OFFSETS,

@@ -5,11 +5,14 @@ import itertools
 import pytest
 
 from chaffinch import Producer
+from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
@@ -85,7 +88,16 @@ def test_a_look_up_that_is_refused_for_good_is_not_asked_again(broker, topic, ap
     assert (caught.value.group, caught.value.name) == (Group.INVALID_CONFIGURATION, error)
 
 
-def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, monkeypatch):
+TRANSIENT = [
+    {},
+    {"error": "NOT_LEADER_OR_FOLLOWER", "count": 2},
+    {"action": "drop_before", "count": 2},
+    {"action": "drop_after", "count": 2},
+]
+
+
+@pytest.mark.parametrize("fault", TRANSIENT, ids=lambda fault: fault.get("error") or fault.get("action") or "no fault")
+def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, fault, monkeypatch, caplog):
     """Its coordinator said that it is aborted, and wrote that nowhere: Apache Kafka 4.3.1 does so after its only broker was away."""
     write_marker, untold = TransactionParticipants.write_marker, []
 
@@ -96,6 +108,8 @@ def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, mo
             untold.append(place)
 
     monkeypatch.setattr(TransactionParticipants, "write_marker", loses_first_abort)
+    if fault:
+        broker.faults.add(api="DescribeProducers", **fault)
     with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=f"t-{topic}") as earlier:
         earlier.init_transactions()
         earlier.begin_transaction()
@@ -103,6 +117,10 @@ def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, mo
         assert committed(broker, topic).outcome == "written"
     assert untold == [TopicPartition(topic, 1)]
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
+    assert not broker.faults.list()
+    said = [record.getMessage() for record in caplog.records if record.name == "chaffinch.spark.sink.commit_shell"]
+    assert len(said) == 1
+    assert said[0].startswith(f"batch 0: an earlier transaction of t-{topic} is still open in {topic}-1, though its coordinator says")
 
 
 @pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"])
@@ -110,3 +128,14 @@ def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, err
     broker.faults.add(api="DescribeProducers", error=error, count=10_000)
     assert committed(broker, topic).outcome == "written"
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
+    assert broker.faults.list()[0]["count"] == 10_000 - 1
+
+
+def test_brokers_older_than_the_question_hold_nothing_up(broker, topic, monkeypatch):
+    """Before Apache Kafka 2.8 there is no DescribeProducers."""
+    offered = [version for version in api_versions._SERVED if version.api_key != api_of(DescribeProducersRequest()).key]
+    monkeypatch.setattr(api_versions, "_SERVED", offered)
+    broker.faults.add(api="DescribeProducers", action="drop_before", count=10_000)
+    assert committed(broker, topic).outcome == "written"
+    assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
+    assert broker.faults.list()[0]["count"] == 10_000

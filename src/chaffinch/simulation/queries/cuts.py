@@ -8,7 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from chaffinch.spark.commit.operations import Ask, Operation, ReadState, SendBatch, SetAside, Step, WriteDeadLetters, WriteState
+from chaffinch.spark.commit.operations import (
+    Ask,
+    FindRemains,
+    Operation,
+    ReadState,
+    SendBatch,
+    SetAside,
+    Step,
+    WriteDeadLetters,
+    WriteState,
+)
 
 
 class CutKind(Enum):
@@ -32,7 +42,7 @@ class CutKind(Enum):
     STAGING_LOST = "what is staged cannot be read"
 
 
-_REQUESTS = (Ask, SendBatch)
+_REQUESTS = (Ask, SendBatch, FindRemains)
 _FILES_CHANGED = (WriteState, WriteDeadLetters, SetAside)
 ONLY_FOR: dict[CutKind, tuple[type[Operation], ...]] = {
     CutKind.REQUEST_LOST: _REQUESTS,

@@ -23,6 +23,7 @@ from chaffinch.simulation.network import Network
 from chaffinch.simulation.queries.cuts import Cut, CutKind
 from chaffinch.simulation.queries.query import Query, inline, staged
 from chaffinch.simulation.world import World
+from chaffinch.spark.commit import remains
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import Rejection, StagedBatch, TaskOutcome
 from chaffinch.spark.commit.operations import (
@@ -35,6 +36,7 @@ from chaffinch.spark.commit.operations import (
     NextAnswer,
     Operation,
     ReadState,
+    Remains,
     Reply,
     SendBatch,
     SetAside,
@@ -281,7 +283,7 @@ class Driver:
                 query.state = CheckpointState.from_text(operation.state.to_text())
                 self._reply(operation, None)
             case FindRemains():
-                self._reply(operation, ())  # Coordinators here carry their decisions out.
+                self._find_remains(operation)
             case Wait():
                 self._world.after(operation.ms, lambda: self._reply(operation, None))
 
@@ -308,6 +310,37 @@ class Driver:
                 self._reply(operation, event.message)
 
         self._client.with_coordinator(to.key, to.kind, found)
+
+    def _find_remains(self, operation: FindRemains) -> None:
+        """One request for each partition, one after the other; what is lost is so for all of them."""
+        left, said = list(operation.partitions), list[Remains]()
+
+        def next_one() -> None:
+            if left:
+                self._client.with_leader(left[0], operation.refresh, found)
+                return
+            asked, left_open = (frozenset().union(*sets) for sets in zip(*((one.asked, one.left_open) for one in said), strict=True))
+            self._reply(operation, Remains(asked=asked, left_open=left_open))
+
+        def found(address: Address | None, reason: str) -> None:
+            if address is None:
+                self._reply(operation, Remains(reason=reason))
+            elif self._loses(CutKind.REQUEST_LOST, operation.step):
+                self._reply(operation, Remains(reason="the request is lost"))
+            else:
+                self._client.request(address, remains.question([left.pop(0)]), answered)
+
+        def answered(event: Answered | Failed) -> None:
+            if isinstance(event, Failed):
+                self._reply(operation, Remains(reason=event.reason))
+            elif self._loses(CutKind.ANSWER_LOST, operation.step) or self._loses(CutKind.BROKER_AWAY_AFTER, operation.step):
+                self._client.disconnect(event.address)
+                self._reply(operation, Remains(reason="the answer is lost"))
+            else:
+                said.append(remains.read(event.message, operation.producer_id))
+                next_one()
+
+        next_one()
 
     # Batches on their way --------------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias
 
 from chaffinch.errors.codes import ErrorCode
-from chaffinch.identifiers import ProducerIdentity
+from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.schema import Message
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
@@ -25,6 +25,7 @@ class Step(Enum):
     FIX_TRANSACTIONAL_ID = "fix_transactional_id"
     INIT_PRODUCER = "init_producer"
     READ_MARKER_AGAIN = "read_marker_again"
+    FIND_REMAINS = "find_remains"
     ADD_PARTITIONS = "add_partitions"
     PUSH = "push"
     PUSH_DEAD_LETTERS = "push_dead_letters"
@@ -124,12 +125,13 @@ class WriteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRemains:
-    """Look for transactions of a producer that are still open in partitions of these topics. Brings the partitions as a tuple, in order;
-    those whose leaders cannot say, or may not, are left out."""
+    """Ask the leaders of partitions, each once, whether a producer has a transaction open there. Brings `Remains`. `refresh`: look up
+    the leaders anew."""
 
     step: Step
     producer_id: int
-    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    refresh: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,16 @@ class Lost:
 
     reason: str
     was_sent: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remains:
+    """What leaders said of partitions. `asked`: those that need not be asked for again, also because their leaders never will say, or may
+    not; `reason`: why others are not among them."""
+
+    asked: frozenset[TopicPartition] = frozenset()
+    left_open: frozenset[TopicPartition] = frozenset()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,8 @@ drives it inside a Spark worker; tests and the simulation drive it by hand and m
 Why it writes each row exactly once, whatever is cut where:
 - Rows, dead letters and the marker become visible together, by one EndTxn.
 - InitProducerId fences every earlier writer and waits for the end of its transaction; only then is the marker read, stable.
-  If the batch is in Kafka, the marker says so and nothing is written. What partitions still hold open is aborted first.
+  If the batch is in Kafka, the marker says so and nothing is written.
+- What a partition still holds open of an earlier attempt is aborted before anything is written there (`remains.py`).
 - EndTxn without an answer is asked again, never turned into an abort; if all is cut there, the next run reads the marker.
 - Until EndTxn, everything can be thrown away: the staging is whole, and an abort is InitProducerId with our own id and
   epoch, which never fences anybody else.
@@ -15,7 +16,7 @@ Why it writes each row exactly once, whatever is cut where:
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
@@ -26,7 +27,6 @@ from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection
 from chaffinch.spark.commit.operations import (
     AskHandler,
     DeadLetters,
-    FindRemains,
     Operation,
     ReadState,
     Reply,
@@ -37,6 +37,7 @@ from chaffinch.spark.commit.operations import (
 )
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.push import Fenced, Push, StartAgain
+from chaffinch.spark.commit.remains import Search
 from chaffinch.spark.commit.timeout import timeout_refused, transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.refusals import Refusal, Remedy
@@ -72,7 +73,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         writer.marker = yield from _read_marker(plan, Step.READ_MARKER_AGAIN)
         if _judge(plan, writer.marker, state) is Verdict.SKIP:
             return CommitResult(outcome="skipped")
-        result = yield from writer.write((yield from writer.end_remains(now_ms)))
+        result = yield from writer.write(now_ms)
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced)
         result = CommitResult(outcome="written", counts=_counts(plan, tally))
@@ -113,26 +114,9 @@ class _Writer:
     identity: ProducerIdentity
     timeout_ms: int
     state: CheckpointState
+    search: Search = field(default_factory=Search)
     may_be_committed: bool = False
     """EndTxn was asked for: from here on there is no abort."""
-
-    def end_remains(self, now_ms: int) -> Generator[Operation, Reply, int]:
-        """Abort what an earlier attempt left open where its coordinator knows of nothing; our own commit would make it visible.
-
-        Apache Kafka 4.3.1 with one broker that was away for longer than the transaction might last says at its start that it is
-        aborted, and writes that into no partition. Returns the time.
-        """
-        plan = self.plan
-        staged = {batch.topic_partition.topic for batch in (*plan.batches(), *plan.dead_batches())}
-        topics = tuple(sorted(staged | {snapshot.topic for snapshot in plan.target.topics}))
-        reply = yield FindRemains(step=Step.READ_MARKER_AGAIN, producer_id=self.identity.producer_id, topics=topics)
-        remains: tuple[TopicPartition, ...] = reply.value
-        if remains:
-            yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, self.identity, remains, plan.block_max_ms)
-            self.identity, now_ms = yield from requests.start_again(
-                Step.ABORT, plan.transactional_id, self.timeout_ms, self.identity, plan.block_max_ms
-            )
-        return now_ms
 
     def write(self, now_ms: int) -> Commit:
         """Pushes and commits; starts the transaction again from the staging as long as that can help."""
@@ -177,12 +161,17 @@ class _Writer:
     def _add_partitions(
         self, joined: set[TopicPartition], batches: tuple[StagedBatch, ...] | list[StagedBatch]
     ) -> Generator[Operation, Reply, None]:
-        """Makes the batches' partitions part of the transaction, each once."""
+        """Makes the batches' partitions part of the transaction, each once; with what an earlier one left open there, to be aborted."""
         new = {batch.topic_partition for batch in batches} - joined
-        if new:
-            plan = self.plan
-            yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, self.identity, sorted(new), plan.block_max_ms)
-            joined |= new
+        if not new:
+            return
+        plan, identity = self.plan, self.identity
+        others = (TopicPartition(topic.topic, number) for topic in plan.target.topics for number in range(topic.partition_count))
+        left_open = yield from self.search.find(identity.producer_id, new, others, plan.block_max_ms)
+        joined |= new | left_open
+        yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, identity, sorted(new | left_open), plan.block_max_ms)
+        if left_open:
+            raise StartAgain("TRANSACTION_LEFT_OPEN", f"an earlier transaction is still open in {', '.join(map(str, sorted(left_open)))}")
 
     def _set_aside(self, batch: StagedBatch, culprits: tuple[Rejection, ...]) -> Generator[Operation, Reply, None]:
         """The broker blamed records of a batch: dead letters where that is tolerated, else the end of this batch."""

@@ -200,7 +200,7 @@ def _ask(
         if not code.is_retriable:
             raise _failure(code, what)
         if reply.now_ms >= deadline_ms:
-            raise _gave_up(step, code, what, reason, block_max_ms)
+            raise gave_up(step, code, what, reason, block_max_ms)
         yield Wait(step=step, ms=WAIT_MS)
 
 
@@ -213,7 +213,8 @@ def _failure(code: ErrorCode, what: str) -> Exception:
     return advised(group, code.name, f"{what}: {code.text}")
 
 
-def _gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: int) -> Refusal:
+def gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: int) -> Refusal:
+    """`what` was asked again for `block_max_ms` (ms); `reason` is why the last time was no good."""
     fate, remedy = "nothing of it is visible", Remedy.AGAIN
     if step is Step.END_TRANSACTION:
         fate, remedy = "whether the batch is written is not known", Remedy.LOOK

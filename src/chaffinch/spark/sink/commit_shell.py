@@ -6,22 +6,20 @@ is thrown into the generator as a Refusal, so that it can abort first.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from chaffinch.admin.transactions import open_at_leader
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.client.exchange import Exchange
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes
 from chaffinch.errors.codes import ErrorCode
-from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
@@ -37,6 +35,7 @@ from chaffinch.spark.commit.operations import (
     NextAnswer,
     Operation,
     ReadState,
+    Remains,
     Reply,
     SendBatch,
     SetAside,
@@ -48,6 +47,7 @@ from chaffinch.spark.commit.operations import (
 from chaffinch.spark.commit.plan import Commit, CommitResult
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal, refusal_of
+from chaffinch.spark.sink.find_remains import find_remains
 from chaffinch.spark.sink.parquet_file import write_parquet
 from chaffinch.spark.sink.pause import pause, pause_is_due
 from chaffinch.spark.snapshot import TopicSnapshot
@@ -61,6 +61,8 @@ STATE_FILE = "state.json"
 LOOKUP_TIMEOUT_MS = 2_000
 """How long one look-up of a leader or coordinator may take; the generator asks again until its own time is over."""
 PUMP_MS = 1_000
+
+_log = logging.getLogger(__name__)
 # The generator asks again, and says in the end for how long.
 _ONE_LOOK_UP = re.compile(r" failed after \d+ ms\b")
 # Folders of dead letters and queries: an earlier committer is looked after once per process, when it is fenced.
@@ -156,20 +158,15 @@ class CommitShell:
         except ApiException as error:
             return _lost(error, was_sent=True)
 
-    def _find_remains(self, operation: FindRemains) -> tuple[TopicPartition, ...]:
-        """One question to each leader, and no second one: who cannot be asked, or does not allow it, has nothing to tell."""
-        by_leader: dict[int, list[TopicPartition]] = {}
-        remains: list[TopicPartition] = []
-        with suppress(ApiException):
-            cluster = self._client.refresh_metadata(operation.topics, timeout_ms=LOOKUP_TIMEOUT_MS)
-            for topic in operation.topics:
-                for place in [TopicPartition(topic, number) for number in range(cluster.partition_count(topic) or 0)]:
-                    if (leader := cluster.leader_of(place)) is not None:
-                        by_leader.setdefault(leader, []).append(place)
-        for leader, places in by_leader.items():
-            with suppress(ApiException):
-                remains += open_at_leader(self._client, leader, places, operation.producer_id, timeout_ms=LOOKUP_TIMEOUT_MS)
-        return tuple(sorted(remains))
+    def _find_remains(self, operation: FindRemains) -> Remains:
+        found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS)
+        if found.left_open:
+            text = (
+                "batch %d: an earlier transaction of %s is still open in %s, though its coordinator says that it has ended: it is aborted"
+            )
+            where = ", ".join(map(str, sorted(found.left_open)))
+            _log.warning(text, self._plan.batch_id, self._plan.transactional_id, where)
+        return found
 
     def _send(self, operation: SendBatch) -> None:
         topic_partition = operation.batch.topic_partition

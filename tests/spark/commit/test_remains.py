@@ -1,0 +1,125 @@
+"""What leaders are asked about an earlier attempt: whom, how often, and what becomes of what they say."""
+
+import pytest
+
+from chaffinch.broker.core.transactions.participants import TransactionParticipants
+from chaffinch.errors import codes
+from chaffinch.identifiers import NO_OFFSET, TopicPartition
+from chaffinch.protocol.messages.describe_producers import (
+    DescribeProducersPartitionResponse,
+    DescribeProducersResponse,
+    DescribeProducersState,
+    DescribeProducersTopicResponse,
+)
+from chaffinch.spark.commit import remains
+from chaffinch.spark.commit.operations import FindRemains, Remains, Reply, Step, Wait
+from chaffinch.spark.commit.remains import Search
+from chaffinch.spark.refusals import Refusal, Remedy
+from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
+from tests.spark.commit.commit_world import DEAD, Cut, Killed
+from tests.spark.commit.test_culprits import OPERATIONS, assert_sorted_out, compacted_meanwhile
+
+A, B, C = (TopicPartition("t", number) for number in range(3))
+PRODUCER_ID, BLOCK_MAX_MS = 7, 60_000
+
+
+def searched(search, needed, others, replies):
+    """Runs one search; `replies` are what comes to each question. What was found, and the questions (partitions, refresh)."""
+    questions, now_ms = [], 0
+    run = search.find(PRODUCER_ID, set(needed), others, BLOCK_MAX_MS)
+    replies = iter(replies)
+    try:
+        operation = next(run)
+        while True:
+            assert operation.step is Step.FIND_REMAINS
+            if isinstance(operation, Wait):
+                now_ms, value = now_ms + operation.ms, None
+            else:
+                assert isinstance(operation, FindRemains)
+                assert operation.producer_id == PRODUCER_ID
+                questions.append((operation.partitions, operation.refresh))
+                value = next(replies)
+            operation = run.send(Reply(now_ms=now_ms, value=value))
+    except StopIteration as done:
+        return done.value, questions
+
+
+def said(*asked, left_open=()):
+    return Remains(asked=frozenset(asked), left_open=frozenset(left_open), reason="something")
+
+
+def test_all_are_asked_with_the_first_question_and_none_of_them_again():
+    search = Search()
+    assert searched(search, [A], [A, B, C], [said(A, B, left_open=[B])]) == ({B}, [((A, B, C), False)])
+    assert searched(search, [A, B], [A, B, C], []) == (set(), [])
+    assert searched(search, [B, C], [A, B, C], [said(C)]) == (set(), [((C,), False)])
+
+
+def test_what_is_needed_is_asked_for_until_it_is_said_and_nothing_found_before_is_forgotten():
+    replies = [said(A, C, left_open=[C]), said(), said(B, left_open=[B])]
+    assert searched(Search(), [A, B], [C], replies) == ({B, C}, [((A, B, C), False), ((B,), True), ((B,), True)])
+
+
+def test_who_is_not_needed_holds_nothing_up():
+    assert searched(Search(), [A], [B, C], [said(A)]) == (set(), [((A, B, C), False)])
+
+
+def test_a_leader_that_never_says_fails_the_batch():
+    never = iter(lambda: Remains(reason="b:9092: connection closed"), None)
+    with pytest.raises(Refusal) as caught:
+        searched(Search(), [A], [B], never)
+    assert caught.value.remedy is Remedy.AGAIN
+    assert "DescribeProducers of t: asked for 60000 ms (kafka.max.block.ms)" in str(caught.value)
+    assert "b:9092: connection closed; nothing of it is visible" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_asked", "is_open"),
+    [
+        (codes.NONE, True, True),
+        (codes.NOT_LEADER_OR_FOLLOWER, False, False),
+        (codes.UNKNOWN_TOPIC_OR_PARTITION, False, False),
+        (codes.TOPIC_AUTHORIZATION_FAILED, True, False),
+        (codes.UNKNOWN_SERVER_ERROR, True, False),
+    ],
+)
+def test_what_one_partition_answers(code, is_asked, is_open):
+    states = [DescribeProducersState(producer_id=PRODUCER_ID, current_txn_start_offset=40)] if code is codes.NONE else []
+    found = remains.read(_answer(A, states, code), PRODUCER_ID)
+    assert (found.asked, found.left_open) == (frozenset({A} if is_asked else ()), frozenset({A} if is_open else ()))
+    assert bool(found.reason) is not is_asked
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        [],
+        [DescribeProducersState(producer_id=8, current_txn_start_offset=0)],
+        [DescribeProducersState(producer_id=7, current_txn_start_offset=NO_OFFSET)],
+    ],
+    ids=["nobody", "another producer's", "ended"],
+)
+def test_what_is_not_ours_or_has_ended_is_not_left_open(states):
+    assert remains.read(_answer(A, states), PRODUCER_ID) == Remains(asked=frozenset([A]))
+
+
+def _answer(place, states, code=codes.NONE):
+    part = DescribeProducersPartitionResponse(partition_index=place.partition, error_code=code.number, active_producers=states)
+    return DescribeProducersResponse(topics=[DescribeProducersTopicResponse(name=place.topic, partitions=[part])])
+
+
+DEAD_TOPIC = TopicSnapshot(topic=DEAD, topic_id=bytes(16), partition_count=1)
+
+
+@pytest.mark.parametrize("topics", [(), (DEAD_TOPIC,)], ids=["not known before", "asked for with the first question"])
+@pytest.mark.parametrize("at", range(OPERATIONS))
+def test_dead_letters_that_are_left_open_are_not_made_visible(topics, at, monkeypatch):
+    """The second attempt finds them when rows are set aside, in the middle of its transaction, or before it."""
+    broker, query = compacted_meanwhile()
+    with pytest.raises(Killed):
+        query.run(Cut(at=at, how="crash_after"))
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+    query.commit(0, target=TargetSnapshot(topics=topics))
+    assert_sorted_out(broker)
