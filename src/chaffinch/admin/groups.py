@@ -13,6 +13,7 @@ from typing import Final
 
 from chaffinch.admin import offsets, topics
 from chaffinch.admin.by_leader import by_topic
+from chaffinch.admin.by_node import ask_nodes
 from chaffinch.admin.group_offsets import committed_offsets
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
@@ -21,7 +22,7 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.consumer_group_describe import ConsumerGroupDescribeRequest, DescribedConsumerGroup
 from chaffinch.protocol.messages.delete_groups import DeleteGroupsRequest
 from chaffinch.protocol.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
-from chaffinch.protocol.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from chaffinch.protocol.messages.list_groups import ListGroupsRequest
 from chaffinch.protocol.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 
 CLASSIC: Final = "classic"
@@ -90,10 +91,8 @@ def list_groups(client: SyncClient, *, states: Iterable[str] = (), types: Iterab
     """The groups of every node, by name; filters as Kafka spells states and types, without regard to case."""
     wanted_states, wanted_types = {state.lower() for state in states}, {kind.lower() for kind in types}
     found: dict[str, GroupListing] = {}
-    for node in sorted(client.refresh_metadata([]).nodes):
-        # Filtered here: a broker that is too old for a filter would be refused the question.
-        answer: ListGroupsResponse = client.request(ListGroupsRequest(), node)
-        answers.raise_for(answer)
+    # Filtered here: a broker that is too old for a filter would be refused the question.
+    for node, answer in ask_nodes(client, ListGroupsRequest()):
         for group in answer.groups:
             if (not wanted_states or group.group_state.lower() in wanted_states) and (
                 not wanted_types or group.group_type.lower() in wanted_types

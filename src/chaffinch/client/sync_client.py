@@ -120,6 +120,15 @@ class SyncClient:
                 handling_of=answers.handling_of_controllers,
             )
 
+    def node_request(self, node: int, message: Message, *, timeout_ms: int | None = None) -> Any:
+        """Send one request to a node, and again while it answers with retriable codes: what it is asked for is loaded, for example.
+
+        An answer with another code is returned: `answers.raise_for` raises it. TimeoutException when time is over.
+        """
+        deadline = self.deadline(timeout_ms, f"to {_named(node)}", message)
+        with self.lock:
+            return self._until_settled(lambda: self._address(node, deadline), lambda: None, message, deadline)
+
     def leader_request(
         self, topic_partition: TopicPartition, message: Message, *, timeout_ms: int | None = None, version_max: int | None = None
     ) -> Any:

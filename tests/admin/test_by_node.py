@@ -1,0 +1,72 @@
+"""One question to every node: nodes that have just started are waited for, within the client's time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from chaffinch.admin.groups import list_groups
+from chaffinch.client.backoff import Backoff
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import CoordinatorLoadInProgressException, GroupAuthorizationException, TimeoutException, codes
+from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from chaffinch.runtime.clock import ManualClock
+from tests.client.scripted_server import ScriptedServer
+
+NO_PAUSE = Backoff(initial_ms=0, max_ms=0)
+LOADS = codes.COORDINATOR_LOAD_IN_PROGRESS
+
+GROUPS = ListGroupsResponse(groups=[ListedGroup(group_id="readers", protocol_type="consumer", group_state="Empty", group_type="classic")])
+QUESTIONS = pytest.mark.parametrize(
+    ("ask", "request_type", "told", "name"),
+    [(list_groups, ListGroupsRequest, GROUPS, "readers")],
+    ids=["groups"],
+)
+
+
+def node(request_type: type, told: Any, *refusals: Any, clock: ManualClock | None = None) -> ScriptedServer:
+    """Answers with the codes in turn, the last one for ever unless it is NONE: then as `told`. Each answer takes 400 ms of `clock`."""
+    left = list(refusals)
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if not isinstance(message, request_type):
+            return None
+        if clock is not None:
+            clock.advance(400)
+        code = left.pop(0) if len(left) > 1 else left[0]
+        return told if code is codes.NONE else type(told)(error_code=code.number)
+
+    return ScriptedServer(script)
+
+
+@QUESTIONS
+def test_one_that_loads_is_asked_again(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+    with (
+        node(request_type, told, LOADS, codes.COORDINATOR_NOT_AVAILABLE, codes.NONE) as server,
+        SyncClient(server.bootstrap_servers, retry_backoff=NO_PAUSE) as client,
+    ):
+        (found,) = ask(client)
+        assert name in repr(found)
+        assert len(server.requests(request_type)) == 3
+
+
+@QUESTIONS
+def test_but_not_for_ever(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+    """Until the third answer has come, or is on its way."""
+    clock = ManualClock()
+    with (
+        node(request_type, told, LOADS, clock=clock) as server,
+        SyncClient(server.bootstrap_servers, clock=clock, timeout_ms=1_000, retry_backoff=NO_PAUSE) as client,
+        pytest.raises(TimeoutException, match="node 1 failed after 1200 ms: the last .* was COORDINATOR_LOAD_IN_PROGRESS") as raised,
+    ):
+        ask(client)
+    assert isinstance(raised.value.__cause__, CoordinatorLoadInProgressException)
+
+
+def test_what_is_final_is_raised_at_once() -> None:
+    with node(ListGroupsRequest, GROUPS, codes.GROUP_AUTHORIZATION_FAILED) as server, SyncClient(server.bootstrap_servers) as client:
+        with pytest.raises(GroupAuthorizationException):
+            list_groups(client)
+        assert len(server.requests(ListGroupsRequest)) == 1
