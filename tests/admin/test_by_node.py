@@ -59,7 +59,7 @@ def test_but_not_for_ever(ask: Callable[[SyncClient], Any], request_type: type, 
     with (
         node(request_type, told, LOADS, clock=clock) as server,
         SyncClient(server.bootstrap_servers, clock=clock, timeout_ms=1_000, retry_backoff=NO_PAUSE) as client,
-        pytest.raises(TimeoutException, match="node 1 failed after 1200 ms: the last .* was COORDINATOR_LOAD_IN_PROGRESS") as raised,
+        pytest.raises(TimeoutException, match=r"node 1 failed after 1200 ms: the last .* was COORDINATOR_LOAD_IN_PROGRESS") as raised,
     ):
         ask(client)
     assert isinstance(raised.value.__cause__, CoordinatorLoadInProgressException)
