@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from chaffinch.admin.groups import list_groups
+from chaffinch.admin.transactions import list_transactions
 from chaffinch.client.backoff import Backoff
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import CoordinatorLoadInProgressException, GroupAuthorizationException, TimeoutException, codes
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, ListTransactionsState
 from chaffinch.runtime.clock import ManualClock
 from tests.client.scripted_server import ScriptedServer
 
@@ -19,10 +21,16 @@ NO_PAUSE = Backoff(initial_ms=0, max_ms=0)
 LOADS = codes.COORDINATOR_LOAD_IN_PROGRESS
 
 GROUPS = ListGroupsResponse(groups=[ListedGroup(group_id="readers", protocol_type="consumer", group_state="Empty", group_type="classic")])
+TRANSACTIONS = ListTransactionsResponse(
+    transaction_states=[ListTransactionsState(transactional_id="payments", producer_id=7, transaction_state="Empty")]
+)
 QUESTIONS = pytest.mark.parametrize(
     ("ask", "request_type", "told", "name"),
-    [(list_groups, ListGroupsRequest, GROUPS, "readers")],
-    ids=["groups"],
+    [
+        (list_groups, ListGroupsRequest, GROUPS, "readers"),
+        (list_transactions, ListTransactionsRequest, TRANSACTIONS, "payments"),
+    ],
+    ids=["groups", "transactions"],
 )
 
 

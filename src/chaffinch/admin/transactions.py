@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from chaffinch.admin.by_leader import PartitionAnswer, ask_leaders, by_topic
+from chaffinch.admin.by_node import ask_nodes
 from chaffinch.client import answers
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import InvalidTxnStateException, TransactionalIdNotFoundException, exception_for
@@ -22,7 +23,7 @@ from chaffinch.protocol.messages.describe_producers import (
 )
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsState
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
-from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest
 from chaffinch.protocol.messages.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersResponse as MarkersResponse
 
@@ -79,9 +80,7 @@ def list_transactions(
         producer_id_filters=list(producer_ids),
         duration_filter=-1 if duration_min_ms is None else duration_min_ms,
     )
-    for node in sorted(client.refresh_metadata([]).nodes):
-        answer: ListTransactionsResponse = client.request(request, node)
-        answers.raise_for(answer)
+    for node, answer in ask_nodes(client, request):
         if answer.unknown_state_filters:
             raise InvalidTxnStateException(
                 f"no transaction is ever in state {answer.unknown_state_filters[0]!r}; there are {', '.join(STATES)}",
@@ -117,25 +116,11 @@ def describe_transaction(client: SyncClient, transactional_id: str) -> Transacti
 def describe_producers(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[PartitionProducer]]:
     """The producers that each partition's leader remembers, by producer id."""
 
-    return ask_leaders(client, list(partitions), _producers_request, _read_producers)
+    def request_for(asked: list[TopicPartition]) -> DescribeProducersRequest:
+        topics = [DescribeProducersTopicRequest(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(asked).items()]
+        return DescribeProducersRequest(topics=topics)
 
-
-def open_at_leader(
-    client: SyncClient, leader: int, partitions: Sequence[TopicPartition], producer_id: int, *, timeout_ms: int
-) -> list[TopicPartition]:
-    """Those of a leader's partitions in which a producer has an open transaction, asked once. Raises what `SyncClient.request` raises."""
-    answer = client.request(_producers_request(partitions), leader, timeout_ms=timeout_ms, retries=False)
-    return [
-        found.topic_partition
-        for part in _read_producers(answer)
-        for found in part.result
-        if found.producer_id == producer_id and found.transaction_start_offset is not None
-    ]
-
-
-def _producers_request(partitions: Sequence[TopicPartition]) -> DescribeProducersRequest:
-    topics = [DescribeProducersTopicRequest(name=topic, partition_indexes=numbers) for topic, numbers in by_topic(partitions).items()]
-    return DescribeProducersRequest(topics=topics)
+    return ask_leaders(client, list(partitions), request_for, _read_producers)
 
 
 def _read_producers(answer: DescribeProducersResponse) -> Iterator[PartitionAnswer]:
