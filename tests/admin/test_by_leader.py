@@ -17,8 +17,9 @@ from chaffinch.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime.clock import ManualClock
-from tests.client.scripted_server import HANG_UP, ScriptedServer
+from tests.client.scripted_server import HANG_UP, ScriptedServer, metadata
 
 PLACES = [TopicPartition("orders", number) for number in range(3)]
 
@@ -95,6 +96,47 @@ def test_time_is_up_at_some_point() -> None:
         with pytest.raises(TimeoutException, match="ListOffsets request to the leaders of 3 partitions failed after 1200 ms"):
             offsets.latest(client, PLACES)
         assert asked_of(server) == [[0, 1, 2]] * 3
+
+
+def without_leader(partition: int, has_leader: Callable[[], bool]) -> ScriptedServer:
+    """Has nothing in it, and says of a partition that nobody leads it, until `has_leader`."""
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, MetadataRequest):
+            told = metadata(server.topics, {1: server.port})
+            if not has_leader():
+                told.topics[0].partitions[partition].leader_id = -1
+            return told
+        if isinstance(message, ListOffsetsRequest):
+            answers = [
+                ListOffsetsPartitionResponse(partition_index=found.partition_index, offset=0) for found in message.topics[0].partitions
+            ]
+            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=answers)])
+        return None
+
+    return ScriptedServer(script)
+
+
+def test_partitions_without_a_leader_are_left_out_after_a_while_and_the_others_asked() -> None:
+    clock = ManualClock()
+
+    def not_yet() -> bool:
+        clock.advance(100)
+        return False
+
+    with without_leader(1, not_yet) as server, SyncClient(server.bootstrap_servers, clock=clock, timeout_ms=60_000) as client:
+        client.refresh_metadata(["orders"])
+        assert offsets.latest(client, PLACES, leaderless_ms=500) == {PLACES[0]: 0, PLACES[2]: 0}
+        assert clock.now_ms() == 600
+        assert asked_of(server) == [[0, 2]]
+
+
+def test_one_that_gets_its_leader_meanwhile_is_not_left_out() -> None:
+    looks = iter([False, False, True])
+    with without_leader(1, lambda: next(looks)) as server, options.connect(bootstrap_servers=server.bootstrap_servers) as client:
+        client.refresh_metadata(["orders"])
+        assert offsets.latest(client, PLACES, leaderless_ms=60_000) == dict.fromkeys(PLACES, 0)
+        assert asked_of(server) == [[0, 1, 2]]
 
 
 def test_nothing_to_ask() -> None:

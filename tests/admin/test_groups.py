@@ -71,6 +71,27 @@ def test_offsets_beyond_the_end_have_no_lag_below_zero() -> None:
         assert (found.committed, found.end, found.lag) == (7, 0, 0)
 
 
+def test_partitions_without_a_leader_have_no_end_and_the_rest_is_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "LEADERLESS_MS", 0)
+    with (
+        EmbeddedBroker(topics={"orders": {"partitions": 4, "replication": 1}}, brokers=2) as broker,
+        options.connect(bootstrap_servers=broker.bootstrap_servers, default_api_timeout_ms=2_000) as client,
+    ):
+        places = [TopicPartition("orders", number) for number in range(4)]
+        for group in ("readers", "others"):
+            commit_offsets(client, group, dict.fromkeys(places, 0))
+        cluster = client.refresh_metadata(["orders"])
+        leaders = {place: cluster.leader_of(place) for place in places}
+        broker.stop_node(1)
+        described = groups.describe_groups(client)
+        assert [description.listing.group for description in described] == ["others", "readers"]
+        for description in described:
+            assert {found.topic_partition: (found.end, found.lag) for found in description.offsets} == {
+                place: (None, None) if leaders[place] == 1 else (0, 0) for place in places
+            }
+        assert set(leaders.values()) == {0, 1}
+
+
 @pytest.mark.parametrize("place", [TopicPartition("orders", 7), TopicPartition("nowhere", 0)])
 def test_a_partition_that_is_not_there_is_not_waited_for(place: TopicPartition) -> None:
     with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple, TypeVar
 
+from chaffinch.client.exchange import Deadline
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ErrorCode, RetriableException, codes, exception_for
 from chaffinch.identifiers import TopicPartition, counted
@@ -32,13 +33,21 @@ def ask_leaders(
     read: Callable[[Any], Iterable[PartitionAnswer]],
     *,
     timeout_ms: int | None = None,
+    leaderless_ms: int | None = None,
 ) -> dict[TopicPartition, Any]:
-    """The result of each partition. Raises the exception of the first code that is final, TimeoutException when time is over."""
+    """The result of each partition. Raises the exception of the first code that is final, TimeoutException when time is over.
+
+    `leaderless_ms`: partitions that have no leader (any more) after so long, all together, are left out; None: they are waited for.
+    """
     api = api_of(request_for([])).name
-    deadline = client.deadline(timeout_ms, f"{api} request to the leaders of {counted(len(wanted), 'partition')}")
+    what = f"{api} request to the leaders of {counted(len(wanted), 'partition')}"
+    deadline = client.deadline(timeout_ms, what)
+    patience = None if leaderless_ms is None else client.deadline(leaderless_ms, what)
     found: dict[TopicPartition, Any] = {}
     missing = list(wanted)
     while True:
+        if patience is not None:
+            missing = _with_leaders(client, missing, patience)
         for leader, partitions in group_by_leader(client, missing, timeout_ms=max(1, deadline.left_ms)).items():
             try:
                 answer = client.request(request_for(partitions), leader, timeout_ms=max(1, deadline.left_ms), retries=False)
@@ -61,6 +70,16 @@ def ask_leaders(
             raise deadline.error(f"the last error was {last_code(deadline.last_error)}")
         client.pause(PAUSE_MS, deadline)
         client.refresh_metadata({partition.topic for partition in missing}, timeout_ms=max(1, deadline.left_ms))
+
+
+def _with_leaders(client: SyncClient, partitions: list[TopicPartition], patience: Deadline) -> list[TopicPartition]:
+    """The partitions without those that have no leader while there is patience; of each the metadata is known."""
+    while leaderless := {partition for partition in partitions if client.cluster.leader_of(partition) is None}:
+        if patience.is_over:
+            return [partition for partition in partitions if partition not in leaderless]
+        client.pause(PAUSE_MS, patience)
+        client.refresh_metadata({partition.topic for partition in leaderless})
+    return partitions
 
 
 def group_by_leader(

@@ -8,10 +8,10 @@ from __future__ import annotations
 import difflib
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from chaffinch.admin import offsets, topics
+from chaffinch.admin import offsets
 from chaffinch.admin.by_leader import by_topic
 from chaffinch.admin.by_node import ask_nodes
 from chaffinch.admin.group_offsets import committed_offsets
@@ -30,6 +30,8 @@ CONSUMER: Final = "consumer"
 # As Kafka 4.3 spells them: of classic groups, of KIP-848, and of share and streams groups.
 STATES: Final = ("PreparingRebalance", "CompletingRebalance", "Stable", "Dead", "Empty", "Assigning", "Reconciling", "NotReady")
 TYPES: Final = (CLASSIC, CONSUMER, "share", "streams")
+LEADERLESS_MS: Final = 1_000
+"""How long leaders of partitions are waited for: leadership moves faster, and a broker that is away may stay away."""
 WITHOUT_MEMBERS: Final = frozenset({"Empty", "Dead"})
 """States in which a group's offsets may be set from outside."""
 
@@ -65,7 +67,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset:
-    """A partition that the group has committed or been given. `end` None: the topic is gone; `lag` None: no commit, or no end."""
+    """A partition that the group has committed or been given. `end` None: the topic is gone, or nobody leads the partition; `lag` None: no
+    commit, or no end."""
 
     topic_partition: TopicPartition
     committed: int | None
@@ -114,7 +117,7 @@ def describe_groups(client: SyncClient, names: Iterable[str] | None = None) -> l
     for name in wanted:
         if name not in known:
             raise _unknown(name, list(known))
-    return [_described(client, known[name]) for name in wanted]
+    return _with_offsets(client, [_described(client, known[name]) for name in wanted])
 
 
 def delete_groups(client: SyncClient, names: Iterable[str]) -> None:
@@ -154,7 +157,7 @@ def _described(client: SyncClient, listing: GroupListing) -> GroupDescription:
         raise UnsupportedVersionException(f"group {listing.group!r} is a {listing.group_type} group: only its name can be shown here")
     read = _of_consumer if listing.group_type == CONSUMER else _of_classic
     assignor, members = read(client, listing.group)
-    return GroupDescription(listing=listing, assignor=assignor, members=members, offsets=_offsets(client, listing.group, members))
+    return GroupDescription(listing=listing, assignor=assignor, members=members, offsets=())
 
 
 def _of_consumer(client: SyncClient, name: str) -> tuple[str, tuple[Member, ...]]:
@@ -215,18 +218,30 @@ def _assigned(data: bytes) -> tuple[TopicPartition, ...]:
     return tuple(found)
 
 
-def _offsets(client: SyncClient, group: str, members: tuple[Member, ...]) -> tuple[GroupOffset, ...]:
-    committed = committed_offsets(client, group)
-    owners: dict[TopicPartition, Member] = {place: member for member in members for place in member.partitions}
-    places = sorted({*committed, *owners})
-    existing = {place for topic in topics.list_topics(client) for place in topics.partitions_of(topic)} if places else set()
-    ends = offsets.latest(client, [place for place in places if place in existing])
-    return tuple(
-        GroupOffset(
-            topic_partition=place,
-            committed=committed[place].offset if place in committed else None,
-            end=ends.get(place),
-            member=owners.get(place),
+def _with_offsets(client: SyncClient, found: list[GroupDescription]) -> list[GroupDescription]:
+    committed = [committed_offsets(client, description.listing.group) for description in found]
+    owners = [{place: member for member in description.members for place in member.partitions} for description in found]
+    ends = _ends(client, set().union(*committed, *owners))
+    return [
+        replace(
+            description,
+            offsets=tuple(
+                GroupOffset(
+                    topic_partition=place,
+                    committed=commits[place].offset if place in commits else None,
+                    end=ends.get(place),
+                    member=members.get(place),
+                )
+                for place in sorted({*commits, *members})
+            ),
         )
-        for place in places
-    )
+        for description, commits, members in zip(found, committed, owners, strict=True)
+    ]
+
+
+def _ends(client: SyncClient, places: set[TopicPartition]) -> dict[TopicPartition, int]:
+    """The ends of the partitions that there are and that have a leader, of all groups at once: what has none is waited for once."""
+    if not places:
+        return {}
+    cluster = client.refresh_metadata({place.topic for place in places})
+    return offsets.latest(client, [place for place in places if cluster.partition(place) is not None], leaderless_ms=LEADERLESS_MS)

@@ -26,10 +26,12 @@ def list_offsets(
     *,
     isolation: Isolation = "read_uncommitted",
     timeout_ms: int | None = None,
+    leaderless_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
     """The offset of each partition's time: ms since 1970, OFFSET_EARLIEST or OFFSET_LATEST.
 
     Of a time: the first record that is not older; -1 where none is. With `read_committed` the latest is the last stable offset.
+    `leaderless_ms` as `ask_leaders`.
     """
 
     def request_for(partitions: list[TopicPartition]) -> ListOffsetsRequest:
@@ -44,7 +46,7 @@ def list_offsets(
         ]
         return ListOffsetsRequest(isolation_level=ISOLATION_LEVELS[isolation], topics=topics, timeout_ms=30_000)
 
-    return ask_leaders(client, timestamps, request_for, _read, timeout_ms=timeout_ms)
+    return ask_leaders(client, timestamps, request_for, _read, timeout_ms=timeout_ms, leaderless_ms=leaderless_ms)
 
 
 def _read(answer: ListOffsetsResponse) -> Iterator[PartitionAnswer]:
@@ -59,7 +61,11 @@ def earliest(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[T
 
 
 def latest(
-    client: SyncClient, partitions: Iterable[TopicPartition], *, isolation: Isolation = "read_uncommitted"
+    client: SyncClient,
+    partitions: Iterable[TopicPartition],
+    *,
+    isolation: Isolation = "read_uncommitted",
+    leaderless_ms: int | None = None,
 ) -> dict[TopicPartition, int]:
-    """The offset that comes next, of each partition; with `read_committed` the last stable offset."""
-    return list_offsets(client, dict.fromkeys(partitions, OFFSET_LATEST), isolation=isolation)
+    """The offset that comes next, of each partition; with `read_committed` the last stable offset. `leaderless_ms` as `ask_leaders`."""
+    return list_offsets(client, dict.fromkeys(partitions, OFFSET_LATEST), isolation=isolation, leaderless_ms=leaderless_ms)
