@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from chaffinch.admin import by_leader, offsets, options
+from chaffinch.client.backoff import Backoff
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import TimeoutException, TopicAuthorizationException, codes
 from chaffinch.identifiers import TopicPartition
@@ -73,6 +75,26 @@ def test_a_connection_that_is_lost_is_made_anew() -> None:
         assert offsets.latest(client, PLACES) == {PLACES[0]: 0, PLACES[1]: 10, PLACES[2]: 20}
 
 
+def test_a_leader_that_has_left_the_cluster_is_looked_up_anew() -> None:
+    """It does not listen any more, and metadata names it until the client asks which nodes there are, before it connects again."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gone = int(listener.getsockname()[1])
+    has_left: list[bool] = []
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, MetadataRequest):
+            if message.topics == []:
+                has_left.append(True)
+            ports, leader = ({1: server.port}, 1) if has_left else ({1: server.port, 2: gone}, 2)
+            return metadata(server.topics, ports, leader_id=leader)
+        return offsets_of_zero(message)
+
+    backoff = Backoff(initial_ms=60_000, max_ms=60_000)
+    with ScriptedServer(script) as server, SyncClient(server.bootstrap_servers, reconnect_backoff=backoff) as client:
+        assert offsets.latest(client, PLACES) == dict.fromkeys(PLACES, 0)
+        assert has_left
+
+
 def test_what_is_final_is_raised_with_its_partition() -> None:
     with (
         server_with(lambda turn, partition: codes.TOPIC_AUTHORIZATION_FAILED if partition == 2 else codes.NONE) as server,
@@ -98,6 +120,14 @@ def test_time_is_up_at_some_point() -> None:
         assert asked_of(server) == [[0, 1, 2]] * 3
 
 
+def offsets_of_zero(message: Any) -> ListOffsetsResponse | None:
+    """The answer for partitions without records; None to another request."""
+    if not isinstance(message, ListOffsetsRequest):
+        return None
+    answers = [ListOffsetsPartitionResponse(partition_index=found.partition_index, offset=0) for found in message.topics[0].partitions]
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=answers)])
+
+
 def without_leader(partition: int, has_leader: Callable[[], bool]) -> ScriptedServer:
     """Has nothing in it, and says of a partition that nobody leads it, until `has_leader`."""
 
@@ -107,12 +137,7 @@ def without_leader(partition: int, has_leader: Callable[[], bool]) -> ScriptedSe
             if not has_leader():
                 told.topics[0].partitions[partition].leader_id = -1
             return told
-        if isinstance(message, ListOffsetsRequest):
-            answers = [
-                ListOffsetsPartitionResponse(partition_index=found.partition_index, offset=0) for found in message.topics[0].partitions
-            ]
-            return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="orders", partitions=answers)])
-        return None
+        return offsets_of_zero(message)
 
     return ScriptedServer(script)
 

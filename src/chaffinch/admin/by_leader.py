@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from chaffinch.client.exchange import Deadline
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import ErrorCode, RetriableException, codes, exception_for
+from chaffinch.errors import BrokerNotAvailableException, ErrorCode, RetriableException, codes, exception_for
 from chaffinch.identifiers import TopicPartition, counted
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.schema import Message
@@ -51,7 +51,10 @@ def ask_leaders(
         for leader, partitions in group_by_leader(client, missing, timeout_ms=max(1, deadline.left_ms)).items():
             try:
                 answer = client.request(request_for(partitions), leader, timeout_ms=max(1, deadline.left_ms), retries=False)
-            except RetriableException as error:
+            except (
+                RetriableException,
+                BrokerNotAvailableException,
+            ) as error:  # The latter: it has left the cluster since it was looked up.
                 deadline.note(error)
                 continue
             for given in read(answer):
