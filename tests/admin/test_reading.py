@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from chaffinch.admin import offsets, options
+from chaffinch.admin import offsets, options, topics
 from chaffinch.admin.reading import RecordReader
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import CorruptRecordException, OffsetOutOfRangeException, TimeoutException, UnknownTopicOrPartitionException
@@ -104,6 +104,29 @@ def test_an_offset_that_is_not_there(client: SyncClient) -> None:
     with pytest.raises(OffsetOutOfRangeException, match="offset 999999 is not there") as raised:
         read(RecordReader(client, {PLACES[1]: 999_999}, ends=None, settings=SETTINGS))
     assert raised.value.topic_partition == PLACES[1]
+
+
+def test_a_topic_made_anew_is_told_and_what_was_read_of_the_one_before_is_no_position_in_it(broker: EmbeddedBroker) -> None:
+    """Records of the new one lie before that offset, too."""
+    place = TopicPartition("renewed", 0)
+
+    def create() -> None:
+        broker.create_topic("renewed", 1)
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            for number in range(10):
+                producer.send("renewed", b"%d" % number).result(60)
+
+    settings = options.READING_TABLE.parse({"bootstrap.servers": "x", "max.partition.fetch.bytes": 1, "fetch.max.wait.ms": 10})
+    with options.connect(bootstrap_servers=broker.bootstrap_servers) as client:
+        create()
+        reader = RecordReader(client, {place: 0, PLACES[0]: 0}, ends=None, settings=settings)
+        records = iter(reader)
+        assert any(read_of == place for read_of, _ in records)
+        topics.delete_topics(client, ["renewed"])
+        create()
+        with pytest.raises(OffsetOutOfRangeException, match="topic 'renewed' was deleted and created anew: offset 1 was one of the topic"):
+            list(records)
+        assert list(reader.positions) == [PLACES[0]]
 
 
 def test_a_topic_that_is_not_there(client: SyncClient) -> None:

@@ -34,10 +34,12 @@ def ask_leaders(
     *,
     timeout_ms: int | None = None,
     leaderless_ms: int | None = None,
+    version_max: int | None = None,
 ) -> dict[TopicPartition, Any]:
     """The result of each partition. Raises the exception of the first code that is final, TimeoutException when time is over.
 
     `leaderless_ms`: partitions that have no leader (any more) after so long, all together, are left out; None: they are waited for.
+    `version_max` as `SyncClient.request`.
     """
     api = api_of(request_for([])).name
     what = f"{api} request to the leaders of {counted(len(wanted), 'partition')}"
@@ -50,7 +52,9 @@ def ask_leaders(
             missing = _with_leaders(client, missing, patience)
         for leader, partitions in group_by_leader(client, missing, timeout_ms=max(1, deadline.left_ms)).items():
             try:
-                answer = client.request(request_for(partitions), leader, timeout_ms=max(1, deadline.left_ms), retries=False)
+                answer = client.request(
+                    request_for(partitions), leader, timeout_ms=max(1, deadline.left_ms), retries=False, version_max=version_max
+                )
             except (
                 RetriableException,
                 BrokerNotAvailableException,

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Final
+from uuid import UUID
 
 import numpy as np
 
 from chaffinch.admin.by_leader import PartitionAnswer, ask_leaders, by_topic, group_by_leader
 from chaffinch.admin.offsets import ISOLATION_LEVELS
 from chaffinch.client.sync_client import SyncClient
-from chaffinch.errors import CorruptRecordException, OffsetOutOfRangeException, Stored, TimeoutException
+from chaffinch.errors import CorruptRecordException, OffsetOutOfRangeException, Stored, TimeoutException, codes
 from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from chaffinch.protocol.primitives import ZERO_UUID
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import RecordsError
 from chaffinch.records.fetched import FetchedRecords
@@ -24,6 +27,8 @@ from chaffinch.settings import Settings
 
 RECORDS_MAX: Final = 2**31
 """More than an answer holds."""
+TOPIC_IS_ANOTHER: Final = frozenset({codes.UNKNOWN_TOPIC_ID.number, codes.INCONSISTENT_TOPIC_ID.number})
+"""Also said by brokers that have yet to hear of a topic: what metadata says decides."""
 
 
 class RecordReader:
@@ -31,7 +36,8 @@ class RecordReader:
 
     `positions` are the offsets after the last records handed out: what to commit once they are dealt with. Raises
     OffsetOutOfRangeException for a start that is not there (any more), CorruptRecordException for bytes that contradict themselves,
-    TimeoutException when a partition gives nothing although it has not ended.
+    TimeoutException when a partition gives nothing although it has not ended. A topic that was deleted and made anew meanwhile is an
+    OffsetOutOfRangeException, too, and has no positions then: in the new one they would leave records out.
     """
 
     def __init__(
@@ -48,6 +54,8 @@ class RecordReader:
         self._ends = ends
         self._settings = settings
         self._left = records_max
+        self._topic_ids: dict[str, UUID] = {}
+        self._learn_topic_ids()
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, RecordColumns]]:
         """Records of one partition at a time, in the order of their offsets; `columns.offsets` has them."""
@@ -80,7 +88,8 @@ class RecordReader:
     def _fetch(self, partitions: list[TopicPartition]) -> dict[TopicPartition, PartitionData]:
         leader_count = len(group_by_leader(self._client, partitions))
         wait_ms = self._settings["fetch.max.wait.ms"] // leader_count
-        names = {self._client.cluster.topic_id(place.topic): place.topic for place in partitions}
+        self._learn_topic_ids()
+        names = {topic_id: name for name, topic_id in self._topic_ids.items()}
 
         def request_for(asked: list[TopicPartition]) -> FetchRequest:
             return FetchRequest(
@@ -95,14 +104,36 @@ class RecordReader:
             for topic in answer.responses:
                 for data in topic.partitions:
                     place = TopicPartition(topic.topic or names[topic.topic_id], data.partition_index)
-                    yield PartitionAnswer(place, answer.error_code or data.error_code, None, data)
+                    code = answer.error_code or data.error_code
+                    self._check_position(place, code, is_by_name=bool(topic.topic))
+                    yield PartitionAnswer(place, code, None, data)
 
-        try:
-            return ask_leaders(self._client, partitions, request_for, read)
-        except OffsetOutOfRangeException as error:
-            place = error.topic_partition
-            text = f"offset {self.positions[place]} is not there, or not any more" if place is not None else error.message
-            raise OffsetOutOfRangeException(text, topic_partition=place, stored=Stored.NO, api="Fetch") from None
+        # By ids, where brokers tell them: by its name a topic made anew would be read on as if it were the one before.
+        knows_ids = all(place.topic in self._topic_ids for place in partitions)
+        version_max = api_of(FetchRequest).reach[-1] if knows_ids else None
+        return ask_leaders(self._client, partitions, request_for, read, version_max=version_max)
+
+    def _learn_topic_ids(self) -> None:
+        """The ids of the topics as they are first heard of: positions belong to these."""
+        for topic in {place.topic for place in self.positions} - self._topic_ids.keys():
+            topic_id = self._client.cluster.topic_id(topic)
+            if topic_id is not None and topic_id != ZERO_UUID:
+                self._topic_ids[topic] = topic_id
+
+    def _check_position(self, place: TopicPartition, code: int, *, is_by_name: bool) -> None:
+        """Raise OffsetOutOfRangeException where the answer says that the position is not, or may be that of another record."""
+        if code == codes.OFFSET_OUT_OF_RANGE.number:
+            text = f"offset {self.positions[place]} is not there, or not any more"
+        elif (is_by_name or code in TOPIC_IS_ANOTHER) and self._was_made_anew(place.topic):
+            text = f"topic {place.topic!r} was deleted and created anew: offset {self.positions[place]} was one of the topic before"
+            self.positions = {other: position for other, position in self.positions.items() if other.topic != place.topic}
+        else:
+            return
+        raise OffsetOutOfRangeException(text, topic_partition=place, stored=Stored.NO, api="Fetch")
+
+    def _was_made_anew(self, topic: str) -> bool:
+        begun_with, now = self._topic_ids.get(topic), self._client.cluster.topic_id(topic)
+        return begun_with is not None and now not in (None, ZERO_UUID, begun_with)
 
     def _fetch_topic(self, topic: str, numbers: list[int]) -> FetchTopic:
         partitions = [
@@ -114,9 +145,9 @@ class RecordReader:
             for number in numbers
         ]
         found = FetchTopic(topic=topic, partitions=partitions)
-        topic_id = self._client.cluster.topic_id(topic)
-        if topic_id is not None:
-            found.topic_id = topic_id
+        # Not that of a topic made anew: its leader does not know it by this id, and says so.
+        if topic in self._topic_ids:
+            found.topic_id = self._topic_ids[topic]
         return found
 
     def _parts(self, place: TopicPartition, data: PartitionData) -> Iterator[tuple[RecordColumns, int]]:

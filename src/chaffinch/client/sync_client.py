@@ -93,16 +93,29 @@ class SyncClient:
             self._is_closed = True
             self._network.close()
 
-    def request(self, message: Message, node: Target = "any", *, timeout_ms: int | None = None, retries: bool = True) -> Any:
+    def request(
+        self,
+        message: Message,
+        node: Target = "any",
+        *,
+        timeout_ms: int | None = None,
+        retries: bool = True,
+        version_max: int | None = None,
+    ) -> Any:
         """Send one request and return its answer, whatever codes are in it.
 
         `node`: a node id, an address, or any broker. A lost connection is tried again until `timeout_ms` is over, unless `retries` is
         False: then NetworkException says with `stored` whether the broker may have acted on it. TimeoutException when time is over, with
-        the last reason as its cause; UnsupportedVersionException when the broker has no version of the API.
+        the last reason as its cause; UnsupportedVersionException when the broker has no version of the API. `version_max`: another newest
+        version than is used unasked, see `ApiVersionTable.choose`.
         """
         deadline = self.deadline(timeout_ms, f"to {_named(node)}", message)
+
+        def find() -> Address | None:
+            return self._address(node, deadline)
+
         with self.lock:
-            return self._until_answered(lambda: self._address(node, deadline), message, deadline, retries=retries).message
+            return self._until_answered(find, message, deadline, retries=retries, version_max=version_max).message
 
     def controller_request(self, message: Message, *, timeout_ms: int | None = None) -> Any:
         """Send one request to the controller; while the broker asked says that it is not (any more), look for the controller anew.
