@@ -4,45 +4,84 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
+from chaffinch.producer.futures import SHARED_LOCK
 from tests.producer.waits import in_thread
 
 Make = Callable[..., Producer]
+Interrupted = Callable[[Producer], AbstractContextManager[Any]]
 LATEST_S = 60
 
 
-def test_in_the_midst_of_a_call_it_does_not_wait_for_what_that_call_holds_up(producer_of: Make, broker: EmbeddedBroker) -> None:
-    """The thread that sends takes the same lock."""
+@pytest.fixture(params=["lock of the producer", "lock of all futures"])
+def interrupted(request: pytest.FixtureRequest) -> Interrupted:
+    """The midst of `send`, and of a future's `result`. The thread that sends takes the same locks."""
+    return lambda producer: producer._lock if request.param == "lock of the producer" else SHARED_LOCK
+
+
+def test_in_the_midst_of_a_call_it_does_not_wait_for_what_that_call_holds_up(
+    producer_of: Make, broker: EmbeddedBroker, interrupted: Interrupted
+) -> None:
     producer = producer_of(broker)
 
-    def interrupted() -> Future[Any]:
-        with producer._lock:  # As `send` does.
+    def handle() -> Future[Any]:
+        with interrupted(producer):
             last = producer.send("orders", b"last", partition=0)
             producer.close()
             assert not last.done()
         return last
 
     producer.send("orders", b"v", partition=0).result(LATEST_S)
-    last = in_thread(interrupted).result(LATEST_S)
+    last = in_thread(handle).result(LATEST_S)
     in_thread(producer.close).result(LATEST_S)
     assert last.result(0).offset == 1
 
 
-def test_other_calls_that_would_wait_for_ever_there_are_refused(producer_of: Make, broker: EmbeddedBroker) -> None:
-    def interrupted() -> None:
-        with producer._lock:
-            producer.flush(1)
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        (lambda producer, sent: producer.flush(1), "flush() in a signal handler"),
+        (lambda producer, sent: sent.result(), "waiting for a future in a signal handler"),
+        (lambda producer, sent: sent.exception(), "waiting for a future in a signal handler"),
+        (lambda producer, sent: wait([sent]), "waiting for a future in a signal handler"),
+    ],
+    ids=["flush", "result", "exception", "wait"],
+)
+def test_other_calls_that_would_wait_for_ever_there_are_refused(
+    producer_of: Make, broker: EmbeddedBroker, interrupted: Interrupted, call: Callable[[Producer, Future[Any]], object], what: str
+) -> None:
+    def handle() -> None:
+        with interrupted(producer):
+            call(producer, producer.send("orders", b"v", partition=0))
 
     with producer_of(broker) as producer:
-        refused = in_thread(interrupted).exception(LATEST_S)
+        producer.partitions_for("orders")
+        refused = in_thread(handle).exception(LATEST_S)
     assert isinstance(refused, IllegalStateException)
-    assert "flush() in a signal handler" in str(refused)
+    assert what in str(refused)
+
+
+def test_what_waits_for_nothing_is_done_there(producer_of: Make, broker: EmbeddedBroker, interrupted: Interrupted) -> None:
+    heard: list[Any] = []
+
+    def handle() -> Future[Any]:
+        with interrupted(producer):
+            sent = producer.send("orders", b"v", partition=0)
+            sent.add_done_callback(heard.append)
+            assert not sent.done()
+        return sent
+
+    with producer_of(broker) as producer:
+        producer.partitions_for("orders")
+        sent = in_thread(handle).result(LATEST_S)
+    assert heard == [sent]
 
 
 def test_its_timeout_holds_for_the_abort_that_another_close_waits_for(

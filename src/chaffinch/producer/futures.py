@@ -39,14 +39,30 @@ class Completer(Protocol):
     def is_own_thread(self) -> bool:
         """Whether the caller is that thread."""
 
+    @property
+    def holds_lock(self) -> bool:
+        """Whether the caller's thread holds a lock that that thread needs: the caller has interrupted another call."""
+
 
 log = logging.getLogger("chaffinch.producer")
 
 Callback = Callable[[RecordMetadata | None, BaseException | None], object]
 NO_CALLBACKS: Final[Mapping[int, Callback]] = {}
 
-# Guards the moment in which a future's parts come into being against the moment in which it is completed.
-SHARED_LOCK: Final = threading.Lock()
+# Guards the moment in which a future's parts come into being against the moment in which it is completed. A signal handler that comes in
+# such a moment may take it again: whatever it makes of a future then is left as it is by who was interrupted, and nobody completes any.
+SHARED_LOCK: Final = threading.RLock()
+SHARED_LOCK_HELD: Final = threading.Condition(SHARED_LOCK)
+"""Of the same lock, to ask whose it is: see `holds`."""
+
+
+def holds(condition: threading.Condition) -> bool:
+    """Whether the caller's thread holds the lock of a condition."""
+    try:
+        condition.notify(0)
+    except RuntimeError:
+        return False
+    return True
 
 
 class RecordFuture(concurrent.futures.Future[T], Generic[T]):
@@ -199,11 +215,17 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         return completer
 
     def _check_wait(self, timeout: float | None) -> None:
-        """IllegalStateException for who would wait for ever: the thread that completes the future, or a forked child without it."""
+        """IllegalStateException for who would wait for ever: the thread that completes the future, who holds it up, or a forked child."""
         completer = self._check_process()
-        if completer is not None and completer.is_own_thread and (timeout is None or timeout > 0):
+        if completer is None or (timeout is not None and timeout <= 0):
+            return
+        if completer.is_own_thread:
             raise IllegalStateException(
                 "waiting for a future within a callback of the same producer would wait for itself: use on_delivery or add_done_callback"
+            )
+        if completer.holds_lock:
+            raise IllegalStateException(
+                "waiting for a future in a signal handler would wait for the call of the producer that it interrupts"
             )
 
     def complete(self, result: T) -> None:

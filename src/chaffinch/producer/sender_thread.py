@@ -35,6 +35,7 @@ from chaffinch.producer.core.effects import (
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.transactions.requests import Step
+from chaffinch.producer.futures import SHARED_LOCK_HELD, holds
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.runtime.clock import Clock
 
@@ -77,12 +78,9 @@ class SenderThread(ClientThread):
 
     @property
     def holds_lock(self) -> bool:
-        """Whether the caller's thread does: the caller is a signal handler, or a finalizer, in the midst of another call."""
-        try:
-            self.changed.notify(0)
-        except RuntimeError:
-            return False
-        return True
+        """Whether the caller's thread has the lock, or that of all futures, without which this thread cannot go on: the caller is a signal
+        handler, or a finalizer, in the midst of another call."""
+        return holds(self.changed) or holds(SHARED_LOCK_HELD)
 
     def submit(self, event: events.Event) -> None:
         """Hand an event to the core, from any thread; its effects are carried out by the sender thread."""
