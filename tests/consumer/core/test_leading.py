@@ -113,6 +113,25 @@ class TestAPartitionThatIsToBeGivenUpFirst:
         self.wait(rig, 30_000)
         assert rig.state is State.STABLE
 
+    def test_a_static_leader_that_comes_back_waits_for_it_too(self):
+        """Before its owner has given it up. When the owner then dies, too, who takes its place begins no round."""
+        rig = Rig(**{**COOPERATIVE, "group.instance.id": "i", "max.poll.interval.ms": 10_000}).reach(State.JOINING)
+        rig.answer_join(is_back=True, generation=7, others={"other": [0, 1, 2]})
+        rig.answer_sync()
+        rig.poll()
+        self.wait(rig, 9_000)
+        assert rig.state is State.STABLE
+        rig.advance(1_000)
+        assert rig.state is State.UNJOINED
+
+    def test_a_static_leader_that_comes_back_waits_for_nothing_where_everybody_keeps_what_he_has(self):
+        rig = Rig(**{**COOPERATIVE, "group.instance.id": "i", "max.poll.interval.ms": 10_000}).reach(State.JOINING)
+        rig.answer_join(is_back=True, generation=7, others={"other": [0, 1]})
+        rig.answer_sync(2)
+        rig.poll()
+        self.wait(rig, 30_000)
+        assert rig.state is State.STABLE
+
     def test_nothing_is_waited_for_where_all_is_shared_out(self):
         rig = Rig(**{**COOPERATIVE, "max.poll.interval.ms": 10_000}).reach(State.STABLE)
         self.wait(rig, 30_000)

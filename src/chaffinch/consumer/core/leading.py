@@ -7,6 +7,7 @@ shares nothing out.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from chaffinch.consumer.core.assignors import ASSIGNORS, Assignor
@@ -60,7 +61,6 @@ class Leadership:
         if not self._members or self._assignor is None:
             return {}
         if self._is_back:
-            self._given.update(*(said.owned for member, said in self._members.items() if member != self._me))
             return {}
         assigned = self._assignor.assign(self._members, self._counts)
         self._given.update(*assigned.values())
@@ -78,10 +78,17 @@ class Leadership:
         if self._is_back and not self._is_cooperative:
             return None
         everything = {TopicPartition(topic, number) for topic, count in self._counts.items() for number in range(count)}
-        if everything <= self._given.union(assignment):
+        given = self._given
+        if self._is_back:
+            said = {member: replace(told, owned=assignment) if member == self._me else told for member, told in members.items()}
+            if not everything <= {partition for told in said.values() for partition in told.owned}:
+                return now_ms  # Nobody may have them, and nobody knows whether another round is to come.
+            # As it was shared out by this member's process before, from what the others said: some may have to give up what they had.
+            given = set().union(*self._assignor.assign(said, self._counts).values())
+        if everything <= given.union(assignment):
             return None
-        # Who shared out knows that there is one to come, as soon as their owner polls. Who came back does not know whether there is.
-        return now_ms if self._is_back else now_ms + int(self._wiring.settings["max.poll.interval.ms"])
+        # There is one to come, as soon as their owner polls.
+        return now_ms + int(self._wiring.settings["max.poll.interval.ms"])
 
     def asks(self) -> None:
         """This member begins another round."""
