@@ -86,6 +86,8 @@ class Option:
             parsed = _PARSERS[self.kind](value)
         except (ValueError, OverflowError):
             raise self._refusal(value, _KIND_TEXTS[self.kind]) from None
+        if self.choices and self.kind == "string":
+            parsed = parsed.strip()
         chosen = parsed if self.kind == "list" else (parsed,)
         if self.kind in ("string", "list") and not all(map(_has_utf_8, chosen)):
             raise self._refusal(value, f"{_KIND_TEXTS[self.kind]}, in characters that UTF-8 has")
@@ -94,7 +96,8 @@ class Option:
         if self.synonyms:
             chosen = tuple(dict(self.synonyms).get(word, word) for word in chosen)
             parsed = chosen if self.kind == "list" else chosen[0]
-        if self.choices and not set(chosen) <= set(self.choices):
+        has_gap = self.kind == "list" and isinstance(value, str) and value.strip() and not all(map(str.strip, value.split(",")))
+        if self.choices and (has_gap or not set(chosen) <= set(self.choices)):
             raise self._refusal(value, self.allowed)
         is_outside = (self.minimum is not None and parsed < self.minimum) or (self.maximum is not None and parsed > self.maximum)
         if is_outside or (self.gap is not None and parsed == self.gap):

@@ -318,11 +318,21 @@ def test_idempotent_batch_for_an_old_message_format() -> None:
         (produce_request("orders", GOOD, partition=5), 3),
         (produce_request("orders", GOOD, partition=-1), 3),
         (produce_request("orders", GOOD, acks=2), 21),
+        (produce_request("missing", GOOD, acks=2), 3),
         (produce_request("__consumer_offsets", GOOD), 17),
         (produce_request("orders", batch_of(b"a", identity=PRODUCER, sequence=0, transactional=True)), 53),
         (produce_request("orders", batch_of(b"a", identity=PRODUCER, sequence=0, transactional=True), txn="t"), 49),
     ],
-    ids=["topic", "partition", "negative partition", "acks", "internal", "no transactional id", "unknown transactional id"],
+    ids=[
+        "topic",
+        "partition",
+        "negative partition",
+        "acks",
+        "acks and topic",
+        "internal",
+        "no transactional id",
+        "unknown transactional id",
+    ],
 )
 def test_before_append(request_: Any, code: int) -> None:
     """What never reaches the batch."""

@@ -69,6 +69,9 @@ REFUSED: list[tuple[CreatableTopic, int, str]] = [
     (creatable(partitions=-2), 37, "not -2"),
     (creatable(replication=3), 38, "2 nodes"),
     (creatable(replication=0), 38, "at least 1"),
+    (creatable(partitions=0, replication=0), 38, "at least 1"),
+    (creatable("taken", 0, retention_ms="soon"), 36, "already exists"),
+    (creatable(partitions=0, retention_ms="soon"), 40, "whole number"),
     (assigned([0, 1], [0]), 39, "same number"),
     (assigned([0, 0]), 39, "[0, 0]"),
     (assigned([5]), 39, "[5]"),
@@ -85,7 +88,7 @@ REFUSED: list[tuple[CreatableTopic, int, str]] = [
 
 
 class TestCreateTopics:
-    @pytest.mark.parametrize(("topic", "code", "says"), REFUSED, ids=[f"{row[1]} {row[2]}" for row in REFUSED])
+    @pytest.mark.parametrize(("topic", "code", "says"), REFUSED, ids=[f"{number} {row[1]} {row[2]}" for number, row in enumerate(REFUSED)])
     def test_refusals_name_what_is_wrong(self, topic: CreatableTopic, code: int, says: str) -> None:
         cluster = Cluster(nodes=2)
         cluster.topic("taken")

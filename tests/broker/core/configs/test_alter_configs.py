@@ -108,6 +108,11 @@ class TestAlterConfigs:
             ("", RESOURCE_BROKER, {"message_max_bytes": "many"}, 42, "whole number"),
             ("", RESOURCE_BROKER, {"num_partitions": "9" * 26}, 42, "at most 2147483647"),
             ("orders", RESOURCE_TOPIC, {"retention_ms": "9" * 20}, 40, "at most 64 bits"),
+            ("missing", RESOURCE_TOPIC, {"retention_ms": "soon"}, 40, "whole number"),
+            ("orders", RESOURCE_TOPIC, {"cleanup_policy": "compact,"}, 40, "compact, delete"),
+            ("orders", RESOURCE_TOPIC, {"remote_storage_enable": "true"}, 40, "no tiered storage"),
+            ("orders", RESOURCE_TOPIC, {"leader_replication_throttled_replicas": "0:1,a:b"}, 40, "partition:node"),
+            ("orders", RESOURCE_TOPIC, {"follower_replication_throttled_replicas": "none"}, 40, "partition:node"),
             ("0", RESOURCE_BROKER_LOGGER, {}, 42, "type 8"),
             ("g", RESOURCE_GROUP, {}, 42, "type 32"),
             ("x", 77, {}, 42, "type 77"),
@@ -118,6 +123,30 @@ class TestAlterConfigs:
         found, message = replace(cluster.client(), name, kind, **options)
         assert (found, says in message) == (code, True), message
         assert values(cluster.client(), "orders") == before
+
+    @pytest.mark.parametrize(
+        ("option", "text", "shown"),
+        [
+            ("retention_ms", " +7 ", "7"),
+            ("cleanup_policy", "delete, compact", "delete,compact"),
+            ("preallocate", "TRUE", "true"),
+            ("compression_type", " lz4", "lz4"),
+            ("min_cleanable_dirty_ratio", "1", "1.0"),
+            ("leader_replication_throttled_replicas", "0:1, 1:0", "0:1,1:0"),
+            ("follower_replication_throttled_replicas", "*", "*"),
+        ],
+    )
+    def test_a_value_is_shown_as_it_counts(self, cluster: Cluster, option: str, text: str, shown: str) -> None:
+        name = option.replace("_", ".")
+        assert replace(cluster.client(), "orders", **{option: text}) == (0, "")
+        assert values(cluster.client(), "orders") == {name: (shown, SOURCE_TOPIC)}
+        (entry,) = describe(cluster.client(), "orders", keys=[name], include_synonyms=True).configs
+        assert entry.synonyms[0].value == shown
+
+    @pytest.mark.parametrize("name", ["", "0"])
+    def test_a_value_of_nodes_is_shown_as_it_counts(self, cluster: Cluster, name: str) -> None:
+        replace(cluster.client(), name, RESOURCE_BROKER, num_partitions=" 3")
+        assert values(cluster.client(), name, RESOURCE_BROKER)["num.partitions"][0] == "3"
 
     def test_options_of_all_nodes(self, cluster: Cluster) -> None:
         client = cluster.client()

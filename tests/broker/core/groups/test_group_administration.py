@@ -74,6 +74,7 @@ class TestDescribe:
         (group,) = cluster.client().ask(DescribeGroupsRequest(groups=["g"])).groups
         assert (group.group_state, group.protocol_data, len(group.members)) == ("PreparingRebalance", "", 3)
         assert {bytes(member.member_metadata) for member in group.members} == {b""}
+        assert [bytes(member.member_assignment) for member in group.members] == [b"0", b"1", b""], "of the last generation"
 
     @pytest.mark.parametrize("name", ["new", "none"])
     def test_what_is_no_classic_group(self, cluster: Cluster, name: str) -> None:

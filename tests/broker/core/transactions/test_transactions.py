@@ -39,6 +39,12 @@ def init(client: Client, *, expected: ProducerIdentity = NO_PRODUCER, version: i
     return client.ask(request, version)
 
 
+@pytest.mark.parametrize(("producer_id", "epoch", "code"), [(-1, -2, 42), (-1, 0, 42), (5, -1, 42), (-1, -1, 0)])
+def test_half_an_identity_is_none(producer_id: int, epoch: int, code: int) -> None:
+    request = InitProducerIdRequest(transactional_id=None, producer_id=producer_id, producer_epoch=epoch)
+    assert Cluster().client().ask(request).error_code == code
+
+
 def identity_of(client: Client) -> ProducerIdentity:
     answer = init(client)
     assert answer.error_code == 0

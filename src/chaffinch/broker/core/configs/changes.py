@@ -100,10 +100,11 @@ def _carry_out(broker: BrokerState, change: ConfigChange, validate_only: bool) -
 
 
 def _alter_topic(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
-    topic = existing_topic(broker, change.resource_name)
+    known = broker.topics.get(change.resource_name)
     defaults = topic_defaults(broker.settings)
-    overrides = _changed(topic.overrides, change, TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, defaults.get)
+    overrides = _changed({} if known is None else known.overrides, change, TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, defaults.get)
     broker.topics.check_config(overrides)
+    topic = existing_topic(broker, change.resource_name)
     if not validate_only:
         broker.topics.alter(topic.name, overrides)
         broker.say_without_effect(topic.name, {name: value for name, value in overrides.items() if name in change.names})

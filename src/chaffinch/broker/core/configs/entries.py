@@ -42,7 +42,9 @@ def topic_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> li
 def default_broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
     """The options that were set at run time for all nodes, as the broker resource without a name has them."""
     return [
-        _entry(option, [(option.name, settings.overrides(is_default=True)[option.name], wire.SOURCE_DYNAMIC_DEFAULT_BROKER)])
+        _entry(
+            option, [(option.name, _counted(option, settings.overrides(is_default=True)[option.name]), wire.SOURCE_DYNAMIC_DEFAULT_BROKER)]
+        )
         for option in options.BROKER_OPTIONS.options
         if option.name in settings.overrides(is_default=True)
     ]
@@ -63,7 +65,7 @@ def broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
 def _topic_places(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
     places: list[tuple[str, str | None, int]] = []
     if option.name in overrides:
-        places.append((option.name, overrides[option.name], wire.SOURCE_TOPIC))
+        places.append((option.name, _counted(option, overrides[option.name]), wire.SOURCE_TOPIC))
     synonym = BROKER_SYNONYMS.get(option.name)
     if synonym is not None:
         places += _given_places(synonym, settings)
@@ -81,11 +83,12 @@ def _broker_places(option: Option, settings: DynamicSettings) -> list[tuple[str,
 def _given_places(name: str, settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
     """Where a broker option was given a value, the winning place first."""
     named, defaults = settings.overrides(is_default=False), settings.overrides(is_default=True)
+    option = options.BROKER_OPTIONS_BY_NAME[name]
     places: list[tuple[str, str | None, int]] = []
     if name in named:
-        places.append((name, named[name], wire.SOURCE_DYNAMIC_BROKER))
+        places.append((name, _counted(option, named[name]), wire.SOURCE_DYNAMIC_BROKER))
     if name in defaults:
-        places.append((name, defaults[name], wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
+        places.append((name, _counted(option, defaults[name]), wire.SOURCE_DYNAMIC_DEFAULT_BROKER))
     if name in settings.given:
         places.append((name, _shown(settings.static(name)), wire.SOURCE_STATIC_BROKER))
     return places
@@ -121,6 +124,11 @@ _TYPES: dict[str, int] = {
     "list": wire.TYPE_LIST,
     "any": wire.TYPE_STRING,
 }
+
+
+def _counted(option: Option, text: str) -> str | None:
+    """What somebody set as it counts: "delete, compact" without the blank, "+1" without the sign."""
+    return _shown(option.parse(text))
 
 
 def _shown(value: Any) -> str | None:

@@ -45,13 +45,17 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 def _create(broker: BrokerState, asked: CreatableTopic, validate_only: bool, now_ms: int) -> CreatedTopic:
     if asked.name == topic_names.CLUSTER_METADATA:
         raise RequestRefused(codes.TOPIC_AUTHORIZATION_FAILED, f"topic {asked.name!r} is the cluster's own and cannot be created")
+    # What is wrong with the name or the options is told first, as by Apache Kafka.
+    overrides = _overrides(asked)
+    broker.topics.check_name(asked.name)
+    broker.topics.check_config(overrides)
     if asked.assignments and (asked.num_partitions != -1 or asked.replication_factor != -1):
         raise RequestRefused(codes.INVALID_REQUEST, "replica assignments exclude a number of partitions and a replication factor")
     created = broker.topics.create(
         asked.name,
         partition_count=asked.num_partitions,
         replication_factor=asked.replication_factor,
-        overrides=_overrides(asked),
+        overrides=overrides,
         assignment=_assignment(asked),
         now_ms=now_ms,
         validate_only=validate_only,
@@ -89,7 +93,10 @@ def _result(broker: BrokerState, created: CreatedTopic) -> CreatableTopicResult:
         topic_id=topic.topic_id,
         num_partitions=created.partition_count,
         replication_factor=created.replication_factor,
-        configs=[CreatableTopicConfigs(name=entry.name, value=entry.value, config_source=entry.source) for entry in entries],
+        configs=[
+            CreatableTopicConfigs(name=entry.name, value=topic.overrides.get(entry.name, entry.value), config_source=entry.source)
+            for entry in entries
+        ],
     )
 
 

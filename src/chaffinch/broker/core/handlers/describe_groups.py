@@ -61,5 +61,5 @@ def _member(group: ClassicGroup, member: ClassicMember, is_stable: bool) -> Desc
         client_id=member.client.client_id,
         client_host=member.client.host,
         member_metadata=member.metadata(group.protocol) if is_stable else b"",
-        member_assignment=member.assignment if is_stable else b"",
+        member_assignment=member.assignment,
     )

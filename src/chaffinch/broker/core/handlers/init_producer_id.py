@@ -8,7 +8,7 @@ from chaffinch.broker.core.fault_script import Fault
 from chaffinch.broker.core.transactions import codes as transaction_codes
 from chaffinch.broker.core.transactions.coordinator import IdentityAnswer
 from chaffinch.errors import codes
-from chaffinch.identifiers import ProducerIdentity
+from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 
@@ -29,7 +29,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
 def _answer(broker: BrokerState, event: RequestReceived, request: InitProducerIdRequest, now_ms: int) -> IdentityAnswer:
     if request.transactional_id and not broker.is_coordinator(event.node_id, request.transactional_id):
         return IdentityAnswer(codes.NOT_COORDINATOR)
-    if (request.producer_id < 0) != (request.producer_epoch < 0):
+    if (request.producer_id == NO_PRODUCER.producer_id) != (request.producer_epoch == NO_PRODUCER.epoch):
         return IdentityAnswer(codes.INVALID_REQUEST)
     expected = ProducerIdentity(request.producer_id, request.producer_epoch)
     return broker.transactions.init_producer_id(request.transactional_id, request.transaction_timeout_ms, now_ms, expected)

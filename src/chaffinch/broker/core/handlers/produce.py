@@ -69,7 +69,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
     assert isinstance(request, ProduceRequest)
     terms = AppendTerms(request.acks, version, request.transactional_id)
     refused_whole = None
-    if request.transactional_id is not None or request.acks not in ACKS or _may_be_transactional(request):
+    if request.transactional_id is not None or _may_be_transactional(request):
         refused_whole = _whole_refusal(request)
         if request.transactional_id is not None and version >= VERSION_WITH_IMPLICIT_ADD and refused_whole is None:
             terms.joining = _led_here(broker, event.node_id, request, version)
@@ -196,6 +196,8 @@ def _outcome(
     if leader != event.node_id:
         wrong = f"node {event.node_id} does not lead {partition.topic_partition}, node {leader} does"
         return Refusal(code=codes.NOT_LEADER_OR_FOLLOWER, message=wrong)
+    if terms.acks not in ACKS:
+        return Refusal(code=codes.INVALID_REQUIRED_ACKS, message=f"acks={terms.acks}: it must be all (-1), 1 or 0")
     try:
         assert not isinstance(data.records, list)  # Only requests that are to be sent hold lists.
         return append(broker, partition, data.records, terms, now_ms)
@@ -204,9 +206,7 @@ def _outcome(
 
 
 def _whole_refusal(request: ProduceRequest) -> Refusal | None:
-    """What refuses every partition at once: acks that do not exist, transactional batches without or with several producers."""
-    if request.acks not in ACKS:
-        return Refusal(code=codes.INVALID_REQUIRED_ACKS, message=f"acks={request.acks}: it must be all (-1), 1 or 0")
+    """What refuses every partition at once: transactional batches without or with several producers."""
     producers = {
         batch.read_header(data.records).identity for topic in request.topics for data in topic.partitions if _is_transactional(data.records)
     }

@@ -174,10 +174,10 @@ class TopicRegistry:
         Raises TopicExists (36), InvalidTopic (17), InvalidPartitions (37), InvalidReplicationFactor (38), InvalidReplicaAssignment (39),
         InvalidConfiguration (40).
         """
-        self._check_name(name)
-        replicas = self._replicas(partition_count, replication_factor, assignment)
+        self.check_name(name)
         overrides = dict(overrides or {})
         config = self.check_config(overrides)
+        replicas = self._replicas(partition_count, replication_factor, assignment)
         topic_id = UUID(int=self._dice.getrandbits(128), version=4)
         topic = Topic(name=name, topic_id=topic_id, overrides=overrides, config=config)
         if validate_only:
@@ -260,7 +260,8 @@ class TopicRegistry:
             raise RequestRefused(codes.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist")
         return topic
 
-    def _check_name(self, name: str) -> None:
+    def check_name(self, name: str) -> None:
+        """Raises InvalidTopic (17), TopicExists (36) for a name that no new topic may have."""
         fault = topic_names.fault_of(name)
         if fault is not None:
             raise RequestRefused(codes.INVALID_TOPIC_EXCEPTION, fault)
@@ -277,11 +278,11 @@ class TopicRegistry:
             return self._checked_assignment(assignment)
         count = self._settings["num.partitions"] if count == -1 else count
         factor = self._settings["default.replication.factor"] if factor == -1 else factor
-        if not 1 <= count <= PARTITIONS_MAX:
-            raise RequestRefused(codes.INVALID_PARTITIONS, f"a topic has between 1 and {PARTITIONS_MAX} partitions, not {count}")
         node_count, nodes = len(self._nodes.nodes), counted(len(self._nodes.nodes), "node")
         if factor < 1:
             raise RequestRefused(codes.INVALID_REPLICATION_FACTOR, f"the replication factor must be at least 1, not {factor}")
+        if not 1 <= count <= PARTITIONS_MAX:
+            raise RequestRefused(codes.INVALID_PARTITIONS, f"a topic has between 1 and {PARTITIONS_MAX} partitions, not {count}")
         if factor > node_count:
             raise RequestRefused(
                 codes.INVALID_REPLICATION_FACTOR,

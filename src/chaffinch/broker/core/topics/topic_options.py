@@ -6,6 +6,7 @@ options is this table. `max.message.bytes` and its neighbours of another name on
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,6 +126,8 @@ WITH_EFFECT = frozenset(
 """Topic options that change what the broker does. Of the others it says once in its log that they do not."""
 TOPIC_OPTIONS_BY_NAME: Mapping[str, Option] = {option.name: option for option in _OPTIONS}
 
+_REPLICA = re.compile(r"\d+:\d+", re.ASCII)
+
 BROKER_SYNONYMS: Mapping[str, str] = {
     "cleanup.policy": "log.cleanup.policy",
     "delete.retention.ms": "log.cleaner.delete.retention.ms",
@@ -235,6 +238,12 @@ def check(overrides: Mapping[str, str], defaults: Mapping[str, Any]) -> TopicCon
     config = resolve(overrides, defaults)
     if config.compaction_lag_min_ms > config.compaction_lag_max_ms:
         raise ConfigException("option min.compaction.lag.ms is larger than max.compaction.lag.ms")
+    settings = TOPIC_OPTIONS.parse(overrides)
+    if settings["remote.storage.enable"]:
+        raise ConfigException("option remote.storage.enable cannot be true: there is no tiered storage here")
+    for name in ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas"):
+        if settings[name] != ("*",) and not all(_REPLICA.fullmatch(each) for each in settings[name]):
+            raise ConfigException(f"option {name} cannot be {overrides[name]!r}: it must be * or partition:node,...")
     return config
 
 
