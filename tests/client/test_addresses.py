@@ -65,7 +65,7 @@ def test_who_failed_waits_and_the_others_are_tried() -> None:
     assert attempts.pick([A, B], 0) == B
     attempts.failed(B, "timed out", 10)
     assert attempts.pick([A, B], 50) is None
-    assert attempts.next_retry_ms([A, B], 50) == 100
+    assert attempts.wait_ends_ms(50) == 100
     assert attempts.pick([A, B], 100) == A
     attempts.succeeded(A)
     attempts.failed(B, "timed out", 10)

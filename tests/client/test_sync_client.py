@@ -51,7 +51,7 @@ QUICK = Backoff(initial_ms=1, max_ms=2)
 
 def client_of(server: ScriptedServer | str, **options: Any) -> SyncClient:
     servers = server if isinstance(server, str) else server.bootstrap_servers
-    return SyncClient(servers, retry_backoff=QUICK, reconnect_backoff=QUICK, **{"timeout_ms": 5_000, **options})
+    return SyncClient(servers, **{"retry_backoff": QUICK, "reconnect_backoff": QUICK, "timeout_ms": 5_000, **options})
 
 
 def closed_port() -> int:
@@ -84,6 +84,20 @@ def test_metadata_and_leader() -> None:
         assert client.refresh_metadata(["orders"]).partition_count("orders") == 3
         assert client.leader(ORDERS_0) == 1
         assert server.requests(ApiVersionsRequest)[0].client_software_name == "chaffinch"
+
+
+def test_while_a_node_is_waited_for_the_others_are_not_asked_for_it_all_the_time() -> None:
+    """Metadata may say where it is now: once for each attempt. It was asked for some 450 times a second."""
+    ports = {2: closed_port()}
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        return metadata(server.topics, {1: server.port, **ports}) if isinstance(message, MetadataRequest) else None
+
+    late = Backoff(initial_ms=60_000, max_ms=60_000)
+    with ScriptedServer(script) as server, client_of(server, reconnect_backoff=late, timeout_ms=300) as client:
+        with pytest.raises(TimeoutException, match="refused"):
+            client.request(ListOffsetsRequest(topics=[]), 2)
+        assert len(server.requests(MetadataRequest)) <= 4
 
 
 def test_nobody_listens_names_address_reason_and_time() -> None:

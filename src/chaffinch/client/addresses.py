@@ -107,10 +107,6 @@ class Attempts:
         ready = [address for address in candidates if self.may_try(address, now_ms)]
         return min(ready, key=self.failures) if ready else None
 
-    def next_retry_ms(self, candidates: Iterable[Address], now_ms: int) -> int | None:
-        """When the first of these addresses may be tried again; None without addresses."""
-        return min((self.retry_at_ms(address, now_ms) for address in candidates), default=None)
-
     def describe(self, candidates: Iterable[Address], waited_ms: int | None = None) -> str:
         """One line for an error: which addresses, the last reason of each, and how long they were tried unless that is said elsewhere."""
         addresses = list(dict.fromkeys(candidates))

@@ -260,8 +260,9 @@ class SyncClient:
         while (address := find()) is None:
             if deadline.is_over:
                 raise self._unreachable(deadline)
-            retry_ms = self._attempts.next_retry_ms([*self.cluster.nodes.values(), *self._bootstrap], self._clock.now_ms())
-            self.pause(max(1, (retry_ms or 0) - self._clock.now_ms()), deadline)
+            now_ms = self._clock.now_ms()
+            # Of those that have to wait, as who is wanted does; the others may be tried now, and are not wanted.
+            self.pause(max(1, (self._attempts.wait_ends_ms(now_ms) or now_ms) - now_ms), deadline)
         return address
 
     def _unreachable(self, deadline: Deadline) -> TimeoutException:
