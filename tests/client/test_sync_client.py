@@ -27,6 +27,7 @@ from chaffinch.errors import (
     TimeoutException,
     UnknownTopicOrPartitionException,
     UnsupportedVersionException,
+    codes,
 )
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
@@ -98,6 +99,37 @@ def test_while_a_node_is_waited_for_the_others_are_not_asked_for_it_all_the_time
         with pytest.raises(TimeoutException, match="refused"):
             client.request(ListOffsetsRequest(topics=[]), 2)
         assert len(server.requests(MetadataRequest)) <= 4
+
+
+def test_without_a_leader_nobody_is_said_to_be_out_of_reach() -> None:
+    """The node that led the partition is; but the others answer, and say that nobody leads it now."""
+    ports, led_by = {2: closed_port()}, [2, -1]
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if not isinstance(message, MetadataRequest):
+            return None
+        return metadata(server.topics, {1: server.port, **ports}, leader_id=led_by.pop(0) if len(led_by) > 1 else led_by[0])
+
+    with (
+        ScriptedServer(script) as server,
+        client_of(server, timeout_ms=300) as client,
+        pytest.raises(TimeoutException, match=r"orders-0 failed after \d+ ms: (it has no leader|the last error was LEADER_NOT_AVAILABLE)"),
+    ):
+        client.leader_request(ORDERS_0, ListOffsetsRequest(topics=[]))
+
+
+def test_what_a_coordinator_answers_is_said_though_another_broker_is_out_of_reach() -> None:
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, FindCoordinatorRequest):
+            return FindCoordinatorResponse(coordinators=[Coordinator(key="t", node_id=1, host="127.0.0.1", port=server.port)])
+        return EndTxnResponse(error_code=codes.CONCURRENT_TRANSACTIONS.number) if isinstance(message, EndTxnRequest) else None
+
+    with (
+        ScriptedServer(script) as server,
+        client_of(f"127.0.0.1:{closed_port()},{server.bootstrap_servers}", timeout_ms=300) as client,
+        pytest.raises(TimeoutException, match=r"the last (answer|error) was CONCURRENT_TRANSACTIONS"),
+    ):
+        client.coordinator_request("t", "transaction", EndTxnRequest(transactional_id="t"))
 
 
 def test_nobody_listens_names_address_reason_and_time() -> None:

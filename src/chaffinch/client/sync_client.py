@@ -24,9 +24,11 @@ from chaffinch.client.network import Network
 from chaffinch.client.options import ConnectionSettings
 from chaffinch.client.pipeline import Pipeline
 from chaffinch.errors import (
+    ApiException,
     AuthenticationException,
     IllegalStateException,
     NetworkException,
+    Stored,
     TimeoutException,
     UnsupportedVersionException,
     codes,
@@ -266,10 +268,11 @@ class SyncClient:
         return address
 
     def _unreachable(self, deadline: Deadline) -> TimeoutException:
-        known = [*self._bootstrap, *self.cluster.nodes.values()]
-        if deadline.last_error is None or any(self._attempts.failures(address) for address in known):
+        last, known = deadline.last_error, [*self._bootstrap, *self.cluster.nodes.values()]
+        failing = [address for address in known if self._attempts.failures(address)]
+        # Where a broker gave the last answer, that others cannot be reached is not why.
+        if last is None or (failing if isinstance(last, (NetworkException, TimeoutException)) else failing == known):
             return deadline.error(self._attempts.describe(known))
-        last = deadline.last_error
         # Of a lost connection the reason says more than its name; of an answer the name is enough, it is the cause.
         return deadline.error(f"the last error was {last.message if isinstance(last, NetworkException) else getattr(last, 'name', last)}")
 
@@ -349,14 +352,15 @@ class SyncClient:
         return self._attempts.pick([address], self._clock.now_ms())
 
     def _controller_address(self, deadline: Deadline) -> Address:
-        return self._elected(lambda: self.cluster.address_of(self.cluster.controller_id), [], deadline, "the cluster has no controller")
+        nobody = exception_for(codes.NOT_CONTROLLER, message="the cluster has no controller", stored=Stored.NO, api="Metadata")
+        return self._elected(lambda: self.cluster.address_of(self.cluster.controller_id), [], deadline, nobody)
 
     def _leader_address(self, topic_partition: TopicPartition, deadline: Deadline) -> Address:
         return self._elected(
             lambda: self.cluster.leader_address(topic_partition),
             [topic_partition.topic],
             deadline,
-            "it has no leader",
+            exception_for(codes.LEADER_NOT_AVAILABLE, message="it has no leader", stored=Stored.NO, api="Metadata"),
             lambda: self._raise_for_topic(topic_partition),
         )
 
@@ -365,12 +369,12 @@ class SyncClient:
         known: Callable[[], Address | None],
         topics: list[str],
         deadline: Deadline,
-        nobody: str,
+        nobody: ApiException,
         check: Callable[[], None] = lambda: None,
     ) -> Address:
         """Where the broker listens that the others have chosen, once metadata of `topics` names one that can be reached.
 
-        `check` raises for answers, from the second on, that say there will be none."""
+        `nobody`: what it means that there is none. `check` raises for answers, from the second on, that say there will be none."""
         failures = 0
         while True:
             address = known()
@@ -382,10 +386,12 @@ class SyncClient:
             address = known()
             if address is not None and self._attempts.may_try(address, self._clock.now_ms()):
                 return address
-            if deadline.is_over:
-                raise deadline.error(f"{address} cannot be reached" if address else nobody)
+            if address is None:
+                deadline.note(nobody)
             failures += 1
             self.pause(self._retry_backoff.wait_ms(failures, self._dice), deadline)
+            if deadline.is_over:
+                raise deadline.error(f"{address} cannot be reached" if address else nobody.message)
 
     def _raise_for_topic(self, topic_partition: TopicPartition) -> None:
         """A topic that is unknown twice in a row, or cannot be used, is an error, not something to wait for."""
