@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,9 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import CoordinatorLoadInProgressException, GroupAuthorizationException, TimeoutException, codes
 from chaffinch.protocol.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from chaffinch.protocol.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse, ListTransactionsState
+from chaffinch.protocol.messages.metadata import MetadataRequest
 from chaffinch.runtime.clock import ManualClock
-from tests.client.scripted_server import ScriptedServer
+from tests.client.scripted_server import ScriptedServer, metadata
 
 NO_PAUSE = Backoff(initial_ms=0, max_ms=0)
 LOADS = codes.COORDINATOR_LOAD_IN_PROGRESS
@@ -78,3 +80,21 @@ def test_what_is_final_is_raised_at_once() -> None:
         with pytest.raises(GroupAuthorizationException):
             list_groups(client)
         assert len(server.requests(ListGroupsRequest)) == 1
+
+
+@QUESTIONS
+def test_one_that_leaves_meanwhile_is_not_asked(ask: Callable[[SyncClient], Any], request_type: type, told: Any, name: str) -> None:
+    """It does not listen any more; the second answer about the cluster is without it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        gone = {2: int(listener.getsockname()[1])}
+
+    def script(server: ScriptedServer, message: Any) -> Any:
+        if isinstance(message, MetadataRequest):
+            is_first = len(server.requests(MetadataRequest)) == 1
+            return metadata(server.topics, {1: server.port, **(gone if is_first else {})})
+        return told if isinstance(message, request_type) else None
+
+    late = Backoff(initial_ms=60_000, max_ms=60_000)
+    with ScriptedServer(script) as server, SyncClient(server.bootstrap_servers, reconnect_backoff=late) as client:
+        (found,) = ask(client)
+        assert name in repr(found)
