@@ -132,6 +132,20 @@ class TestAPartitionThatIsToBeGivenUpFirst:
         self.wait(rig, 30_000)
         assert rig.state is State.STABLE
 
+    def test_another_one_is_asked_for_although_the_round_before_was(self):
+        """A third member has come in that round: it gets partition 1 as soon as its owner has given it up."""
+        rig = self.led()
+        self.wait(rig, 9_000)
+        rig.advance(1_000)
+        rig.poll()
+        rig.answer_join(generation=2, others={"other": [0, 1], "third": []})
+        rig.answer_sync(2)
+        rig.poll()
+        self.wait(rig, 9_000)
+        assert rig.state is State.STABLE
+        rig.advance(1_000)
+        assert rig.state is State.UNJOINED
+
     def test_nothing_is_waited_for_where_all_is_shared_out(self):
         rig = Rig(**{**COOPERATIVE, "max.poll.interval.ms": 10_000}).reach(State.STABLE)
         self.wait(rig, 30_000)

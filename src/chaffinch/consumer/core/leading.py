@@ -35,7 +35,8 @@ class Leadership:
         self._is_back = False
         self._counts: dict[str, int] = {}
         self._given: set[TopicPartition] = set()
-        self._has_asked = False  # For the round that is under way.
+        self._orphans: frozenset[TopicPartition] = frozenset()
+        self._asked_for: frozenset[TopicPartition] = frozenset()  # With the round that is under way.
 
     def end(self) -> None:
         """Another one leads, or nobody."""
@@ -70,9 +71,7 @@ class Leadership:
         """SyncGroup gave this member its assignment. When another round has to begin, unless one does by itself; None where each partition
         is somebody's."""
         members, self._members = self._members, {}
-        has_asked, self._has_asked = self._has_asked, False
-        if has_asked:
-            return None  # A member that does not give up what it is told to, whatever happens, would be asked for ever.
+        asked_for, self._asked_for = self._asked_for, frozenset()
         if not members or self._assignor is None or not self._assignor.is_cooperative:
             return None
         if self._is_back and not self._is_cooperative:
@@ -81,18 +80,20 @@ class Leadership:
         given = self._given
         if self._is_back:
             said = {member: replace(told, owned=assignment) if member == self._me else told for member, told in members.items()}
-            if not everything <= {partition for told in said.values() for partition in told.owned}:
+            self._orphans = frozenset(everything.difference(*(told.owned for told in said.values())))
+            if not self._orphans <= asked_for:
                 return now_ms  # Nobody may have them, and nobody knows whether another round is to come.
             # As it was shared out by this member's process before, from what the others said: some may have to give up what they had.
             given = set().union(*self._assignor.assign(said, self._counts).values())
-        if everything <= given.union(assignment):
-            return None
+        self._orphans = frozenset(everything.difference(given, assignment))
+        if self._orphans <= asked_for:
+            return None  # A member that does not give up what it is told to, whatever happens, would be asked for ever.
         # There is one to come, as soon as their owner polls.
         return now_ms + int(self._wiring.settings["max.poll.interval.ms"])
 
     def asks(self) -> None:
         """This member begins another round."""
-        self._has_asked = True
+        self._asked_for = self._orphans
 
     @property
     def has_news(self) -> bool:
