@@ -1,13 +1,13 @@
 """`make differential`: the same requests to Apache Kafka and to `chaffinch broker`; every difference is meant, or a defect.
 
 Prints what differs and is not in `meant.py`, and entries of `meant.py` that no longer differ; exits with 1 for either.
-`--apache HOST:PORT` uses a fresh Apache Kafka that runs already.
+`--apache HOST:PORT` uses a fresh Apache Kafka that runs already. `--seeds N` asks random sequences beside the fixed cases, from `--first`
+on; with `--only` nothing fixed but scenarios of that name (`--only -` for none).
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -24,9 +24,11 @@ from tests.interop.differential import (
     cases_transactions,
 )
 from tests.interop.differential.comparison import differences
-from tests.interop.differential.meant import MEANT
+from tests.interop.differential.meant import MEANT, meant
 from tests.interop.differential.peer import Peer
+from tests.interop.differential.random_sequences import Tried, try_all
 
+SEEDS = 60
 PARTS = (cases_topics, cases_records, cases_readers, cases_groups, cases_transactions, cases_transaction_states)
 SCENARIOS = (*(scenario for part in PARTS for scenario in part.SCENARIOS), *cases_topics.LAST_SCENARIOS)
 
@@ -41,6 +43,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apache", help="HOST:PORT of a fresh Apache Kafka")
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="how many random sequences")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     arguments = parser.parse_args()
     with (
         apache(arguments.apache) as their_servers,
@@ -52,16 +56,17 @@ def main() -> int:
             if arguments.only in scenario.__name__:
                 for peer in (theirs, ours):
                     scenario(peer)
-    return report(theirs, ours, is_whole=not arguments.only)
+        tried = try_all((theirs, ours), range(arguments.first, arguments.first + arguments.seeds))
+    return report(theirs, ours, tried, is_whole=not arguments.only)
 
 
-def report(theirs: Peer, ours: Peer, *, is_whole: bool) -> int:
+def report(theirs: Peer, ours: Peer, tried: Tried, *, is_whole: bool) -> int:
     """Print what is not meant, and what is said to be meant and does not differ; the exit status."""
-    unused, count = dict(MEANT), 0
+    unused, count = {pattern: why for pattern, why in MEANT.items() if pattern not in tried.used}, tried.differences
     for label, answer in theirs.answers.items():
         for path, one, other in differences(answer, ours.answers[label]):
             place = f"{label}: {path}"
-            pattern = next((pattern for pattern in MEANT if re.fullmatch(pattern, place)), None)
+            pattern = meant(place, (path, one, other))
             if pattern is None:
                 count += 1
                 print(f"{place}: Apache Kafka {one!r:.150}, chaffinch {other!r:.150}")
@@ -70,7 +75,8 @@ def report(theirs: Peer, ours: Peer, *, is_whole: bool) -> int:
     stale = list(unused) if is_whole else []
     for pattern in stale:
         print(f"said to be meant, and nothing differs: {pattern}")
-    print(f"{len(theirs.answers)} requests, {count} differences that are not meant, {len(MEANT) - len(unused)} kinds that are")
+    asked = len(theirs.answers) + tried.requests
+    print(f"{asked} requests, {count} differences that are not meant, {len(MEANT) - len(unused)} kinds that are")
     return 1 if count or stale else 0
 
 

@@ -60,7 +60,7 @@ BY_PRESENCE = frozenset(
 
 BY_LENGTH = frozenset({"replica_nodes", "isr_nodes", "offline_replicas", "brokers", "node_endpoints"})
 
-SORTED_BY = {"name", "topic", "partition_index", "partition", "key", "group_id", "api_key", "transactional_id", "producer_id"}
+SORTED_BY = {"name", "topic", "partition_index", "partition", "key", "group_id", "api_key", "transactional_id"}
 
 LISTS = (list, RecordErrors)
 
@@ -113,10 +113,15 @@ def _lists(theirs: list[Any], ours: list[Any], path: str) -> Iterator[Difference
             yield from differences(their_parts[key], our_parts[key], place)
 
 
+def _weight(part: Message) -> str:
+    """What puts parts in order that have no name: what they say beside what no two brokers have in common."""
+    return repr([getattr(part, field.name) for field in type(part).FIELDS if field.name not in IGNORED | BY_PRESENCE])
+
+
 def _by_key(parts: list[Any]) -> dict[Any, Any]:
     """Parts by what names them, so that the order of a list does not count where nothing says it does."""
     result: dict[Any, Any] = {}
-    for index, part in enumerate(parts):
+    for index, part in enumerate(sorted(parts, key=_weight) if all(isinstance(part, Message) for part in parts) else parts):
         names = [getattr(part, field.name) for field in type(part).FIELDS if field.name in SORTED_BY] if isinstance(part, Message) else []
         key = next((name for name in names if isinstance(name, str | int)), index)
         result[key if key not in result else f"{key}#{index}"] = part

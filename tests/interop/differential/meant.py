@@ -1,9 +1,12 @@
 """Differences that are meant, with their reasons: a pattern of `label: path` -> why. Printed into docs/differences.md.
 
-The first pattern that fits counts. An entry that nothing needs any more is reported: the list says what is true.
+A pattern may go on with `: Apache Kafka's value, ours`. The first pattern that fits counts. An entry that nothing needs any more is
+reported: the list says what is true.
 """
 
 from __future__ import annotations
+
+import re
 
 MEANT: dict[str, str] = {
     r".*error_message": "Every refusal carries its reason where the protocol has room for one; Apache Kafka often leaves it out.",
@@ -44,5 +47,29 @@ MEANT: dict[str, str] = {
         "InitProducerId with an older epoch is refused while a newer producer's transaction is open; Apache Kafka refuses it too, "
         "but aborts that transaction first, so its partition has one marker more."
     ),
+    r"random Produce .*error_code: 48, (87|32|10)|random Produce .*record_errors\[.*: 'nothing', .*": (
+        "What is wrong with records is told before what is wrong with the transaction: these can never be stored, whatever joins it."
+    ),
+    r"random (OffsetCommit .*: 25, (22|69)|OffsetDelete .*: 0, 69|JoinGroup .*: 23, 25"
+    r"|DescribeGroups .*(group_state: 'Empty', 'Dead'|error_code: 0, 69))": (
+        "A group that only ever handed out an id goes when that member does; Apache Kafka keeps it empty until it looks for "
+        "expired offsets."
+    ),
+    r"random ConsumerGroupHeartbeat .*(error_code: 111, 0|member_id: None, '.*'|assignment: None, .*)": (
+        "A static member that joins again under its own id, its answer lost, goes on; Apache Kafka refuses it like another process."
+    ),
+    r"random ((JoinGroup|ConsumerGroupHeartbeat) .*error_code: (79|-1|0), (23|69)|JoinGroup .*member_id: '.*', '.*')": (
+        "A group of members of both protocols is not supported: the other kind may join when the group is empty."
+    ),
+    r"random DescribeTransactions .*topics\[__consumer_offsets\].*": (
+        "Offsets are kept beside the topics: no partition of theirs joins a transaction."
+    ),
     r"beat: classic join: .*": "A group of members of both protocols is not supported: the other kind may join when the group is empty.",
 }
+
+
+def meant(place: str, difference: tuple[str, object, object]) -> str | None:
+    """The pattern that says why two brokers differ in this; None: nothing does."""
+    _, one, other = difference
+    valued = f"{place}: {one!r:.60}, {other!r:.60}"
+    return next((pattern for pattern in MEANT if re.fullmatch(pattern, place) or re.fullmatch(pattern, valued)), None)

@@ -12,7 +12,7 @@ from chaffinch.protocol.record_errors import RecordErrors
 from chaffinch.protocol.schema import Message
 
 ANSWER_SECONDS_MAX = 15.0
-NOT_READY = frozenset({14, 15, 16, 51})
+NOT_READY = frozenset({6, 14, 15, 16, 51})
 """Coordinators that load, are not there yet, or are still ending a transaction: the same is asked again, as clients do."""
 
 READY_TRIES, READY_PAUSE_SECONDS = 100, 0.2
@@ -42,9 +42,9 @@ class Peer:
         answer = self.answers[label] = self.quietly(message, version)
         return answer
 
-    def quietly(self, message: Message, version: int) -> Any:
-        """Ask without keeping the answer: for what prepares a case."""
-        for _ in range(READY_TRIES):
+    def quietly(self, message: Message, version: int, tries: int = READY_TRIES) -> Any:
+        """Ask without keeping the answer: for what prepares a case. `tries`: how often while the broker says that it is not ready."""
+        for _ in range(tries):
             answer = self._reconnecting(message, version)
             if NOT_READY.isdisjoint(codes_in(answer)):
                 break

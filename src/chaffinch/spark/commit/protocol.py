@@ -37,7 +37,7 @@ from chaffinch.spark.commit.operations import (
 )
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.push import Fenced, Push, StartAgain
-from chaffinch.spark.commit.remains import Search
+from chaffinch.spark.commit.remains import Search, finish_commit
 from chaffinch.spark.commit.timeout import timeout_refused, transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.refusals import Refusal, Remedy
@@ -53,7 +53,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
     After a Refusal no transaction of ours is left open, as far as the coordinator could be reached.
     """
     state = yield from _read_state(plan)
-    marker = yield from _read_marker(plan, Step.READ_MARKER)
+    marker, knows_end = yield from _finished(plan)
     if _judge(plan, marker, state) is Verdict.SKIP:
         return CommitResult(outcome="skipped")
 
@@ -68,12 +68,14 @@ def commit_batch(plan: CommitPlan) -> Commit:
     if plan.has_checkpoint and state.transactional_id is None:
         yield WriteState(step=Step.FIX_TRANSACTIONAL_ID, state=replace(state, transactional_id=plan.transactional_id))
     identity, now_ms = yield from _fence(plan, timeout_ms)
-    writer = _Writer(plan=plan, tally=tally, marker=marker, identity=identity, timeout_ms=timeout_ms, state=state)
+    writer = _Writer(
+        plan=plan, tally=tally, marker=marker, knows_end=knows_end, identity=identity, began_ms=now_ms, timeout_ms=timeout_ms, state=state
+    )
     try:
-        writer.marker = yield from _read_marker(plan, Step.READ_MARKER_AGAIN)
+        writer.marker = yield from writer.read_marker_again()
         if _judge(plan, writer.marker, state) is Verdict.SKIP:
             return CommitResult(outcome="skipped")
-        result = yield from writer.write(now_ms)
+        result = yield from writer.write()
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced)
         result = CommitResult(outcome="written", counts=_counts(plan, tally))
@@ -111,31 +113,52 @@ class _Writer:
     plan: CommitPlan
     tally: Tally
     marker: Marker | None
+    knows_end: bool
+    """Nothing can be left open of a transaction that is committed: its coordinator was asked."""
     identity: ProducerIdentity
+    began_ms: int
     timeout_ms: int
     state: CheckpointState
     search: Search = field(default_factory=Search)
     may_be_committed: bool = False
     """EndTxn was asked for: from here on there is no abort."""
 
-    def write(self, now_ms: int) -> Commit:
+    def read_marker_again(self) -> Generator[Operation, Reply, Marker | None]:
+        """Every earlier transaction has ended. A marker of one of them that is pending all the same is left open as rows may be
+        (`remains.py`): it is aborted; but not where it may be committed."""
+        plan = self.plan
+        try:
+            return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN, waits=not self.knows_end))
+        except StartAgain:
+            assert plan.group_id is not None
+        yield from requests.add_offsets(Step.FIND_REMAINS, plan.transactional_id, self.identity, plan.group_id, plan.block_max_ms)
+        yield from self._start_again()
+        return (yield from _read_marker(plan, Step.READ_MARKER_AGAIN))
+
+    def _start_again(self) -> Generator[Operation, Reply, None]:
+        plan = self.plan
+        self.identity, self.began_ms = yield from requests.start_again(
+            Step.ABORT, plan.transactional_id, self.timeout_ms, self.identity, plan.block_max_ms
+        )
+
+    def write(self) -> Commit:
         """Pushes and commits; starts the transaction again from the staging as long as that can help."""
         for attempt in range(1, ATTEMPTS_MAX + 1):
             try:
-                return (yield from self._attempt(now_ms))
+                return (yield from self._attempt(self.began_ms))
             except StartAgain:
                 if attempt == ATTEMPTS_MAX or self.may_be_committed:
                     raise
-                self.identity, now_ms = yield from requests.start_again(
-                    Step.ABORT, self.plan.transactional_id, self.timeout_ms, self.identity, self.plan.block_max_ms
-                )
+                yield from self._start_again()
         raise AssertionError("the last attempt returns or raises")
 
     def _attempt(self, began_ms: int) -> Commit:
         plan, identity = self.plan, self.identity
+        self.search = Search()  # The abort of the attempt before may not have come to its partitions either.
         self.tally.forget_broker_found()
         joined: set[TopicPartition] = set()
         yield from self._add_partitions(joined, (*plan.batches(), *plan.dead_batches()))
+        began_ms = max(began_ms, self.search.said_ms)  # The coordinator counts from the first partition on.
 
         push = Push(identity, began_ms + self.timeout_ms, f"transaction.timeout.ms={self.timeout_ms}")
         yield from push.send(Step.PUSH, plan.batches(), self._set_aside)
@@ -166,9 +189,8 @@ class _Writer:
         if not new:
             return
         plan, identity = self.plan, self.identity
-        others = (TopicPartition(topic.topic, number) for topic in plan.target.topics for number in range(topic.partition_count))
-        left_open = yield from self.search.find(identity.producer_id, new, others, plan.block_max_ms)
-        joined |= new | left_open
+        left_open = yield from self.search.find(identity.producer_id, new, plan.topic_partitions(), plan.block_max_ms)
+        joined |= new
         yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, identity, sorted(new | left_open), plan.block_max_ms)
         if left_open:
             raise StartAgain("TRANSACTION_LEFT_OPEN", f"an earlier transaction is still open in {', '.join(map(str, sorted(left_open)))}")
@@ -264,12 +286,23 @@ def _write_state(
         yield WriteState(step=step, state=CheckpointState(transactional_id=plan.transactional_id, remembered=remembered, totals=totals))
 
 
-def _read_marker(plan: CommitPlan, step: Step) -> Generator[Operation, Reply, Marker | None]:
-    """The marker; stable, that is without the pending offsets of an open transaction, but for the first look."""
+def _finished(plan: CommitPlan) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:
+    """The marker, once all is visible that its coordinator says is committed; and whether the coordinator tells that."""
+    try:
+        marker, is_pending = (yield from _read_marker(plan, Step.READ_MARKER, waits=False)), False
+    except StartAgain:
+        marker, is_pending = None, True
+    knows_end = yield from finish_commit(plan, is_pending=is_pending)
+    if is_pending:  # Or of an attempt that is still under way.
+        marker = yield from _read_marker(plan, Step.READ_MARKER, is_stable=False)
+    return marker, knows_end
+
+
+def _read_marker(plan: CommitPlan, step: Step, *, is_stable: bool = True, waits: bool = True) -> Generator[Operation, Reply, Marker | None]:
+    """The marker; stable, that is not while a transaction is open that is about to write another: with `waits` False that is StartAgain."""
     if plan.group_id is None:
         return None
-    is_stable = step is not Step.READ_MARKER
-    return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, is_stable, plan.block_max_ms))
+    return (yield from requests.read_marker(step, plan.group_id, plan.marker_partition, is_stable, plan.block_max_ms, waits=waits))
 
 
 def _fence(plan: CommitPlan, timeout_ms: int) -> Generator[Operation, Reply, tuple[ProducerIdentity, int]]:

@@ -17,6 +17,11 @@ from chaffinch.errors.codes import ErrorCode, Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from chaffinch.protocol.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsState,
+)
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from chaffinch.protocol.messages.offset_fetch import (
@@ -95,10 +100,33 @@ def start_again(
     return (yield from init_producer(step, transactional_id, timeout_ms, identity, block_max_ms))
 
 
+def last_transaction(step: Step, transactional_id: str, block_max_ms: int) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
+    """What the coordinator knows of a transactional id, waiting for the end of a transaction that is ending. None: it does not tell,
+    because it is older than Apache Kafka 2.8, or because it is not allowed."""
+    request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
+    to, what = Coordinator(kind="transaction", key=transactional_id), f"DescribeTransactions of {transactional_id}"
+    settled = frozenset({codes.TRANSACTIONAL_ID_NOT_FOUND, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
+    deadline_ms: int | None = None
+    while True:
+        try:
+            response, now_ms = yield from _ask(step, request, to, block_max_ms, what, settled=settled)
+        except Refusal as refusal:
+            if refusal.name != codes.UNSUPPORTED_VERSION.name:
+                raise
+            return None
+        assert isinstance(response, DescribeTransactionsResponse)
+        state = response.transaction_states[0]
+        deadline_ms = now_ms + block_max_ms if deadline_ms is None else deadline_ms
+        if not state.transaction_state.startswith("Prepare") or now_ms >= deadline_ms:
+            return None if _first_error(response) is codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED else state
+        yield Wait(step=step, ms=WAIT_MS)
+
+
 def read_marker(
-    step: Step, group_id: str, topic_partition: TopicPartition, is_stable: bool, block_max_ms: int
+    step: Step, group_id: str, topic_partition: TopicPartition, is_stable: bool, block_max_ms: int, *, waits: bool = True
 ) -> Generator[Operation, Reply, Marker | None]:
-    """OffsetFetch of the marker. `is_stable`: wait for open transactions that are about to write it (KIP-447)."""
+    """OffsetFetch of the marker. `is_stable`: wait for open transactions that are about to write it (KIP-447), or with `waits` False raise
+    StartAgain for them."""
     topic, partition = topic_partition
     request = OffsetFetchRequest(
         group_id=group_id,
@@ -107,8 +135,11 @@ def read_marker(
         require_stable=is_stable,
     )
     what = f"OffsetFetch of group {group_id}"
-    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what)
+    settled = frozenset[ErrorCode]() if waits else frozenset({codes.UNSTABLE_OFFSET_COMMIT})
+    response, _ = yield from _ask(step, request, Coordinator(kind="group", key=group_id), block_max_ms, what, settled=settled)
     assert isinstance(response, OffsetFetchResponse)
+    if (code := _first_error(response)) in settled:
+        raise StartAgain(code.name, f"{what}: {code.text}")
     found = [(part.committed_offset, part.metadata or "") for part in _fetched_partitions(response)]
     if not found or found[0][0] < 0:
         return None

@@ -159,13 +159,12 @@ class CommitShell:
             return _lost(error, was_sent=True)
 
     def _find_remains(self, operation: FindRemains) -> Remains:
-        found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS)
+        found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
         if found.left_open:
-            text = (
-                "batch %d: an earlier transaction of %s is still open in %s, though its coordinator says that it has ended: it is aborted"
-            )
+            fate = "committed" if operation.step is Step.FINISH_COMMIT else "aborted"
+            text = "batch %d: an earlier transaction of %s, which its coordinator says is %s, is still open in %s: it is %s there, too"
             where = ", ".join(map(str, sorted(found.left_open)))
-            _log.warning(text, self._plan.batch_id, self._plan.transactional_id, where)
+            _log.warning(text, self._plan.batch_id, self._plan.transactional_id, fate, where, fate)
         return found
 
     def _send(self, operation: SendBatch) -> None:

@@ -88,7 +88,7 @@ _OPTIONS = (
     Option("preallocate", "bool", False, "Whether a segment's file gets its full size at once."),
     Option("remote.log.copy.disable", "bool", False, "Tiered storage: stop copying."),
     Option("remote.log.delete.on.disable", "bool", False, "Tiered storage: delete the remote part when switched off."),
-    Option("remote.storage.enable", "bool", False, "Tiered storage."),
+    Option("remote.storage.enable", "bool", False, "Tiered storage: there is none, so only false is taken."),
     Option("retention.bytes", "int", -1, "Size beyond which old segments of a partition are deleted; -1 for no limit.", minimum=-1),
     Option("retention.ms", "int", 7 * DAY_MS, "Age beyond which old segments are deleted; -1 for no limit.", minimum=-1),
     Option("segment.bytes", "int", 1 << 30, "Size at which a new segment begins.", minimum=1 << 20, maximum=INT_MAX),
