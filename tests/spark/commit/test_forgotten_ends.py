@@ -6,10 +6,11 @@ from contextlib import contextmanager, nullcontext, suppress
 import pytest
 
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
-from chaffinch.spark.commit.operations import Step
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.spark.commit.operations import Ask, Step
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT
-from tests.spark.commit.commit_world import TOPIC, Cut, Driver, Killed
+from tests.spark.commit.commit_world import TOPIC, Cut, Driver, Killed, Query
 from tests.spark.commit.test_protocol import OPERATIONS, assert_exactly_once, two_batches
 
 FIRST_STEPS = two_batches()[1].commit(0).steps
@@ -46,6 +47,18 @@ def test_a_coordinator_that_ends_a_transaction_and_tells_no_partition(at, monkey
         broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
     query.run()
     assert_exactly_once(broker)
+
+
+def forgets_ends(monkeypatch, times):
+    """The first `times` answers to EndTxn with commit."""
+    effect, left = Driver.effect, iter(range(times))
+
+    def forgetting(self, operation):
+        is_end = isinstance(operation, Ask) and isinstance(operation.message, EndTxnRequest)
+        with told_nobody(monkeypatch) if is_end and next(left, None) is not None else nullcontext():
+            return effect(self, operation)
+
+    monkeypatch.setattr(Driver, "effect", forgetting)
 
 
 def forgets_aborts(monkeypatch, count):
@@ -119,6 +132,48 @@ def test_a_commit_that_is_forgotten_becomes_visible_with_the_next_batch(monkeypa
     forgets_at(monkeypatch, ENDS)
     query.run(until=1)
     assert broker.read(TOPIC) == []
+    query.run()
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("times", [2, 5])
+def test_a_commit_that_is_forgotten_again_while_it_is_finished(times, monkeypatch):
+    """A coordinator that has just started does not know all leaders for a while."""
+    broker, query = two_batches()
+    forgets_ends(monkeypatch, times)
+    query.run()
+    query.commit(1)
+    assert_exactly_once(broker)
+
+
+def test_a_commit_that_is_forgotten_for_ever_fails_the_next_batch(monkeypatch):
+    broker, query = two_batches()
+    forgets_ends(monkeypatch, 1_000)
+    with pytest.raises(Refusal, match="says is committed is still open in 2 partitions; this batch is not begun"):
+        query.run()
+    assert broker.read(TOPIC) == []
+
+
+FINISHING = [at for at in range(ENDS + 2, ENDS + 12) if at - ENDS not in (6, 7)]
+"""Operations of a run whose first commit was forgotten, until its second batch has introduced itself. In the two left out it is open like
+any transaction, and another driver aborts it."""
+
+
+@pytest.mark.parametrize("at", FINISHING)
+def test_a_second_driver_while_a_forgotten_commit_is_finished(at, monkeypatch):
+    broker, query = two_batches()
+    other = Query(broker, query.batches, done=1, run_count=100)
+    forgets_at(monkeypatch, ENDS)
+
+    def meanwhile():
+        other.state = query.state
+        if other.done == 1:
+            other.run()
+
+    with suppress(Refusal):
+        query.run(Cut(at=at, how="during", during=meanwhile))
+    assert other.done == 2
+    query.state, query.done = other.state, 1
     query.run()
     assert_exactly_once(broker)
 

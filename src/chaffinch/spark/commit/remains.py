@@ -13,11 +13,13 @@ Leaders are asked what our producer has open in their partitions (DescribeProduc
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 
 from chaffinch.errors import codes
-from chaffinch.identifiers import NO_OFFSET, ProducerIdentity, TopicPartition
+from chaffinch.errors.codes import Group
+from chaffinch.identifiers import NO_OFFSET, ProducerIdentity, TopicPartition, counted
 from chaffinch.protocol.messages.describe_producers import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -26,6 +28,8 @@ from chaffinch.protocol.messages.describe_producers import (
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.operations import FindRemains, Operation, Remains, Reply, Step, Wait
 from chaffinch.spark.commit.plan import CommitPlan
+from chaffinch.spark.commit.push import Fenced, StartAgain
+from chaffinch.spark.refusals import Refusal, Remedy
 
 
 def question(partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
@@ -88,6 +92,10 @@ class Search:
         return left_open
 
 
+PAUSES_MS = (0, 0, 100, 200, 400, 800, 1_600, 3_200, 6_400)
+"""Before each look at what is left open: a coordinator that has just started may forget once more."""
+
+
 def finish_commit(plan: CommitPlan, *, is_pending: bool) -> Generator[Operation, Reply, bool]:
     """Commit what is left open of the last transaction, if its coordinator says that it is committed. `is_pending`: the marker is part of
     it. Whether the coordinator tells at all.
@@ -95,15 +103,23 @@ def finish_commit(plan: CommitPlan, *, is_pending: bool) -> Generator[Operation,
     Between AddPartitionsToTxn and EndTxn it is an open transaction like any other: who dies there has it aborted.
     """
     step = Step.FINISH_COMMIT
-    last = yield from requests.last_transaction(step, plan.transactional_id, plan.block_max_ms)
-    if last is None or last.transaction_state != "CompleteCommit":
-        return last is not None
-    identity = ProducerIdentity(last.producer_id, last.producer_epoch)
-    left_open = yield from Search(step).find(identity.producer_id, plan.partitions(), plan.topic_partitions(), plan.block_max_ms)
-    if left_open:
-        yield from requests.add_partitions(step, plan.transactional_id, identity, sorted(left_open), plan.block_max_ms)
-    if is_pending and plan.group_id is not None:
-        yield from requests.add_offsets(step, plan.transactional_id, identity, plan.group_id, plan.block_max_ms)
-    if left_open or is_pending:
-        yield from requests.end_transaction(step, plan.transactional_id, identity, plan.block_max_ms)
-    return True
+    for pause_ms in PAUSES_MS:
+        if pause_ms:
+            yield Wait(step=step, ms=pause_ms)
+        last = yield from requests.last_transaction(step, plan.transactional_id, plan.block_max_ms)
+        if last is None or last.transaction_state != "CompleteCommit":
+            return last is not None
+        identity = ProducerIdentity(last.producer_id, last.producer_epoch)
+        left_open = yield from Search(step).find(identity.producer_id, plan.partitions(), plan.topic_partitions(), plan.block_max_ms)
+        if not left_open and not is_pending:
+            return True
+        with suppress(Fenced, StartAgain):  # Another writer is about it, too: the next look tells.
+            if left_open:
+                yield from requests.add_partitions(step, plan.transactional_id, identity, sorted(left_open), plan.block_max_ms)
+            if is_pending and plan.group_id is not None:
+                yield from requests.add_offsets(step, plan.transactional_id, identity, plan.group_id, plan.block_max_ms)
+            yield from requests.end_transaction(step, plan.transactional_id, identity, plan.block_max_ms)
+        is_pending = yield from requests.is_marker_pending(step, plan.group_id, plan.marker_partition, plan.block_max_ms)
+    places = counted(len(left_open), "partition")
+    text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {places}"
+    raise Refusal(Group.APPLICATION_RECOVERABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)

@@ -153,6 +153,19 @@ def read_marker(
         ) from None  # fmt: skip
 
 
+def is_marker_pending(
+    step: Step, group_id: str | None, topic_partition: TopicPartition, block_max_ms: int
+) -> Generator[Operation, Reply, bool]:
+    """Whether the group holds a marker back for the end of a transaction. Without a group there is none."""
+    if group_id is None:
+        return False
+    try:
+        yield from read_marker(step, group_id, topic_partition, True, block_max_ms, waits=False)
+    except StartAgain as failure:
+        return failure.name == codes.UNSTABLE_OFFSET_COMMIT.name
+    return False
+
+
 def add_partitions(
     step: Step, transactional_id: str, identity: ProducerIdentity, partitions: Iterable[TopicPartition], block_max_ms: int
 ) -> Generator[Operation, Reply, None]:
