@@ -18,6 +18,8 @@ from tests.producer.waits import in_thread
 Make = Callable[..., Producer]
 Interrupted = Callable[[Producer], AbstractContextManager[Any]]
 LATEST_S = 60
+LINGER_MS = 1_000 * LATEST_S
+"""Until somebody closes."""
 
 
 @pytest.fixture(params=["lock of the producer", "lock of all futures"])
@@ -29,19 +31,17 @@ def interrupted(request: pytest.FixtureRequest) -> Interrupted:
 def test_in_the_midst_of_a_call_it_does_not_wait_for_what_that_call_holds_up(
     producer_of: Make, broker: EmbeddedBroker, interrupted: Interrupted
 ) -> None:
-    producer = producer_of(broker)
+    producer = producer_of(broker, linger_ms=LINGER_MS)
 
-    def handle() -> Future[Any]:
+    def handle() -> None:
         with interrupted(producer):
-            last = producer.send("orders", b"last", partition=0)
             producer.close()
             assert not last.done()
-        return last
 
-    producer.send("orders", b"v", partition=0).result(LATEST_S)
-    last = in_thread(handle).result(LATEST_S)
+    last = producer.send("orders", b"last", partition=0)
+    in_thread(handle).result(LATEST_S)
     in_thread(producer.close).result(LATEST_S)
-    assert last.result(0).offset == 1
+    assert last.result(0).offset == 0
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_other_calls_that_would_wait_for_ever_there_are_refused(
 ) -> None:
     def handle() -> None:
         with interrupted(producer):
-            call(producer, producer.send("orders", b"v", partition=0))
+            call(producer, sent)
 
-    with producer_of(broker) as producer:
-        producer.partitions_for("orders")
+    with producer_of(broker, linger_ms=LINGER_MS) as producer:
+        sent = producer.send("orders", b"v", partition=0)
         refused = in_thread(handle).exception(LATEST_S)
     assert isinstance(refused, IllegalStateException)
     assert what in str(refused)
@@ -71,16 +71,14 @@ def test_other_calls_that_would_wait_for_ever_there_are_refused(
 def test_what_waits_for_nothing_is_done_there(producer_of: Make, broker: EmbeddedBroker, interrupted: Interrupted) -> None:
     heard: list[Any] = []
 
-    def handle() -> Future[Any]:
+    def handle() -> None:
         with interrupted(producer):
-            sent = producer.send("orders", b"v", partition=0)
             sent.add_done_callback(heard.append)
             assert not sent.done()
-        return sent
 
-    with producer_of(broker) as producer:
-        producer.partitions_for("orders")
-        sent = in_thread(handle).result(LATEST_S)
+    with producer_of(broker, linger_ms=LINGER_MS) as producer:
+        sent = producer.send("orders", b"v", partition=0)
+        in_thread(handle).result(LATEST_S)
     assert heard == [sent]
 
 

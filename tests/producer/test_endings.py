@@ -22,7 +22,7 @@ from chaffinch.producer.core.effects import SendRequest
 from chaffinch.producer.futures import RecordFuture, complete_all
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
-from tests.producer.waits import awaited, in_thread, wrapped
+from tests.producer.waits import awaited, held_up, in_thread, wrapped
 
 Make = Callable[..., Producer]
 TABLE = pa.table({"value": [b"v"]})
@@ -318,7 +318,7 @@ def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
     producer.send("orders", b"first").result(LATEST_S)
     at_fault = (producer._sender.core.accumulator, "encode_rows") if step == "encoded" else (producer._sender._network, "carry_out")
     monkeypatch.setattr(*at_fault, no_memory)
-    with producer._sender.lock:
+    with held_up(producer):
         flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))  # Done, and to be told in the same round.
         futures = [producer.send("orders", b"v", partition=partition) for partition in (0, 1)]
     flushed.result(LATEST_S)

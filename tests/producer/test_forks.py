@@ -15,7 +15,7 @@ import pytest
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import IllegalStateException
 from chaffinch.producer.futures import SHARED_LOCK, RecordFuture, complete_all
-from tests.producer.waits import awaited, in_thread, wrapped
+from tests.producer.waits import awaited, held_up, in_thread, wrapped
 
 Make = Callable[..., Producer]
 TABLE = pa.table({"value": [b"v"]})
@@ -83,7 +83,7 @@ class TestFork:
     def test_the_parents_futures(self, producer_of: Make, forked: tuple[Producer, Callable[[Callable[[], Any]], str]]) -> None:
         """They will never be done in the child, which hears so instead of waiting."""
         producer, call_in_child = forked
-        with producer._sender.lock:  # So that none of them is sent before the children were asked.
+        with held_up(producer):  # So that none of them is sent before the children were asked.
             waiting, joined = [producer.send("orders", b"v") for _ in range(2)]
             watched = producer.send("orders", b"v", partition=1)
             watched.add_done_callback(lambda _: None)

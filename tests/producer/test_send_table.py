@@ -26,6 +26,7 @@ from chaffinch.producer.core.partitioner import partition_of_key
 from chaffinch.producer.core.refusals.screening import Screening
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.faults import InvalidColumn
+from tests.producer.waits import held_up
 
 TOPICS = {"orders": {"partitions": 3}, "latest": {"partitions": 2, "cleanup.policy": "compact"}, "one": {"partitions": 1}}
 
@@ -69,7 +70,7 @@ def test_only_the_first_batch_that_waits_for_a_partition_wakes_the_sender(produc
         wakeup()
 
     monkeypatch.setattr(producer._sender, "wakeup", counted)
-    with producer._door.lock:  # The sender has no turn meanwhile.
+    with held_up(producer):
         future = producer.send_table("orders", pa.table({"value": [b"v" * 100_000] * 100}))
     assert future.result(60).written == 100
     assert woken == TOPICS["orders"]["partitions"]

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from chaffinch import EmbeddedBroker, Producer
 from chaffinch.errors import BufferExhaustedException, IllegalStateException, TimeoutException, UnknownTopicOrPartitionException
 from chaffinch.producer.door import Door
+from tests.producer.waits import held_up
 
 Make = Callable[..., Producer]
 SILENT_MS = 40
@@ -325,11 +326,35 @@ class TestMemoryThatIsNotTaken:
             def assert_woken() -> None:
                 assert woken
 
-            with producer._changed:
+            with held_up(producer):
                 monkeypatch.setattr(producer._changed, "notify_all", told)
                 accumulator.memory_free = 0
                 waiting = producer.send("orders", b"v")
             assert waiting.result(60).offset == 0
+
+    @pytest.mark.parametrize(
+        ("step", "call", "argument"),
+        [("append", "send", b"v"), ("append_batch", "send_table", pa.table({"value": [b"v"]}))],
+        ids=["send", "send_table"],
+    )
+    def test_by_a_caller_who_is_interrupted_once_it_got_it(
+        self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, step: str, call: str, argument: object
+    ) -> None:
+        with producer_of(strict_broker) as producer:
+            producer.partitions_for("orders")
+            accumulator, woken = producer._core.accumulator, []
+
+            def interrupted(*_: object) -> NoReturn:
+                raise KeyboardInterrupt
+
+            with held_up(producer), monkeypatch.context() as patched:
+                patched.setattr(producer._door, "_wait", lambda timeout_ms: accumulator.release(accumulator.memory_bytes))
+                patched.setattr(producer._core, step, interrupted)
+                patched.setattr(producer._changed, "notify_all", lambda: woken.append(accumulator.memory_free))
+                accumulator.memory_free = 0
+                with pytest.raises(KeyboardInterrupt):
+                    getattr(producer, call)("orders", argument)
+            assert woken == [accumulator.memory_bytes]
 
     def test_not_for_memory_that_is_taken(self, producer_of: Make, strict_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of many that wait all would look, and go on waiting, for each that does not."""

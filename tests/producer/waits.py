@@ -1,12 +1,18 @@
-"""Calls in threads of their own, and futures waited for by asyncio, for tests of who waits for what."""
+"""Calls in threads of their own, futures waited for by asyncio, and a sender that is held up, for tests of who waits for what."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
+
+from chaffinch import Producer
+from chaffinch.producer.core import events
+
+LATEST_S = 60
 
 
 def in_thread(call: Callable[[], Any]) -> Future[Any]:
@@ -29,3 +35,24 @@ async def awaited(future: Any) -> Any:
 
 async def wrapped(future: Any) -> Any:
     return await asyncio.wrap_future(future)
+
+
+@contextmanager
+def held_up(producer: Producer) -> Iterator[None]:
+    """The sender has no turn meanwhile, as in a callback that does not return. Whoever calls the producer goes on."""
+    is_there, may_go = threading.Event(), threading.Event()
+
+    def hold_up(_: Future[None]) -> None:
+        is_there.set()
+        may_go.wait(LATEST_S)
+
+    def flush(call: Future[None]) -> events.Event:
+        call.add_done_callback(hold_up)
+        return events.FlushCalled(call=call)
+
+    producer._sender.call(flush)
+    assert is_there.wait(LATEST_S)
+    try:
+        yield
+    finally:
+        may_go.set()

@@ -98,6 +98,15 @@ class Door:
                 f"{what}() in a forked child: the producer belongs to the process that made it; make one in each process"
             )
 
+    def interrupted(self, what: str) -> IllegalStateException:
+        """Why a signal handler, or a finalizer, in the midst of a call with the lock held may not hand anything over: it would see, and
+        change, what that call has changed by half, and records would be lost without an outcome."""
+        self.check_open(what)
+        return IllegalStateException(
+            f"{what}() in a signal handler or finalizer that interrupts a call of the same producer, which has to end first: "
+            "set a flag there, or put the record into a queue.SimpleQueue, and send it in the main flow"
+        )
+
     def refusal(self, call: str = "send") -> KafkaException | None:
         """Why nothing can be sent now. IllegalStateException is raised, because it is the caller's mistake."""
         ended = self._ended(call)
@@ -116,6 +125,13 @@ class Door:
     def wakeup(self) -> None:
         """There may be something to send."""
         self._sender.wakeup()
+
+    def left(self) -> None:
+        """A caller goes with an exception, Ctrl-C perhaps, which comes at any time: before the sender was woken up for what was handed
+        over, or with memory that was kept for it, which is for whoever waits next."""
+        self._sender.wakeup()
+        with self.lock:
+            self.lock.notify_all()
 
     def stopped(self, stop: Stop, count: int = 1) -> Stop:
         """Count records that are not sent; of a transaction they are part all the same, and fail it unless they were dropped."""

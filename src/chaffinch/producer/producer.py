@@ -89,7 +89,8 @@ class Producer:
         self._size_max = min(self._door.request_bytes_max, self._core.accumulator.memory_bytes) - BATCH_OVERHEAD_BYTES
         # Records go in as they are, and nobody wants to see them again.
         self._is_plain = self._key_serializer is None and self._value_serializer is None and not self._handler.questions
-        self._lock = self._sender.lock
+        # Of Any for `_is_owned`, which `threading.Condition` asks, too: `send` does with each record, and `holds` takes ten times as long.
+        self._lock: Any = self._sender.lock
         self._new_future = self._door.new_future
         self._sender.start()
 
@@ -132,8 +133,11 @@ class Producer:
 
         Waits up to `max.block.ms` for the topic's metadata and for memory. What is wrong with the record or the cluster fails the
         future; TypeError and ValueError name an argument that can never be right; IllegalStateException says that the producer is
-        closed, or that it is transactional and no transaction is open.
+        closed, that it is transactional and no transaction is open, or that this is a signal handler, or a finalizer, that has come in
+        the midst of another call of the same producer: then set a flag there, and send in the main flow.
         """
+        if self._lock._is_owned():
+            raise self._door.interrupted("send")
         future: RecordFuture[RecordMetadata] = self._new_future()
         if on_delivery is not None:
             arguments.checked_callback(on_delivery)
@@ -209,7 +213,7 @@ class Producer:
         try:
             stop = self._append(topic, partition, key, value, timestamp_ms, headers, future, on_delivery, record_of)
         except BaseException:
-            self._sender.wakeup()  # Ctrl-C may have come between the record and the look that its batch needs.
+            self._door.left()
             raise
         if isinstance(stop, Dropped):
             metadata = RecordMetadata(topic, -1 if partition is None else partition, timestamp_ms=timestamp_ms, dropped=True)
@@ -273,10 +277,12 @@ class Producer:
         A pyarrow Table, RecordBatch or RecordBatchReader, or anything with the Arrow stream interface (data frames of pandas and
         polars); a stream is read batch by batch, no faster than its rows can be sent. The future has a SendTableResult: every row is
         written, rejected or dropped, one by one. Waits like `send`, row by row for memory, so a table may be larger than
-        `buffer.memory`. A column of the wrong type is InvalidColumn at the call.
+        `buffer.memory`. A column of the wrong type is InvalidColumn at the call; IllegalStateException as from `send`.
         """
         from chaffinch.producer.tables.sending import send_table  # pyarrow is loaded by whoever sends tables.
 
+        if self._lock._is_owned():
+            raise self._door.interrupted("send_table")
         self._door.check_open("send_table")
         batch_bytes = self.settings["batch.size"] if "batch.size" in self.settings.given else TABLE_BATCH_BYTES
         name = None if topic is None else arguments.checked_topic(topic)
@@ -373,6 +379,8 @@ class Producer:
 
     def partitions_for(self, topic: str) -> list[TopicPartition]:
         """The partitions of a topic, waiting for metadata up to `max.block.ms`. Raises what `send` would fail with."""
+        if self._lock._is_owned():
+            raise self._door.interrupted("partitions_for")
         self._door.check_open("partitions_for")
         name = arguments.checked_topic(topic)
         cluster = self._core.wiring.cluster

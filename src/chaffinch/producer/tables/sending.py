@@ -76,7 +76,7 @@ def send_table(door: Door, topic: str | None, table: Any, batch_bytes: int, time
             if piece.num_rows:
                 sending.send(topic, read_table(piece, timestamp_default_ms, sending.outcome.row_count))
     except BaseException as failure:
-        door.wakeup()  # Ctrl-C may have come between a batch and its own.
+        door.left()
         if sending.handed_over:
             failure.add_note(f"{sending.handed_over} rows before this were handed over, and are sent")
         raise
