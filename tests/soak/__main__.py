@@ -1,5 +1,5 @@
 """`make soak`: the broker killed under clients of others (`broker.py`), then under our own (`clients.py`), then around a Spark query
-(`spark.py`), at last around one that writes to Apache Kafka; everything is counted.
+(`spark.py`), at last Apache Kafka at the ends of commits (`commit_ends.py`) and around a query that writes to it; everything is counted.
 
 `make spark-memory`: a micro-batch larger than the driver (`spark_memory.py`).
 """
@@ -13,17 +13,21 @@ import tempfile
 from pathlib import Path
 
 from tests.interop.processes import NotRun
-from tests.soak import broker, clients, spark, spark_memory
+from tests.soak import broker, clients, commit_ends, spark, spark_memory
 
 BROKER_ROUNDS = 200
 APACHE_ROUNDS = 10
 
 
 def with_apache_kafka(folder: Path, seed: int) -> list[str]:
-    """Fewer rounds around a Spark query that writes to Apache Kafka, where that can be had."""
-    folder.mkdir()
+    """Kills at the ends of commits, and fewer rounds around a Spark query, both on Apache Kafka where that can be had."""
+    for part in ("ends", "spark"):
+        (folder / part).mkdir(parents=True)
     try:
-        return spark.soaked(folder, APACHE_ROUNDS, seed, on_apache=True)
+        return [
+            *commit_ends.soaked(folder / "ends", commit_ends.ROUNDS, seed, on_apache=True),
+            *spark.soaked(folder / "spark", APACHE_ROUNDS, seed, on_apache=True),
+        ]
     except NotRun as reason:
         print(f"spark with Apache Kafka: not run: {reason}", flush=True)
         return []
@@ -32,7 +36,7 @@ def with_apache_kafka(folder: Path, seed: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "part", nargs="?", choices=("broker", "clients", "spark", "spark-memory"), help="one part; unless given, all but the last"
+        "part", nargs="?", choices=("broker", "clients", "spark", "apache", "spark-memory"), help="one part; unless given, all but the last"
     )
     parser.add_argument("--rounds", type=int, help="kills of the broker's part, half for each flush.policy, or of Spark's")
     parser.add_argument("--log-bytes", type=int, default=1 << 30, help="size of the log whose restart is timed; 0 leaves it out")
@@ -50,7 +54,7 @@ def main() -> int:
         faults += clients.soaked(folder, arguments.minutes, arguments.seed)
     if arguments.part in (None, "spark"):
         faults += spark.soaked(folder, arguments.rounds or spark.SPARK_ROUNDS, arguments.seed, on_apache=arguments.apache)
-    if arguments.part is None:
+    if arguments.part in (None, "apache"):
         faults += with_apache_kafka(folder / "apache", arguments.seed)
     if arguments.part == "spark-memory":
         faults += spark_memory.measured(folder, arguments.gb, on_apache=arguments.apache)

@@ -1,0 +1,110 @@
+"""The sink's commit against an Apache Kafka that is killed right behind its answer to EndTxn, and started again: with one broker it forgets
+to tell partitions that the transaction is committed. Without Spark: the protocol and its shell; every row counted once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from chaffinch.client.sync_client import SyncClient
+from chaffinch.identifiers import TopicPartition
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.spark.commit.protocol import commit_batch
+from chaffinch.spark.folders import Folder
+from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
+from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
+from chaffinch.spark.tasks.dead_letters import Origin
+from tests.soak.killed_broker import KilledApacheKafka, KilledBroker, killed_broker
+from tests.soak.verdict import read_all
+from tests.spark.commit.commit_world import BEGIN_MS, Query, outcome
+
+TOPIC, PARTITIONS, ROUNDS = "ends", 20, 10
+
+
+class Died(Exception):
+    """The committing process is gone."""
+
+
+class Clock:
+    """What a plan of the commit world asks its broker for."""
+
+    now_ms = BEGIN_MS
+
+
+class Ends:
+    """A broker, and the batches that were written to it so far."""
+
+    def __init__(self, broker: KilledBroker | KilledApacheKafka, seed: int) -> None:
+        self._broker = broker
+        self._dice = random.Random(seed)
+        self._is_armed = False
+        self._send = SyncClient.request
+        self.deaths = 0
+
+    def write(self, batch_id: int) -> None:
+        """One batch, the broker killed at its end; half the time whoever commits dies with it and is started again."""
+        self._is_armed = True
+        try:
+            self._commit(batch_id)
+        except Died:
+            self.deaths += 1
+            self._commit(batch_id)
+
+    def finish(self, batch_id: int) -> None:
+        """Whoever comes next finds what was forgotten last."""
+        self._is_armed = False
+        self._commit(batch_id)
+
+    def _commit(self, batch_id: int) -> None:
+        rows = {number: [(b"key", value_of(batch_id, number))] for number in range(PARTITIONS)}
+        query = Query(Clock(), [(outcome(rows, topic=TOPIC),)] * (batch_id + 1), transactional_id="ends", has_checkpoint=False)  # type: ignore[arg-type]
+        target = TargetSnapshot(topics=(TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=PARTITIONS),))
+        plan = query.plan(batch_id, "run", group_id="ends", marker_partition=TopicPartition(TOPIC, 0), target=target)
+        shell = ShellPlan(
+            transactional_id="ends", request_timeout_ms=10_000, batch_id=batch_id, origin=Origin(query="q", batch_id=batch_id, task=-1),
+            staging=Folder("/none", "stagingLocation"), state=None, dead_letter_folder=None, dead_letter_target=None,
+        )  # fmt: skip
+        ends = self
+
+        def request(client: SyncClient, message: Any, *args: Any, **options: Any) -> Any:
+            answer = ends._send(client, message, *args, **options)
+            if ends._is_armed and isinstance(message, EndTxnRequest) and message.committed:
+                ends._kill()
+            return answer
+
+        with mock.patch.object(SyncClient, "request", request), SyncClient([self._broker.bootstrap_servers]) as client:
+            CommitShell(shell, client).run(commit_batch(plan))
+
+    def _kill(self) -> None:
+        self._is_armed = False
+        self._broker.kill()
+        self._broker.start()
+        if self._dice.random() < 0.5:
+            raise Died
+
+
+def value_of(batch_id: int, partition: int) -> bytes:
+    return b"%d in %d" % (batch_id, partition)
+
+
+def soaked(folder: Path, rounds: int, seed: int, *, on_apache: bool) -> list[str]:
+    """Faults, each in a sentence."""
+    broker = killed_broker(folder / "data", [f"{TOPIC}:{PARTITIONS},retention.ms=-1"], on_apache=on_apache)
+    try:
+        ends = Ends(broker, seed)
+        for batch_id in range(rounds):
+            ends.write(batch_id)
+        ends.finish(rounds)
+        found = Counter(value for values in read_all(broker.bootstrap_servers, TOPIC).values() for value in values)
+    finally:
+        broker.kill()
+    wanted = {value_of(batch_id, number) for batch_id in range(rounds + 1) for number in range(PARTITIONS)}
+    print(f"kills behind EndTxn, seed {seed}: {rounds} kills, {ends.deaths} of them of who commits, too: {len(wanted)} rows", flush=True)
+    lost, twice = wanted - found.keys(), [value for value, count in found.items() if count > 1]
+    return [f"{len(lost)} rows are lost: {sorted(lost)[:5]}"] * bool(lost) + [f"{len(twice)} rows are there twice: {twice[:5]}"] * bool(
+        twice
+    )
