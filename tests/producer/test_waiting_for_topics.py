@@ -29,7 +29,7 @@ class PlayedTime:
 
     def __init__(self, door: Door) -> None:
         self._door, self._now_ms = door, door.clock.now_ms()
-        self._wait, self._look_for = door.lock.wait, door._look_for
+        self._wait, self._look_for = door.changed.wait, door._look_for
 
     def now_ms(self) -> int:
         return self._now_ms
@@ -58,7 +58,7 @@ def with_played_time(producer: Producer, monkeypatch: pytest.MonkeyPatch) -> Pro
     played = PlayedTime(producer._door)
     monkeypatch.setattr(producer._door, "clock", played)
     monkeypatch.setattr(producer._door, "_look_for", played.look_for)
-    monkeypatch.setattr(producer._door.lock, "wait", played.wait)
+    monkeypatch.setattr(producer._door.changed, "wait", played.wait)
     return producer
 
 
@@ -218,13 +218,13 @@ def test_a_close_while_it_is_said_is_not_missed(
 ) -> None:
     """Who is woken up then does not wait yet, and nobody will wake it up again."""
     producer = producer_of(strict_broker, max_block_ms=60_000)
-    door, wait = producer._door, producer._door.lock.wait
+    door, wait = producer._door, producer._door.changed.wait
 
     def wait_for_somebody(timeout: float | None = None) -> bool:
         assert not door.is_closed, "waits although nobody is left to wake it up"
         return wait(timeout)
 
-    monkeypatch.setattr(door.lock, "wait", wait_for_somebody)
+    monkeypatch.setattr(door.changed, "wait", wait_for_somebody)
     with once_it_is_said(producer.close), pytest.raises(IllegalStateException, match=rf"^{call}\(\): close\(\) was called"):
         getattr(producer, call)(*arguments)
 
@@ -237,14 +237,14 @@ def test_the_longest_time_that_can_be_asked_for(
     is_waiting = threading.Event()
     with producer_of(strict_broker, max_block_ms=2**63 - 1) as producer, ThreadPoolExecutor(1) as other:
         producer.partitions_for("orders")
-        wait = producer._door.lock.wait
+        wait = producer._door.changed.wait
 
         def wait_long(timeout_s: float) -> bool:
             if timeout_s > SILENT_MS:
                 is_waiting.set()
             return wait(timeout_s)
 
-        monkeypatch.setattr(producer._door.lock, "wait", wait_long)
+        monkeypatch.setattr(producer._door.changed, "wait", wait_long)
         with producer._changed:
             producer._core.accumulator.memory_free = 0
         waiting = other.submit(producer.send, topic, b"v")
@@ -275,7 +275,7 @@ def test_all_waits_of_a_call_share_one_limit(producer_of: Make, strict_broker: E
         assert since[0] == since[1] is not None
         with door.lock, monkeypatch.context() as patched:
             woken: list[bool] = []
-            patched.setattr(door.lock, "notify_all", lambda: woken.append(True))
+            patched.setattr(door.changed, "notify_all", lambda: woken.append(True))
             accumulator.memory_free = 70
             error = door.wait_for_memory(100, door.clock.now_ms() - 60_000)
             assert isinstance(error, BufferExhaustedException)
@@ -297,8 +297,8 @@ class TestMemoryThatIsNotTaken:
                 accumulator.release(accumulator.memory_bytes)
                 raise KeyboardInterrupt
 
-            patched.setattr(door.lock, "wait", interrupted)
-            patched.setattr(door.lock, "notify_all", lambda: woken.append(accumulator.memory_free))
+            patched.setattr(door.changed, "wait", interrupted)
+            patched.setattr(door.changed, "notify_all", lambda: woken.append(accumulator.memory_free))
             accumulator.memory_free = 0
             with pytest.raises(KeyboardInterrupt):
                 door.wait_for_memory(100)
@@ -360,8 +360,8 @@ class TestMemoryThatIsNotTaken:
         """Of many that wait all would look, and go on waiting, for each that does not."""
         with producer_of(strict_broker) as producer, producer._door.lock, monkeypatch.context() as patched:
             door, accumulator, woken = producer._door, producer._core.accumulator, []
-            patched.setattr(door.lock, "wait", lambda timeout_s: accumulator.release(accumulator.memory_bytes))
-            patched.setattr(door.lock, "notify_all", lambda: woken.append(True))
+            patched.setattr(door.changed, "wait", lambda timeout_s: accumulator.release(accumulator.memory_bytes))
+            patched.setattr(door.changed, "notify_all", lambda: woken.append(True))
             accumulator.memory_free = 0
             assert door.wait_for_memory(100) is None
             assert not woken
@@ -371,6 +371,6 @@ def test_who_waits_hears_of_a_close_at_once(producer_of: Make, strict_broker: Em
     """The close itself may go on for long: for what is under way, and for an exception handler."""
     with producer_of(strict_broker) as producer, producer._door.lock, monkeypatch.context() as patched:
         closed: list[bool] = []
-        patched.setattr(producer._door.lock, "notify_all", lambda: closed.append(producer._door.is_closed))
+        patched.setattr(producer._door.changed, "notify_all", lambda: closed.append(producer._door.is_closed))
         producer._door.close()
         assert closed == [True]

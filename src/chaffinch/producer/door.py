@@ -64,11 +64,12 @@ _STILL_LOOKING: Final = _StillLooking.STILL_LOOKING
 
 
 class Door:
-    """The way in. `lock` guards the core; who waits for it to change waits on it."""
+    """The way in. `lock` guards the core; who waits for it to change waits on `changed`."""
 
     def __init__(self, settings: Settings, core: ProducerCore, sender: SenderThread, clock: Clock, handler: HandlerCalls) -> None:
         self.core: Final = core
-        self.lock: Final = sender.changed
+        self.lock: Final = sender.lock
+        self.changed: Final = sender.changed
         self.clock: Final = clock
         self.handler: Final = handler
         self.request_bytes_max: Final[int] = settings["max.request.size"]
@@ -83,7 +84,7 @@ class Door:
         with self.lock:
             self.is_closed = True
             self.core.shut()
-            self.lock.notify_all()
+            self.changed.notify_all()
 
     def check_open(self, what: str) -> None:
         """IllegalStateException where the call is a mistake whatever it is about."""
@@ -131,7 +132,7 @@ class Door:
         over, or with memory that was kept for it, which is for whoever waits next."""
         self._sender.wakeup()
         with self.lock:
-            self.lock.notify_all()
+            self.changed.notify_all()
 
     def stopped(self, stop: Stop, count: int = 1) -> Stop:
         """Count records that are not sent; of a transaction they are part all the same, and fail it unless they were dropped."""
@@ -249,9 +250,9 @@ class Door:
             self.core.callers.for_memory -= 1
             accumulator.settle(claim)
             if is_for_nothing:  # Else nothing has become free for the others, and all of them would look.
-                self.lock.notify_all()  # They may get what was kept for this one, all of it perhaps: Ctrl-C comes at any time.
+                self.changed.notify_all()  # They may get what was kept for this one, all of it perhaps: Ctrl-C comes at any time.
         return None
 
     def _wait(self, ms: int) -> None:
         """Let the lock go until something has changed, for a time that the system takes; `max.block.ms` may be longer."""
-        self.lock.wait(min(ms / 1000, TIMEOUT_MAX_S))
+        self.changed.wait(min(ms / 1000, TIMEOUT_MAX_S))

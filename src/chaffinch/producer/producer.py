@@ -242,7 +242,7 @@ class Producer:
             if to_ask and (count := core.wiring.cluster.partition_count(topic)) is not None:
                 # Without the lock: it is the caller's own function, and may be slow, or send itself.
                 partition, to_ask = core.partitioner.ask(topic, key, value, count), False
-            with self._changed:
+            with self._lock:
                 stop = door.refusal()
                 count = None if to_ask or size > self._size_max else core.usable_count(topic, partition)
                 if stop is None and count is not None and not core.accumulator.has_room_for(size):
@@ -313,7 +313,7 @@ class Producer:
 
     def _close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
         deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
-        with self._changed:
+        with self._lock:
             is_first = not self._door.is_closed
             self._door.close()
         if not is_first:
@@ -363,7 +363,7 @@ class Producer:
 
     def _unfinished(self) -> str:
         """What has no outcome yet, and why, as far as anybody knows."""
-        with self._changed:
+        with self._lock:
             count, why = self._core.outstanding_count, self._core.reason_for_waiting()
         return f"{counted(count, 'record')} without an outcome" + (f" ({why})" if why else "")
 
@@ -384,20 +384,20 @@ class Producer:
         self._door.check_open("partitions_for")
         name = arguments.checked_topic(topic)
         cluster = self._core.wiring.cluster
-        with self._changed:
+        with self._lock:
             count = cluster.partition_count(name)
         if count is None:
             error = self._door.wait_for_topic(name, None, None, call="partitions_for")
             if isinstance(error, KafkaException):
                 raise error
-            with self._changed:
+            with self._lock:
                 count = cluster.partition_count(name)
         return [TopicPartition(name, index) for index in range(count or 0)]
 
     def metrics(self) -> dict[str, float]:
         """Numbers by name, Kafka's where Kafka has them: counts since the producer was made, and how things are now. Also after `close`."""
         self._door.check_process("metrics")
-        with self._changed:
+        with self._lock:
             return read_all(METRICS, self._core, self._clock.now_ms())
 
     # Transactions.

@@ -48,7 +48,10 @@ NEVER_MS: Final = 2**53
 
 
 class SenderThread(ClientThread):
-    """Runs a core until it is stopped. `changed` is the lock, and what callers in `send` wait on."""
+    """Runs a core until it is stopped. `lock` guards the core, and callers in `send` wait on `changed`, which is the same one.
+
+    Nobody enters `changed` by `with`: `threading.Condition` does that in Python, where Ctrl-C may come and leave the lock held for ever.
+    """
 
     def __init__(
         self,
@@ -84,7 +87,7 @@ class SenderThread(ClientThread):
 
     def submit(self, event: events.Event) -> None:
         """Hand an event to the core, from any thread; its effects are carried out by the sender thread."""
-        with self.changed:
+        with self.lock:
             self.check_alive()
             self._outbox += self.core.handle(event, self._clock.now_ms())
         self._network.wakeup()
@@ -196,7 +199,7 @@ class SenderThread(ClientThread):
 
     def _end(self, death: KafkaException) -> None:
         """Settle everybody: records, callers, and whoever calls from now on."""
-        with self.changed:
+        with self.lock:
             self.death = death
             self.core.shut()
             effects, self._outbox = [*self._end_transaction(), *self._untold, *self._outbox], []

@@ -214,9 +214,11 @@ class Accumulator:
         if growing is None:
             if appended is Appended.JOINED:
                 appended = Appended.BEGAN
-            growing = queue.growing = OpenBatch(now_ms, queue.position_next, self._batch_bytes)
-            self._busy[topic_partition] = None
+            growing = OpenBatch(now_ms, queue.position_next, self._batch_bytes)
         growing.append(key, value, timestamp_ms, headers, receipt, size)
+        if queue.growing is None:  # Not before it has a record: Ctrl-C may come before that, and an empty batch cannot be sent.
+            queue.growing = growing
+            self._busy[topic_partition] = None
         self.memory_free -= size
         if growing.size >= self._batch_bytes:
             queue.close()
