@@ -55,6 +55,9 @@ MEANT: dict[str, str] = {
         "A group that only ever handed out an id goes when that member does; Apache Kafka keeps it empty until it looks for "
         "expired offsets."
     ),
+    r"random DescribeGroups .*(group_state: 'Dead', .*|protocol_type: '', .*|members.*: 'nothing', .*|error_code: 69, 0)": (
+        "A group is there at once; Apache Kafka shows it a moment later."
+    ),
     r"random ConsumerGroupHeartbeat .*(error_code: 111, 0|member_id: None, '.*'|assignment: None, .*)": (
         "A static member that joins again under its own id, its answer lost, goes on; Apache Kafka refuses it like another process."
     ),

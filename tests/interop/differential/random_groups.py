@@ -39,19 +39,22 @@ def heartbeat(model: Model) -> Step:
 
 def join(model: Model) -> Step:
     dice = model.dice
+    group = dice.choices((CLASSIC_GROUP, CONSUMER_GROUP), (9, 1))[0]
     values = {
-        "group_id": dice.choices((CLASSIC_GROUP, CONSUMER_GROUP), (9, 1))[0],
+        "group_id": group,
         "session_timeout_ms": dice.choices((60_000, 1, 9_999_999), (10, 1, 1))[0],
-        "rebalance_timeout_ms": 60_000,
+        "rebalance_timeout_ms": 300,
         "member_id": Slot("classic member", ""),
         "protocol_type": dice.choices(("consumer", "connect", ""), (10, 1, 1))[0],
         "protocols": PROTOCOLS if dice.random() < 0.9 else [],
     }
     return Step(
         api="JoinGroup",
-        version=model.version("JoinGroup"),
+        version=max(1, model.version("JoinGroup")),
         values=values,
-        keeps={"classic member": _member_of, "classic generation": lambda answer: _well(answer).generation_id},
+        keeps={"classic member": _member_of, "classic generation": lambda answer: _well(answer).generation_id}
+        if group == CLASSIC_GROUP
+        else {},
     )
 
 

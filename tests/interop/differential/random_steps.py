@@ -39,8 +39,9 @@ def _batch(model: Model, place: tuple[str, int], name: str | None, *, is_transac
     dice = model.dice
     count = dice.choice((1, 1, 2, 5))
     values = tuple(bytes([97 + number]) * dice.choice((1, 1, 10, 3000)) for number in range(count))
-    keys = tuple(None if dice.random() < 0.15 else b"k%d" % dice.randrange(3) for _ in range(count))
-    offsets = dice.choices((0, -DAY_MS, 2 * DAY_MS, -40 * 365 * DAY_MS), (12, 2, 1, 1))[0]
+    # In a transaction Apache Kafka lets a partition join before it looks at the records: an abort leaves one marker more.
+    keys = tuple(None if dice.random() < 0.15 and not is_transactional else b"k%d" % dice.randrange(3) for _ in range(count))
+    offsets = 0 if is_transactional else dice.choices((0, -DAY_MS, 2 * DAY_MS, -40 * 365 * DAY_MS), (12, 2, 1, 1))[0]
     sequence = -1
     if name is not None:
         key = (name, *place)
