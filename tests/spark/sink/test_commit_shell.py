@@ -19,6 +19,7 @@ from chaffinch.protocol.messages.describe_producers import DescribeProducersRequ
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
+from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
 from chaffinch.spark.tasks.dead_letters import Origin
 from tests.spark.commit.commit_world import TOPIC, Query, counted, outcome
@@ -129,11 +130,17 @@ def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, fa
 
 
 @pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"])
-def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, error):
+def test_brokers_that_do_not_say_what_is_open_hold_nothing_up(broker, topic, error, monkeypatch, caplog):
+    """That is said once."""
+    monkeypatch.setattr(commit_shell, "_told", set())
     broker.faults.add(api="DescribeProducers", error=error, count=10_000)
     assert committed(broker, topic).outcome == "written"
+    said = [record.getMessage() for record in caplog.records if record.name == "chaffinch.spark.sink.commit_shell"]
+    assert [error in line and f"t-{topic}" in line for line in said] == [True]
+    assert committed(broker, topic).outcome == "skipped"
+    assert len(caplog.records) == len(said)
     assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
-    assert broker.faults.list()[0]["count"] == 10_000 - 1
+    assert broker.faults.list()[0]["count"] == 10_000 - 2, "before the second commit, which finds its marker"
 
 
 def test_a_topic_that_is_gone_is_told_by_its_own_code(broker, topic):

@@ -158,10 +158,11 @@ class Lost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
     """What leaders said of partitions. `asked`: those that need not be asked for again, also because their leaders never will say, or may
-    not; `reason`: why others are not among them, and `code` its name."""
+    not (`refused`: the code that says so); `reason`: why others are not among them, and `code` its name."""
 
     asked: frozenset[TopicPartition] = frozenset()
     left_open: frozenset[TopicPartition] = frozenset()
+    refused: ErrorCode = codes.NONE
     reason: str = ""
     code: ErrorCode = codes.NETWORK_EXCEPTION
 

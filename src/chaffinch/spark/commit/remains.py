@@ -43,7 +43,7 @@ def question(partitions: Iterable[TopicPartition]) -> DescribeProducersRequest:
 
 def read(answer: DescribeProducersResponse, producer_id: int) -> Remains:
     """What a leader said. A partition with an error that asking again cannot mend counts as asked: its leader has nothing to tell."""
-    asked, left_open, reason, why = set(), set(), "", codes.NETWORK_EXCEPTION
+    asked, left_open, reason, why, refused = set(), set(), "", codes.NETWORK_EXCEPTION, codes.NONE
     for topic in answer.topics:
         for found in topic.partitions:
             place, code = TopicPartition(topic.name, found.partition_index), codes.by_number(found.error_code)
@@ -51,9 +51,10 @@ def read(answer: DescribeProducersResponse, producer_id: int) -> Remains:
                 reason, why = f"{place}: {code.text}", code
                 continue
             asked.add(place)
+            refused = refused if code is codes.NONE else code
             if any(state.producer_id == producer_id and state.current_txn_start_offset != NO_OFFSET for state in found.active_producers):
                 left_open.add(place)
-    return Remains(asked=frozenset(asked), left_open=frozenset(left_open), reason=reason, code=why)
+    return Remains(asked=frozenset(asked), left_open=frozenset(left_open), refused=refused, reason=reason, code=why)
 
 
 @dataclass(slots=True)

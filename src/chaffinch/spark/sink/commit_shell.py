@@ -67,6 +67,8 @@ _log = logging.getLogger(__name__)
 _ONE_LOOK_UP = re.compile(r" failed after \d+ ms\b")
 # Folders of dead letters and queries: an earlier committer is looked after once per process, when it is fenced.
 _swept: set[tuple[str, str]] = set()
+_told: set[ErrorCode] = set()
+"""Why leaders do not say what is open: said once per process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +162,10 @@ class CommitShell:
 
     def _find_remains(self, operation: FindRemains) -> Remains:
         found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
+        if found.refused is not codes.NONE and found.refused not in _told:
+            _told.add(found.refused)
+            text = "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 2.8 and Read on its topics"
+            _log.warning(text, self._plan.transactional_id, found.refused.name)
         if found.left_open:
             fate = "committed" if operation.step is Step.FINISH_COMMIT else "aborted"
             text = "batch %d: an earlier transaction of %s, which its coordinator says is %s, is still open in %s: it is %s there, too"

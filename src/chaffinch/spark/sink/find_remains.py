@@ -37,6 +37,7 @@ def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms:
     return Remains(
         asked=frozenset().union(*(said.asked for said in found)),
         left_open=frozenset().union(*(said.left_open for said in found)),
+        refused=next((said.refused for said in found if said.refused is not codes.NONE), codes.NONE),
         reason="; ".join(dict.fromkeys(said.reason for said in failed)),
         code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
     )
@@ -61,4 +62,4 @@ def _unanswered(places: Sequence[TopicPartition], error: ApiException) -> Remain
     """Brokers without this API never will answer; where we are not let in at all, what follows says so."""
     if error.code.is_retriable:
         return Remains(reason=" ".join(error.message.split()), code=error.code)
-    return Remains(asked=frozenset(places))
+    return Remains(asked=frozenset(places), refused=error.code)
