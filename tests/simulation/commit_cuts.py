@@ -103,9 +103,11 @@ _TABLES: Final = """
 FIRST
 read_state                w w - - w w w w r - w r r r - -
 read_marker               w w w w w w w w r r w r r - - -
+finish_commit             w w w w w w w w r r w r r - - -
 fix_transactional_id      w w - - w w w w r - w r r r r -
 init_producer             w w w w w w w w r r w r r - - -
 read_marker_again         w w w w w w w w r r w r r - - -
+find_remains              w w w w w w w w r r w r r - - -
 add_partitions            w w w w w w w w r r w r r - - -
 push                      w w w w w w w w r r r r r r r r
 push_dead_letters         w w w w w w w w r r r r r - - r
@@ -120,9 +122,11 @@ read_marker_after_fencing w w r r r r r r r r r r r - - -
 RESTART
 read_state                w w - - w w w w r - w r r r - -
 read_marker               w w w w w w w w r r w r r - - -
+finish_commit             w w w w w w w w r r w r r - - -
 fix_transactional_id      w w - - w w w w r - w r r r r -
 init_producer             w w w w w w w w r r w r r - - -
 read_marker_again         w w w w w w w w r r w r r - - -
+find_remains              w w w w w w w w r r w r r - - -
 add_partitions            w w w w w w w w r r w r r - - -
 push                      w w w w w w w w r r r r r r r r
 push_dead_letters         w w w w w w w w r r r r r - - r
@@ -137,9 +141,11 @@ read_marker_after_fencing w w r r r r r r r r r r r - - -
 BESIDE
 read_state                w w - - r r r r r - r r r r - -
 read_marker               w w r r r r r r r r r r r - - -
+finish_commit             w w r r r r r r r r r r r - - -
 fix_transactional_id      w w - - r r r r r - r r r r r -
 init_producer             w w r r r r r r r r r r r - - -
 read_marker_again         w w r r r r r r r r r r r - - -
+find_remains              w w r r r r r r r r r r r - - -
 add_partitions            w w r r r r r r r r r r r - - -
 push                      w w r r r r r r r r r r r r r r
 push_dead_letters         w w r r r r r r r r r r r - - r
@@ -154,9 +160,11 @@ read_marker_after_fencing w w r r r r r r r r r r r - - -
 OVERTAKEN
 read_state                w w - - r r r r r - r r r r - -
 read_marker               w w r r r r r r r r r r r - - -
+finish_commit             w w r r r r r r r r r r r - - -
 fix_transactional_id      w w - - r r r r r - r r r r r -
 init_producer             w w r r r r r r r r r r r - - -
 read_marker_again         w w r r r r r r r r r r r - - -
+find_remains              w w r r r r r r r r r r r - - -
 add_partitions            w w r r r r r r r r r r r - - -
 push                      w w r r r r r r r r r r r r r r
 push_dead_letters         w w r r r r r r r r r r r - - r
@@ -171,9 +179,11 @@ read_marker_after_fencing w w r r r r r r r r r r r - - -
 TIMED_OUT
 read_state                w w - - w w w w r - w r r r - -
 read_marker               w w w w w w w w r r w r r - - -
+finish_commit             w w w w w w w w r r w r r - - -
 fix_transactional_id      w w - - w w w w r - w r r r r -
 init_producer             w w w w w w w w r r w r r - - -
 read_marker_again         w w w w w ? w w r r w r r - - -
+find_remains              w w w w w w w w r r w r r - - -
 add_partitions            w w w w w ? r w r r w r r - - -
 push                      w w r r r r r r r r r r r r r r
 push_dead_letters         w w r r r r r r r r r r r - - r
@@ -188,9 +198,11 @@ read_marker_after_fencing w w r r r r r r r r r r r - - -
 BROKER_RESTARTED
 read_state                w w - - w w w w r - w r r r - -
 read_marker               w w w w w w w w r r w r r - - -
+finish_commit             w w w w w w w w r r w r r - - -
 fix_transactional_id      w w - - w w w w r - w r r r r -
 init_producer             w w w w w w w w r r w r r - - -
 read_marker_again         w w w w w w w w r r w r r - - -
+find_remains              w w w w w w w w r r w r r - - -
 add_partitions            w w w w w w w w r r w r r - - -
 push                      w w w w w w w w r r r r r r r r
 push_dead_letters         w w w w w w w w r r r r r - - r

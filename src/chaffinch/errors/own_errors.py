@@ -97,6 +97,11 @@ OF_SPARK: Final = (
         "Start the query again: it looks at the topic anew.",
     ),
     OwnError(
+        "TRANSACTION_LEFT_OPEN", _ABORT,
+        "Partitions hold open what their coordinator says has ended, and go on to when it is ended once more; nothing was written.",
+        "Start the query again. If it comes again: chaffinch transactions describe-producers shows what is open.",
+    ),
+    OwnError(
         "STAGING_LOCATION_MISSING", _CONFIG, "A task of a query on a cluster has more than 1 MiB, and there is no folder that all machines share.",
         "Set stagingLocation, or checkpointLocation, to a folder that driver and executors share.",
     ),

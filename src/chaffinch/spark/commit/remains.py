@@ -123,4 +123,4 @@ def finish_commit(plan: CommitPlan, *, is_pending: bool) -> Generator[Operation,
         is_pending = yield from requests.is_marker_pending(step, plan.group_id, plan.marker_partition, plan.block_max_ms)
     places = counted(len(left_open), "partition")
     text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {places}"
-    raise Refusal(Group.APPLICATION_RECOVERABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
+    raise Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
