@@ -6,8 +6,10 @@ from contextlib import contextmanager, nullcontext, suppress
 import pytest
 
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
+from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsResponse, DescribeTransactionsState
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
-from chaffinch.spark.commit.operations import Ask, Step
+from chaffinch.spark.commit import requests
+from chaffinch.spark.commit.operations import Ask, Reply, Step, Wait
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT
 from tests.spark.commit.commit_world import TOPIC, Cut, Driver, Killed, Query
@@ -178,10 +180,27 @@ def test_a_second_driver_while_a_forgotten_commit_is_finished(at, monkeypatch):
     assert_exactly_once(broker)
 
 
-@pytest.mark.parametrize("error", ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION"])
+@pytest.mark.parametrize("error", ["TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"])
 def test_without_the_coordinators_word_a_pending_marker_is_nobodys_to_abort(error, monkeypatch):
     broker, query = two_batches()
     broker.core.faults.add(api="DescribeTransactions", error=error, count=1_000)
     forgets_at(monkeypatch, ENDS)
     with pytest.raises(Refusal, match="UNSTABLE_OFFSET_COMMIT"):
         query.run()
+
+
+def answered(asked, state):
+    """Drives `last_transaction` with one state of the coordinator's for ever."""
+    now_ms, operation = 0, next(asked)
+    while True:
+        is_wait = isinstance(operation, Wait)
+        now_ms += operation.ms if is_wait else 0
+        answer = None if is_wait else DescribeTransactionsResponse(transaction_states=[state])
+        operation = asked.send(Reply(now_ms=now_ms, value=answer))
+
+
+def test_an_end_that_never_comes_is_not_taken_for_one():
+    """As long as it is ending nobody knows what partitions will be told."""
+    ending = DescribeTransactionsState(transactional_id="t", transaction_state="PrepareCommit")
+    with pytest.raises(Refusal, match=r"asked for 60000 ms .* PrepareCommit"):
+        answered(requests.last_transaction(Step.FINISH_COMMIT, "t", 60_000), ending)

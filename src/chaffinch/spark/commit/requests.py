@@ -101,8 +101,8 @@ def start_again(
 
 
 def last_transaction(step: Step, transactional_id: str, block_max_ms: int) -> Generator[Operation, Reply, DescribeTransactionsState | None]:
-    """What the coordinator knows of a transactional id, waiting for the end of a transaction that is ending. None: it does not tell,
-    because it is older than Apache Kafka 2.8, or because it is not allowed."""
+    """What the coordinator knows of a transactional id, once no transaction of it is ending. None: it does not tell, because it is older
+    than Apache Kafka 2.8, or because it is not allowed."""
     request = DescribeTransactionsRequest(transactional_ids=[transactional_id])
     to, what = Coordinator(kind="transaction", key=transactional_id), f"DescribeTransactions of {transactional_id}"
     settled = frozenset({codes.TRANSACTIONAL_ID_NOT_FOUND, codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED})
@@ -111,14 +111,16 @@ def last_transaction(step: Step, transactional_id: str, block_max_ms: int) -> Ge
         try:
             response, now_ms = yield from _ask(step, request, to, block_max_ms, what, settled=settled)
         except Refusal as refusal:
-            if refusal.name != codes.UNSUPPORTED_VERSION.name:
+            if refusal.name in _RETRIABLE:
                 raise
             return None
         assert isinstance(response, DescribeTransactionsResponse)
         state = response.transaction_states[0]
         deadline_ms = now_ms + block_max_ms if deadline_ms is None else deadline_ms
-        if not state.transaction_state.startswith("Prepare") or now_ms >= deadline_ms:
+        if not state.transaction_state.startswith("Prepare"):
             return None if _first_error(response) is codes.TRANSACTIONAL_ID_AUTHORIZATION_FAILED else state
+        if now_ms >= deadline_ms:
+            raise gave_up(step, codes.CONCURRENT_TRANSACTIONS, what, state.transaction_state, block_max_ms)
         yield Wait(step=step, ms=WAIT_MS)
 
 
@@ -266,6 +268,7 @@ def gave_up(step: Step, code: ErrorCode, what: str, reason: str, block_max_ms: i
     return Refusal(code.group, code.name, text, remedy)
 
 
+_RETRIABLE = frozenset(code.name for code in codes.ALL if code.is_retriable)
 _WRONG_COORDINATOR = frozenset({codes.NOT_COORDINATOR, codes.COORDINATOR_NOT_AVAILABLE})
 
 
