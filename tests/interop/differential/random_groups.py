@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.interop.differential.cases_groups import PROTOCOLS
-from tests.interop.differential.random_model import GROUPS, INT64_MAX, Make, Model
+from tests.interop.differential.random_model import GROUPS, Make, Model
+from tests.interop.differential.random_steps import committed
 from tests.interop.differential.sequence import Slot, Step
 
 MEMBERS = ("m1", "m2", "m3")
@@ -90,13 +91,7 @@ def commit(model: Model) -> Step:
     if kind == "consumer":
         values = {"group_id": CONSUMER_GROUP, "member_id": "{run}-m1"}
         values["generation_id_or_member_epoch"] = Slot("m1 epoch", 0, dice.choices((0, -1, 1), (10, 1, 1))[0])
-    part = {
-        "partition_index": partition,
-        "committed_offset": dice.choice((0, 1, 5, INT64_MAX, -1)),
-        "committed_leader_epoch": dice.choice((-1, 0)),
-        "committed_metadata": dice.choices(("m", "", None, "x" * 5000), (6, 2, 1, 1))[0],
-    }
-    values["topics"] = [{"name": topic, "partitions": [part]}]
+    values["topics"] = [{"name": topic, "partitions": [committed(model, partition)]}]
     return Step(api="OffsetCommit", version=model.version("OffsetCommit", 10), values=values)
 
 

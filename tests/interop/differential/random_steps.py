@@ -109,12 +109,13 @@ def commit_in_transaction(model: Model) -> Step:
         "group_id": model.dice.choice(GROUPS),
         "producer_id": producer_id,
         "producer_epoch": epoch,
-        "topics": [{"name": topic, "partitions": [_committed(model, partition)]}],
+        "topics": [{"name": topic, "partitions": [committed(model, partition)]}],
     }
     return Step(api="TxnOffsetCommit", version=model.transaction_version("TxnOffsetCommit", 5), values=values)
 
 
-def _committed(model: Model, partition: int) -> dict[str, Any]:
+def committed(model: Model, partition: int) -> dict[str, Any]:
+    """One offset to be committed."""
     dice = model.dice
     metadata = dice.choices(("m", "", None, "x" * 5000), (6, 2, 1, 1))[0]
     return {

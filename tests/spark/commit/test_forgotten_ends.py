@@ -2,6 +2,7 @@
 is away for longer than the transaction might last: each row in Kafka exactly once all the same."""
 
 from contextlib import contextmanager, nullcontext, suppress
+from itertools import count
 
 import pytest
 
@@ -28,15 +29,31 @@ def told_nobody(monkeypatch):
         yield
 
 
-def forgets_at(monkeypatch, at):
-    """What ends in the operation number `at` of a run is forgotten."""
-    effect, count = Driver.effect, iter(range(10_000))
+def forgets(monkeypatch, forgotten):
+    """What ends in an operation for which `forgotten` is true is forgotten."""
+    effect = Driver.effect
 
     def forgetting(self, operation):
-        with told_nobody(monkeypatch) if next(count) == at else nullcontext():
+        with told_nobody(monkeypatch) if forgotten(operation) else nullcontext():
             return effect(self, operation)
 
     monkeypatch.setattr(Driver, "effect", forgetting)
+
+
+def forgets_at(monkeypatch, at):
+    """What ends in the operation number `at`, counted over all runs."""
+    numbers = count()
+    forgets(monkeypatch, lambda _: next(numbers) == at)
+
+
+def forgets_ends(monkeypatch, times):
+    """The first `times` transactions that EndTxn ends."""
+    left = iter(range(times))
+    forgets(monkeypatch, lambda operation: _is_end(operation) and next(left, None) is not None)
+
+
+def _is_end(operation):
+    return isinstance(operation, Ask) and isinstance(operation.message, EndTxnRequest)
 
 
 @pytest.mark.parametrize("at", range(OPERATIONS))
@@ -51,24 +68,12 @@ def test_a_coordinator_that_ends_a_transaction_and_tells_no_partition(at, monkey
     assert_exactly_once(broker)
 
 
-def forgets_ends(monkeypatch, times):
-    """The first `times` answers to EndTxn with commit."""
-    effect, left = Driver.effect, iter(range(times))
-
-    def forgetting(self, operation):
-        is_end = isinstance(operation, Ask) and isinstance(operation.message, EndTxnRequest)
-        with told_nobody(monkeypatch) if is_end and next(left, None) is not None else nullcontext():
-            return effect(self, operation)
-
-    monkeypatch.setattr(Driver, "effect", forgetting)
-
-
-def forgets_aborts(monkeypatch, count):
-    """The first `count` abort markers never come to their partitions. Those that did not, as they come."""
+def forgets_aborts(monkeypatch, times):
+    """The first `times` abort markers never come to their partitions. Those that did not, as they come."""
     write_marker, untold = TransactionParticipants.write_marker, []
 
     def written(self, place, is_commit, *rest):
-        if is_commit or len(untold) >= count:
+        if is_commit or len(untold) >= times:
             write_marker(self, place, is_commit, *rest)
         else:
             untold.append(place)
@@ -77,19 +82,19 @@ def forgets_aborts(monkeypatch, count):
     return untold
 
 
-@pytest.mark.parametrize("count", range(2, 9))
-def test_an_abort_of_what_is_left_open_that_is_forgotten_in_turn(count, monkeypatch):
+@pytest.mark.parametrize("times", range(2, 9))
+def test_an_abort_of_what_is_left_open_that_is_forgotten_in_turn(times, monkeypatch):
     """The broker was away once more, in the midst of it."""
     broker, query = two_batches()
     with pytest.raises(Killed):
         query.run(Cut(at=ADDS_OFFSETS, how="crash_after"))
-    untold = forgets_aborts(monkeypatch, count)
+    untold = forgets_aborts(monkeypatch, times)
     broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
     while not query.done:
         with suppress(Refusal):
             query.run()
     query.run()
-    assert len(untold) == count
+    assert len(untold) == times
     assert_exactly_once(broker)
 
 
