@@ -17,8 +17,10 @@ from chaffinch.broker.core.effects import Respond
 from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
+from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
 from chaffinch.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from chaffinch.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from chaffinch.protocol.server_connection import ReceivedRequest
@@ -26,15 +28,17 @@ from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
 from chaffinch.records.committed_batches import committed
 from chaffinch.spark import snapshot
-from chaffinch.spark.commit import remains
+from chaffinch.spark.commit import finish, remains
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import StagedBatch, StagedBytes, TaskContextFacts, TaskOutcome
 from chaffinch.spark.commit.operations import (
     Ask,
     AskHandler,
     BatchAnswer,
+    CountPartitions,
     DeadLetters,
     FindRemains,
+    LeftOpen,
     Lost,
     NextAnswer,
     ReadState,
@@ -45,6 +49,7 @@ from chaffinch.spark.commit.operations import (
     Step,
     Wait,
     WriteDeadLetters,
+    WriteMarkers,
     WriteState,
 )
 from chaffinch.spark.commit.plan import CommitPlan, CommitResult
@@ -62,6 +67,11 @@ NODE = Node(id=0, host="broker.test", port=9092)
 
 class Broker:
     """The broker core, its disk and the time."""
+
+    offsets_partitions = 50
+    """Of `__consumer_offsets`, in which ours keep nothing: here as Apache Kafka has them. 0: brokers do not tell."""
+    markers_refused = codes.NONE
+    """Why we may not write the markers of transactions."""
 
     def __init__(self, *, partitions: int = 2, config: dict[str, str] | None = None, settings: dict[str, Any] | None = None) -> None:
         self.files = MemoryFileSystem()
@@ -173,7 +183,7 @@ class Driver:
             raise Killed
         if how == "broker_killed":
             self.broker.kill()
-        is_sent = how == "lose_request" and isinstance(operation, Ask | SendBatch | FindRemains)
+        is_sent = how == "lose_request" and isinstance(operation, Ask | SendBatch | FindRemains | CountPartitions | WriteMarkers)
         value = None if is_sent else self.effect(operation)
         if how == "crash_after":
             raise Killed
@@ -181,10 +191,12 @@ class Driver:
             cut.during()
         if how in ("lose_request", "lose_answer"):
             lost = Lost(reason="cut by the test", was_sent=True)
-            if isinstance(operation, Ask):
+            if isinstance(operation, Ask | CountPartitions):
                 return lost
             if isinstance(operation, FindRemains):
                 return Remains(reason=lost.reason)
+            if isinstance(operation, WriteMarkers):
+                return codes.NONE
             if isinstance(operation, SendBatch):
                 self.answers = [answer for answer in self.answers if answer.ticket != operation.ticket]
                 self.answers.append(BatchAnswer(ticket=operation.ticket, lost=lost))
@@ -210,12 +222,44 @@ class Driver:
                 return self.query.state
             case WriteState():
                 self.query.state = CheckpointState.from_text(operation.state.to_text())
-            case FindRemains():
-                answer = self.broker.ask(remains.question(operation.partitions))
-                return Remains(reason="connection closed") if answer is None else remains.read(answer, operation.producer_id)
+            case FindRemains() | CountPartitions() | WriteMarkers():
+                return self.ask_leaders(operation)
             case Wait():
                 self.broker.pass_time(operation.ms)
         return None
+
+    def ask_leaders(self, operation: FindRemains | CountPartitions | WriteMarkers) -> Any:
+        if isinstance(operation, CountPartitions):
+            return self.broker.offsets_partitions
+        if isinstance(operation, WriteMarkers):
+            return self.write_markers(operation)
+        if operation.partitions[0].topic == finish.OFFSETS_TOPIC:
+            return self.find_pending(operation)
+        answer = self.broker.ask(remains.question(operation.partitions))
+        return Remains(reason="connection closed") if answer is None else remains.read(answer, operation.producer_id)
+
+    def groups(self, place: TopicPartition, producer_id: int) -> list[str]:
+        """Whose pending offsets of a producer lie in a partition of `__consumer_offsets`."""
+        pending = [group for group, number in self.broker.core.state.offsets.pending() if number == producer_id]
+        return [group for group in pending if finish.offsets_partition(group, self.broker.offsets_partitions) == place.partition]
+
+    def find_pending(self, operation: FindRemains) -> Remains:
+        """As the leader of that partition says it. Ours do not keep the epoch: it is that of the last transaction."""
+        (place,) = operation.partitions
+        last = self.broker.ask(DescribeTransactionsRequest(transactional_ids=[self.query.transactional_id])).transaction_states[0]
+        is_open = last.producer_id == operation.producer_id and self.groups(place, operation.producer_id)
+        return Remains(asked=frozenset([place]), left_open=frozenset([LeftOpen(place, last.producer_epoch, 0)] if is_open else []))
+
+    def write_markers(self, operation: WriteMarkers) -> ErrorCode:
+        if self.broker.markers_refused is not codes.NONE:
+            return self.broker.markers_refused
+        for left in operation.places:
+            if left.place.topic == finish.OFFSETS_TOPIC:
+                for group in self.groups(left.place, operation.identity.producer_id):
+                    self.broker.core.state.offsets.complete(group, operation.identity.producer_id, True)
+        rows = [left for left in operation.places if left.place.topic != finish.OFFSETS_TOPIC]
+        answer = self.broker.ask(finish.markers(operation.identity, rows)) if rows else None
+        return codes.NONE if answer is None else finish.refusal_in(answer)
 
     def send(self, operation: SendBatch) -> None:
         data = bytearray(operation.batch.bytes.data or b"")

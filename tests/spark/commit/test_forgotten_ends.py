@@ -7,17 +7,34 @@ from itertools import count
 import pytest
 
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
+from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsResponse, DescribeTransactionsState
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.operations import Ask, Reply, Step, Wait
 from chaffinch.spark.refusals import Refusal
-from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT
-from tests.spark.commit.commit_world import TOPIC, Cut, Driver, Killed, Query
-from tests.spark.commit.test_protocol import OPERATIONS, assert_exactly_once, two_batches
+from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
+from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, outcome
+from tests.spark.commit.test_protocol import FIRST_ROWS, OPERATIONS, ROWS, assert_exactly_once, two_batches
 
 FIRST_STEPS = two_batches()[1].commit(0).steps
 FIRST_SEND, ADDS_OFFSETS, ENDS = (FIRST_STEPS.index(step) for step in (Step.PUSH, Step.ADD_OFFSETS, Step.END_TRANSACTION))
+
+
+TOLD, UNAUTHORIZED, UNTOLD = "leaders are told", "that is not authorized", "partitions of offsets are not told"
+
+
+@pytest.fixture(autouse=True, params=[TOLD, UNAUTHORIZED])
+def way(request, monkeypatch):
+    """How what is committed gets to its partitions: in the second a short transaction does it."""
+    goes(request.param, monkeypatch)
+    return request.param
+
+
+def goes(way, monkeypatch):
+    refused = {UNAUTHORIZED: codes.CLUSTER_AUTHORIZATION_FAILED}
+    monkeypatch.setattr(Broker, "markers_refused", refused.get(way, codes.NONE))
+    monkeypatch.setattr(Broker, "offsets_partitions", 0 if way == UNTOLD else 50)
 
 
 @contextmanager
@@ -153,6 +170,7 @@ def test_a_commit_that_is_forgotten_again_while_it_is_finished(times, monkeypatc
     assert_exactly_once(broker)
 
 
+@pytest.mark.parametrize("way", [UNAUTHORIZED, UNTOLD], indirect=True)
 def test_a_commit_that_is_forgotten_for_ever_fails_the_next_batch(monkeypatch):
     broker, query = two_batches()
     forgets_ends(monkeypatch, 1_000)
@@ -161,13 +179,61 @@ def test_a_commit_that_is_forgotten_for_ever_fails_the_next_batch(monkeypatch):
     assert broker.read(TOPIC) == []
 
 
-FINISHING = [at for at in range(ENDS + 2, ENDS + 12) if at - ENDS not in (6, 7)]
-"""Operations of a run whose first commit was forgotten, until its second batch has introduced itself. In the two left out it is open like
-any transaction, and another driver aborts it."""
+@pytest.mark.parametrize("way", [TOLD], indirect=True)
+def test_where_leaders_are_told_nobody_has_to_remember(monkeypatch):
+    broker, query = two_batches()
+    forgets_ends(monkeypatch, 1_000)
+    query.run()
+    query.commit(1)
+    assert_exactly_once(broker)
 
 
-@pytest.mark.parametrize("at", FINISHING)
+def forgets_commits(monkeypatch, times=1):
+    """The first `times` batches that are committed."""
+    left = iter(range(times))
+    forgets(monkeypatch, lambda operation: operation.step is Step.END_TRANSACTION and next(left, None) is not None)
+
+
+def test_what_was_aborted_before_is_not_committed_with_the_last_one(monkeypatch):
+    """Rows without keys go elsewhere when the batch is written again, and nobody asks where they were; a later batch goes there."""
+    broker, query = two_batches()
+    with pytest.raises(Killed):
+        query.run(Cut(at=ADDS_OFFSETS, how="crash_after"))
+    with told_nobody(monkeypatch):
+        broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+    query.batches = [(outcome({0: FIRST_ROWS}),), query.batches[1]]
+    forgets_commits(monkeypatch)
+    query.run()
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_commit_that_is_forgotten_where_the_next_batch_has_no_rows(has_checkpoint, monkeypatch):
+    """The checkpoint tells where it was; without one all partitions known are asked for, until they answer."""
+    broker, query = two_batches(has_checkpoint=has_checkpoint)
+    query.batches = [query.batches[0], (outcome({0: ROWS[1][0]}),), (outcome({1: ROWS[1][1]}),)]
+    target = TargetSnapshot(topics=() if has_checkpoint else (TopicSnapshot(topic=TOPIC, topic_id=bytes(16), partition_count=2),))
+    forgets_commits(monkeypatch)
+    query.commit(0, target=target)
+    broker.core.faults.add(api="DescribeProducers", error="NOT_LEADER_OR_FOLLOWER", count=3)
+    for batch_id in (1, 2):
+        query.commit(batch_id, target=target)
+    assert_exactly_once(broker)
+
+
+FINISHING = range(ENDS + 2, ENDS + 14)
+"""Operations of a run whose first commit was forgotten, until its second batch has introduced itself."""
+SHORTLY_OPEN = {UNAUTHORIZED: {9, 10}, UNTOLD: {7, 8}}
+"""Those of them, from the end on, after which a short transaction is open like any other: another driver aborts it."""
+
+
+def finishing(way):
+    return [pytest.param(way, at, id=f"{way}-{at - ENDS}") for at in FINISHING if at - ENDS not in SHORTLY_OPEN.get(way, ())]
+
+
+@pytest.mark.parametrize(("way", "at"), [*finishing(TOLD), *finishing(UNAUTHORIZED), *finishing(UNTOLD)], indirect=["way"])
 def test_a_second_driver_while_a_forgotten_commit_is_finished(at, monkeypatch):
+    """It does all of the second batch, and the first one goes on with what it knew before."""
     broker, query = two_batches()
     other = Query(broker, query.batches, done=1, run_count=100)
     forgets_at(monkeypatch, ENDS)
@@ -182,6 +248,61 @@ def test_a_second_driver_while_a_forgotten_commit_is_finished(at, monkeypatch):
     assert other.done == 2
     query.state, query.done = other.state, 1
     query.run()
+    assert_exactly_once(broker)
+
+
+@pytest.mark.parametrize("way", [TOLD], indirect=True)
+@pytest.mark.parametrize("dies_at", range(4, OPERATIONS // 2))
+@pytest.mark.parametrize("at", FINISHING)
+def test_a_marker_that_is_late_or_repeated_ends_nothing_else(at, dies_at, monkeypatch):
+    """Between two requests of the one that finishes, another driver finishes, begins its transaction, and dies in it."""
+    broker, query = two_batches()
+    other = Query(broker, query.batches, done=1, run_count=100)
+    forgets_at(monkeypatch, ENDS)
+
+    def meanwhile():
+        other.state = query.state
+        with suppress(Killed):
+            other.run(Cut(at=dies_at, how="crash_after"))
+
+    with suppress(Refusal):
+        query.run(Cut(at=at, how="during", during=meanwhile))
+    query.run()
+    assert_exactly_once(broker)
+
+
+def forgets_all_but(monkeypatch, told):
+    """The first commit is heard of by one participant only: a partition by its number, or the group."""
+    write_marker, complete_offsets = TransactionParticipants.write_marker, TransactionParticipants.complete_offsets
+    is_first = {"marker": True, "offsets": True}
+
+    def write(self, place, is_commit, *rest):
+        if place.partition == told or not (is_commit and is_first["marker"]):
+            write_marker(self, place, is_commit, *rest)
+
+    def complete(self, group, producer_id, is_commit):
+        if told == "group" or not (is_commit and is_first["offsets"]):
+            complete_offsets(self, group, producer_id, is_commit)
+            is_first["marker"] = False
+        is_first["offsets"] = False
+
+    monkeypatch.setattr(TransactionParticipants, "write_marker", write)
+    monkeypatch.setattr(TransactionParticipants, "complete_offsets", complete)
+
+
+@pytest.mark.parametrize("way", [TOLD], indirect=True)
+@pytest.mark.parametrize("told", [None, 0, 1, "group"], ids=str)
+@pytest.mark.parametrize("how", ["crash_before", "crash_after", "lose_request", "lose_answer"])
+@pytest.mark.parametrize("at", FINISHING)
+def test_a_death_between_any_two_requests_that_finish_a_commit(at, how, told, monkeypatch):
+    """And nobody comes for so long that the coordinator would have aborted whatever was open."""
+    broker, query = two_batches()
+    forgets_all_but(monkeypatch, told)
+    with suppress(Killed):
+        query.run(Cut(at=at, how=how))
+    broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
+    query.run()
+    query.commit(1)
     assert_exactly_once(broker)
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Verdict, judge
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
@@ -150,8 +151,9 @@ FULL = replace(remembered(3, "written"), counts=COUNTS, is_without_marker=True, 
 
 @pytest.mark.parametrize("totals", [None, COUNTS + COUNTS])
 @pytest.mark.parametrize("kept", [None, remembered(3, "ending"), remembered(0, "empty", ""), FULL])
-def test_the_state_survives_its_text(kept, totals):
-    state = CheckpointState(transactional_id="t", remembered=kept, totals=totals)
+@pytest.mark.parametrize("written_to", [None, (), (TopicPartition("a", 0), TopicPartition("a", 12), TopicPartition("b", 1))])
+def test_the_state_survives_its_text(kept, totals, written_to):
+    state = CheckpointState(transactional_id="t", remembered=kept, totals=totals, written_to=written_to)
     assert CheckpointState.from_text(state.to_text()) == state
 
 

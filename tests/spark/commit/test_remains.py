@@ -12,7 +12,7 @@ from chaffinch.protocol.messages.describe_producers import (
     DescribeProducersTopicResponse,
 )
 from chaffinch.spark.commit import remains, requests
-from chaffinch.spark.commit.operations import FindRemains, Remains, Reply, Step, Wait
+from chaffinch.spark.commit.operations import FindRemains, LeftOpen, Remains, Reply, Step, Wait
 from chaffinch.spark.commit.push import RETRY_WAIT_MS
 from chaffinch.spark.commit.remains import Search
 from chaffinch.spark.refusals import Refusal, Remedy
@@ -25,10 +25,10 @@ A, B, C = (TopicPartition("t", number) for number in range(3))
 PRODUCER_ID, BLOCK_MAX_MS = 7, 60_000
 
 
-def searched(search, needed, others, replies):
-    """Runs one search; `replies` are what comes to each question. What was found, and the questions (partitions, refresh)."""
+def searched(search, needed, others, replies, **options):
+    """Runs one search; `replies` are what comes to each question. Where something was found, and the questions (partitions, refresh)."""
     questions, now_ms = [], 0
-    run = search.find(PRODUCER_ID, set(needed), others, BLOCK_MAX_MS)
+    run = search.find(PRODUCER_ID, set(needed), others, BLOCK_MAX_MS, **options)
     replies = iter(replies)
     try:
         operation = next(run)
@@ -43,11 +43,11 @@ def searched(search, needed, others, replies):
                 value = next(replies)
             operation = run.send(Reply(now_ms=now_ms, value=value))
     except StopIteration as done:
-        return done.value, questions
+        return {left.place for left in done.value}, questions
 
 
 def said(*asked, left_open=()):
-    return Remains(asked=frozenset(asked), left_open=frozenset(left_open), reason="something")
+    return Remains(asked=frozenset(asked), left_open=frozenset(LeftOpen(place, 0, 0) for place in left_open), reason="something")
 
 
 def test_all_are_asked_with_the_first_question_and_none_of_them_again():
@@ -75,6 +75,18 @@ def test_a_leader_that_never_says_fails_the_batch():
     assert "b:9092: connection closed; nothing of it is visible" in str(caught.value)
 
 
+def test_partitions_that_are_gone_hold_nothing_up_for_ever():
+    gone = iter(lambda: Remains(asked=frozenset([A]), unknown=frozenset([B]), reason="no such topic"), None)
+    found, questions = searched(Search(), [A, B], [], gone, may_be_gone=True)
+    assert (found, len(questions)) == (set(), BLOCK_MAX_MS // requests.WAIT_MS + 1)
+
+
+def test_partitions_whose_leader_does_not_answer_are_not_taken_for_gone():
+    away = iter(lambda: Remains(unknown=frozenset([B]), reason="A has no leader"), None)
+    with pytest.raises(Refusal, match="A has no leader"):
+        searched(Search(), [A, B], [], away, may_be_gone=True)
+
+
 @pytest.mark.parametrize(
     ("code", "is_asked", "is_open"),
     [
@@ -86,9 +98,10 @@ def test_a_leader_that_never_says_fails_the_batch():
     ],
 )
 def test_what_one_partition_answers(code, is_asked, is_open):
-    states = [DescribeProducersState(producer_id=PRODUCER_ID, current_txn_start_offset=40)] if code is codes.NONE else []
-    found = remains.read(_answer(A, states, code), PRODUCER_ID)
-    assert (found.asked, found.left_open) == (frozenset({A} if is_asked else ()), frozenset({A} if is_open else ()))
+    ours = DescribeProducersState(producer_id=PRODUCER_ID, producer_epoch=3, coordinator_epoch=2, current_txn_start_offset=40)
+    found = remains.read(_answer(A, [ours] if code is codes.NONE else [], code), PRODUCER_ID)
+    assert (found.asked, found.left_open) == (frozenset({A} if is_asked else ()), frozenset({LeftOpen(A, 3, 2)} if is_open else ()))
+    assert found.unknown == frozenset({A} if code is codes.UNKNOWN_TOPIC_OR_PARTITION else ())
     assert bool(found.reason) is not is_asked
     assert found.code is (codes.NETWORK_EXCEPTION if is_asked else code)
 

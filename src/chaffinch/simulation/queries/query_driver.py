@@ -14,6 +14,7 @@ from chaffinch.client.addresses import Address
 from chaffinch.client.connections import Answered, Failed
 from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
@@ -30,8 +31,10 @@ from chaffinch.spark.commit.operations import (
     Ask,
     AskHandler,
     BatchAnswer,
+    CountPartitions,
     DeadLetters,
     FindRemains,
+    LeftOpen,
     Lost,
     NextAnswer,
     Operation,
@@ -43,6 +46,7 @@ from chaffinch.spark.commit.operations import (
     Step,
     Wait,
     WriteDeadLetters,
+    WriteMarkers,
     WriteState,
 )
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
@@ -282,8 +286,8 @@ class Driver:
                 # Through its text, as the file would.
                 query.state = CheckpointState.from_text(operation.state.to_text())
                 self._reply(operation, None)
-            case FindRemains():
-                self._find_remains(operation)
+            case FindRemains() | CountPartitions() | WriteMarkers():
+                self._ask_leaders(operation)
             case Wait():
                 self._world.after(operation.ms, lambda: self._reply(operation, None))
 
@@ -311,6 +315,13 @@ class Driver:
 
         self._client.with_coordinator(to.key, to.kind, found)
 
+    def _ask_leaders(self, operation: FindRemains | CountPartitions | WriteMarkers) -> None:
+        """No broker of ours forgets an end: what tells partitions of it is answered as by one that does not offer it."""
+        if isinstance(operation, FindRemains):
+            self._find_remains(operation)
+        else:
+            self._reply(operation, 0 if isinstance(operation, CountPartitions) else codes.UNSUPPORTED_VERSION)
+
     def _find_remains(self, operation: FindRemains) -> None:
         """One request for each partition, one after the other; what is lost is so for all of them."""
         left, said = list(operation.partitions), list[Remains]()
@@ -319,7 +330,8 @@ class Driver:
             if left:
                 self._client.with_leader(left[0], operation.refresh, found)
                 return
-            asked, left_open = (frozenset().union(*sets) for sets in zip(*((one.asked, one.left_open) for one in said), strict=True))
+            asked = frozenset[TopicPartition]().union(*(one.asked for one in said))
+            left_open = frozenset[LeftOpen]().union(*(one.left_open for one in said))
             self._reply(operation, Remains(asked=asked, left_open=left_open))
 
         def found(address: Address | None, reason: str) -> None:

@@ -7,9 +7,12 @@ repeats was written again before this begins. What is noted in the checkpoint le
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import replace
 
 from chaffinch.identifiers import NO_PRODUCER
 from chaffinch.spark.commit import requests
+from chaffinch.spark.commit.finish import finish_commit
 from chaffinch.spark.commit.marker import CheckpointState, Remembered
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.commit.operations import Operation, ReadState, Reply, Step, WriteDeadLetters, WriteState
@@ -48,15 +51,19 @@ def note_batch(plan: CommitPlan) -> Commit:
             batch_id=plan.batch_id, stage="written", digest=plan.digest, noted_ms=plan.wall_ms, counts=counts, is_without_marker=True
         )
         totals = (state.totals or BatchCounts()) + counts
-        noted = CheckpointState(transactional_id=state.transactional_id, remembered=remembered, totals=totals)
-        yield WriteState(step=Step.NOTE_DONE, state=noted)
+        yield WriteState(step=Step.NOTE_DONE, state=replace(state, remembered=remembered, totals=totals))
     return CommitResult(outcome="written" if plan.row_count else "empty", counts=counts)
 
 
 def _end_transaction_left(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, None]:
     """Ends what a driver has left open that died in `exactly-once`, where the guarantee has changed since: readers of committed records
-    would wait behind it for as long as a transaction may last. Never fails: then that is what they do."""
+    would wait behind it for as long as a transaction may last. Never fails: then that is what they do. What was committed is so everywhere
+    first; where that cannot be had the coordinator is left alone, which goes on knowing it."""
     newest = state.remembered
     if state.transactional_id is not None and not (newest is not None and newest.is_without_marker):
         timeout_ms = min(TRANSACTION_TIMEOUT_MIN_MS, plan.target.transaction_timeout_max_ms)
-        yield from requests.abort(Step.ABORT, state.transactional_id, timeout_ms, NO_PRODUCER)
+        with suppress(Refusal):
+            # Without the marker: that of a batch that tasks have sent is looked for nowhere.
+            left = replace(plan, transactional_id=state.transactional_id, group_id=None)
+            yield from finish_commit(left, state.written_to, is_pending=False)
+            yield from requests.abort(Step.ABORT, state.transactional_id, timeout_ms, NO_PRODUCER)

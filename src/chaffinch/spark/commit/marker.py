@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 from typing import Any, Literal
 
 from chaffinch.errors.codes import Group
+from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
 
@@ -65,6 +67,8 @@ class CheckpointState:
     remembered: Remembered | None = None
     totals: BatchCounts | None = None
     """Of all batches so far. A batch whose commit died between EndTxn and its note is not in here: for people, never for decisions."""
+    written_to: tuple[TopicPartition, ...] | None = None
+    """The partitions of the newest transaction that was to be committed: its end is looked after there. None: not noted."""
 
     def to_text(self) -> str:
         newest = self.remembered
@@ -77,6 +81,10 @@ class CheckpointState:
                 "without_marker": newest.is_without_marker,
             },
             "totals": None if self.totals is None else self.totals.to_fields(),
+            "written_to": None if self.written_to is None else {
+                topic: " ".join(str(place.partition) for place in places)
+                for topic, places in groupby(sorted(self.written_to), lambda place: place.topic)
+            },
         }, indent=1)  # fmt: skip
 
     @classmethod
@@ -93,7 +101,16 @@ class CheckpointState:
                 marker=str(batch.get("marker", "")), counts=_counts(batch.get("counts")),
                 is_without_marker=bool(batch.get("without_marker", False)),
             )  # fmt: skip
-        return cls(transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")))
+        return cls(
+            transactional_id=fields.get("transactional.id"), remembered=remembered, totals=_counts(fields.get("totals")),
+            written_to=_places(fields.get("written_to")),
+        )  # fmt: skip
+
+
+def _places(fields: Any) -> tuple[TopicPartition, ...] | None:
+    if fields is None:
+        return None
+    return tuple(TopicPartition(topic, int(number)) for topic, numbers in fields.items() for number in numbers.split())
 
 
 def _counts(fields: Any) -> BatchCounts | None:

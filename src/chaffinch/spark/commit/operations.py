@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
@@ -136,6 +136,33 @@ class FindRemains:
     refresh: bool
 
 
+class LeftOpen(NamedTuple):
+    """A transaction that is open in a partition: under which epoch of its producer, and of the coordinator that told of an end there last
+    (-1: none has)."""
+
+    place: TopicPartition
+    epoch: int
+    coordinator_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountPartitions:
+    """Look up how many partitions a topic has. Brings the number, 0 where that is not told for good, or `Lost`."""
+
+    step: Step
+    topic: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteMarkers:
+    """Tell the leaders of partitions that the transaction of this identity is committed (`finish.markers`), each once. Brings the
+    `ErrorCode` that says that this is not ours to do, NONE where all were told or may be when they are asked again."""
+
+    step: Step
+    identity: ProducerIdentity
+    places: tuple[LeftOpen, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
     """Let time pass. Brings None."""
@@ -144,7 +171,20 @@ class Wait:
     ms: int
 
 
-Operation: TypeAlias = Ask | SendBatch | NextAnswer | AskHandler | SetAside | WriteDeadLetters | ReadState | WriteState | FindRemains | Wait
+Operation: TypeAlias = (
+    Ask
+    | SendBatch
+    | NextAnswer
+    | AskHandler
+    | SetAside
+    | WriteDeadLetters
+    | ReadState
+    | WriteState
+    | FindRemains
+    | CountPartitions
+    | WriteMarkers
+    | Wait
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +198,12 @@ class Lost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remains:
     """What leaders said of partitions. `asked`: those that need not be asked for again, also because their leaders never will say, or may
-    not (`refused`: the code that says so); `reason`: why others are not among them, and `code` its name."""
+    not (`refused`: the code that says so); `unknown`: those of the others that brokers do not know; `reason`: why others are not among
+    `asked`, and `code` its name."""
 
     asked: frozenset[TopicPartition] = frozenset()
-    left_open: frozenset[TopicPartition] = frozenset()
+    unknown: frozenset[TopicPartition] = frozenset()
+    left_open: frozenset[LeftOpen] = frozenset()
     refused: ErrorCode = codes.NONE
     reason: str = ""
     code: ErrorCode = codes.NETWORK_EXCEPTION

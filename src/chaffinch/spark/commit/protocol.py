@@ -7,7 +7,8 @@ Why it writes each row exactly once, whatever is cut where:
 - Rows, dead letters and the marker become visible together, by one EndTxn.
 - InitProducerId fences every earlier writer and waits for the end of its transaction; only then is the marker read, stable.
   If the batch is in Kafka, the marker says so and nothing is written.
-- What a partition still holds open of an earlier attempt is aborted before anything is written there (`remains.py`).
+- What is committed and still open in a partition is committed there before InitProducerId (`finish.py`); what a partition holds open of
+  an earlier attempt is aborted before anything is written there (`remains.py`).
 - EndTxn without an answer is asked again, never turned into an abort; if all is cut there, the next run reads the marker.
 - Until EndTxn, everything can be thrown away: the staging is whole, and an abort is InitProducerId with our own id and
   epoch, which never fences anybody else.
@@ -22,6 +23,7 @@ from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit import requests
+from chaffinch.spark.commit.finish import finish_commit
 from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, judge
 from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
@@ -37,7 +39,7 @@ from chaffinch.spark.commit.operations import (
 )
 from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.push import Fenced, Push, StartAgain
-from chaffinch.spark.commit.remains import Search, finish_commit
+from chaffinch.spark.commit.remains import Search
 from chaffinch.spark.commit.timeout import timeout_refused, transaction_timeout_ms
 from chaffinch.spark.commit.tolerance import Tally
 from chaffinch.spark.refusals import Refusal, Remedy
@@ -53,7 +55,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
     After a Refusal no transaction of ours is left open, as far as the coordinator could be reached.
     """
     state = yield from _read_state(plan)
-    marker, knows_end = yield from _finished(plan)
+    marker, knows_end = yield from _finished(plan, state)
     if _judge(plan, marker, state) is Verdict.SKIP:
         return CommitResult(outcome="skipped")
 
@@ -88,7 +90,7 @@ def commit_batch(plan: CommitPlan) -> Commit:
         if failure.name == STAGING_LOST:
             yield from _after_loss(plan, writer.marker)
         raise
-    yield from _write_state(plan, Step.NOTE_DONE, "written", state, result.counts)
+    yield from _write_state(plan, Step.NOTE_DONE, "written", writer.state, result.counts)
     return result
 
 
@@ -119,6 +121,7 @@ class _Writer:
     began_ms: int
     timeout_ms: int
     state: CheckpointState
+    """What the checkpoint remembered when the commit began, with the partitions of this transaction from its end on."""
     search: Search = field(default_factory=Search)
     may_be_committed: bool = False
     """EndTxn was asked for: from here on there is no abort."""
@@ -174,6 +177,7 @@ class _Writer:
             yield from requests.commit_marker(
                 Step.COMMIT_MARKER, plan.transactional_id, identity, plan.group_id, plan.marker_partition, marker, plan.block_max_ms
             )
+        self.state = replace(self.state, written_to=tuple(sorted(joined)))
         yield from _write_state(plan, Step.NOTE_ENDING, "ending", self.state)
         ended_ms = pushed_ms = max(began_ms, push.answered_ms)
         if joined or plan.group_id is not None:
@@ -189,7 +193,8 @@ class _Writer:
         if not new:
             return
         plan, identity = self.plan, self.identity
-        left_open = yield from self.search.find(identity.producer_id, new, plan.topic_partitions(), plan.block_max_ms)
+        found = yield from self.search.find(identity.producer_id, new, plan.topic_partitions(), plan.block_max_ms)
+        left_open = {left.place for left in found}
         joined |= new
         yield from requests.add_partitions(Step.ADD_PARTITIONS, plan.transactional_id, identity, sorted(new | left_open), plan.block_max_ms)
         if left_open:
@@ -277,22 +282,23 @@ def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState
 def _write_state(
     plan: CommitPlan, step: Step, stage: Stage, before: CheckpointState, counts: BatchCounts | None = None
 ) -> Generator[Operation, Reply, None]:
-    """`before`: what the checkpoint remembered when the commit began; `counts` of the batch are added to its totals."""
+    """`before`: what the checkpoint remembered before; `counts` of the batch are added to its totals."""
     if plan.has_checkpoint:
         remembered = Remembered(
             batch_id=plan.batch_id, stage=stage, digest=plan.digest, noted_ms=plan.wall_ms, marker=str(plan.marker_partition), counts=counts
         )
         totals = before.totals if counts is None else (before.totals or BatchCounts()) + counts
-        yield WriteState(step=step, state=CheckpointState(transactional_id=plan.transactional_id, remembered=remembered, totals=totals))
+        noted = replace(before, transactional_id=plan.transactional_id, remembered=remembered, totals=totals)
+        yield WriteState(step=step, state=noted)
 
 
-def _finished(plan: CommitPlan) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:
+def _finished(plan: CommitPlan, state: CheckpointState) -> Generator[Operation, Reply, tuple[Marker | None, bool]]:
     """The marker, once all is visible that its coordinator says is committed; and whether the coordinator tells that."""
     try:
         marker, is_pending = (yield from _read_marker(plan, Step.READ_MARKER, waits=False)), False
     except StartAgain:
         marker, is_pending = None, True
-    knows_end = yield from finish_commit(plan, is_pending=is_pending)
+    knows_end = yield from finish_commit(plan, state.written_to, is_pending=is_pending)
     if is_pending:  # Or of an attempt that is still under way.
         marker = yield from _read_marker(plan, Step.READ_MARKER, is_stable=False)
     return marker, knows_end

@@ -29,6 +29,7 @@ from chaffinch.spark.commit.operations import (
     Ask,
     AskHandler,
     BatchAnswer,
+    CountPartitions,
     DeadLetters,
     FindRemains,
     Lost,
@@ -42,12 +43,13 @@ from chaffinch.spark.commit.operations import (
     Step,
     Wait,
     WriteDeadLetters,
+    WriteMarkers,
     WriteState,
 )
 from chaffinch.spark.commit.plan import Commit, CommitResult
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal, refusal_of
-from chaffinch.spark.sink.find_remains import find_remains
+from chaffinch.spark.sink.find_remains import count_partitions, find_remains, write_markers
 from chaffinch.spark.sink.parquet_file import write_parquet
 from chaffinch.spark.sink.pause import pause, pause_is_due
 from chaffinch.spark.snapshot import TopicSnapshot
@@ -67,8 +69,18 @@ _log = logging.getLogger(__name__)
 _ONE_LOOK_UP = re.compile(r" failed after \d+ ms\b")
 # Folders of dead letters and queries: an earlier committer is looked after once per process, when it is fenced.
 _swept: set[tuple[str, str]] = set()
-_told: set[ErrorCode] = set()
-"""Why leaders do not say what is open: said once per process."""
+_told: set[tuple[str, ErrorCode]] = set()
+"""What brokers do not tell, or let us tell, and why: said once per process."""
+_COMMITTED = (
+    "batch %d: an earlier transaction of %s is still open in %s: what is of the last one, which its coordinator says is committed, is "
+    "committed there, too"
+)
+_ABORTED = "batch %d: an earlier transaction of %s, which its coordinator says is aborted, is still open in %s: it is aborted there, too"
+_UNTOLD = "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 2.8 and Read on its topics"
+_NOT_OURS_TO_TELL = (
+    "what is committed of an earlier transaction of %s is not ours to tell partitions (%s): a short transaction commits it, and whoever "
+    "dies in the midst of that has it aborted; WriteTxnMarkers takes Alter on the cluster, and Read on __consumer_offsets"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +158,8 @@ class CommitShell:
                 return self._plan.state.write(STATE_FILE, [operation.state.to_text().encode()])
             case FindRemains():
                 return self._find_remains(operation)
+            case CountPartitions() | WriteMarkers():
+                return self._finish(operation)
             case Wait():
                 # The protocol's own waits between attempts: the commit runs in a thread of Spark's, which has nothing else to do.
                 return time.sleep(operation.ms / 1000)
@@ -162,16 +176,28 @@ class CommitShell:
 
     def _find_remains(self, operation: FindRemains) -> Remains:
         found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
-        if found.refused is not codes.NONE and found.refused not in _told:
-            _told.add(found.refused)
-            text = "what an earlier transaction of %s may have left open is not told (%s): it takes Apache Kafka 2.8 and Read on its topics"
-            _log.warning(text, self._plan.transactional_id, found.refused.name)
+        if found.refused is not codes.NONE:
+            self._tell_once(_UNTOLD, found.refused)
         if found.left_open:
-            fate = "committed" if operation.step is Step.FINISH_COMMIT else "aborted"
-            text = "batch %d: an earlier transaction of %s, which its coordinator says is %s, is still open in %s: it is %s there, too"
-            where = ", ".join(map(str, sorted(found.left_open)))
-            _log.warning(text, self._plan.batch_id, self._plan.transactional_id, fate, where, fate)
+            where = ", ".join(str(left.place) for left in sorted(found.left_open))
+            text = _COMMITTED if operation.step is Step.FINISH_COMMIT else _ABORTED
+            _log.warning(text, self._plan.batch_id, self._plan.transactional_id, where)
         return found
+
+    def _finish(self, operation: CountPartitions | WriteMarkers) -> Any:
+        if isinstance(operation, CountPartitions):
+            value: Any = count_partitions(self._client, operation, LOOKUP_TIMEOUT_MS)
+            refused = codes.UNKNOWN_TOPIC_OR_PARTITION if value == 0 else codes.NONE
+        else:
+            value = refused = write_markers(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
+        if refused is not codes.NONE:
+            self._tell_once(_NOT_OURS_TO_TELL, refused)
+        return value
+
+    def _tell_once(self, text: str, code: ErrorCode) -> None:
+        if (text, code) not in _told:
+            _told.add((text, code))
+            _log.warning(text, self._plan.transactional_id, code.name)
 
     def _send(self, operation: SendBatch) -> None:
         topic_partition = operation.batch.topic_partition

@@ -1,15 +1,16 @@
-"""Asks the leaders what is left open of an earlier attempt: one request to each at first, for `CommitShell`."""
+"""Asks the leaders what is left open of an earlier attempt, and tells them what is committed: one request to each, for `CommitShell`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from chaffinch.client.addresses import Address
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes, exception_for
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit import remains
-from chaffinch.spark.commit.operations import FindRemains, Remains
+from chaffinch.spark.commit import finish, remains
+from chaffinch.spark.commit.operations import CountPartitions, FindRemains, Lost, Remains, WriteMarkers
 
 
 def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms: int, request_timeout_ms: int) -> Remains:
@@ -20,15 +21,10 @@ def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms:
             client.refresh_metadata({place.topic for place in partitions}, timeout_ms=look_up_timeout_ms)
         except ApiException as error:
             return _unanswered(partitions, error)
-    by_leader: dict[Address, list[TopicPartition]] = {}
-    found = []
-    for place in partitions:
-        leader = client.cluster.leader_address(place)
-        if leader is None:
-            found.append(_leaderless(client, place))
-        else:
-            by_leader.setdefault(leader, []).append(place)
+    by_leader = _by_leader(client, partitions)
+    found = [_leaderless(client, place) for place in by_leader.pop(None, [])]
     for leader, places in by_leader.items():
+        assert leader is not None
         for asked in [[place] for place in places] if operation.refresh else [places]:
             found.append(_ask(client, leader, asked, operation.producer_id, request_timeout_ms))
             if not found[-1].asked:
@@ -36,11 +32,49 @@ def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms:
     failed = [said for said in found if said.reason]
     return Remains(
         asked=frozenset().union(*(said.asked for said in found)),
+        unknown=frozenset().union(*(said.unknown for said in found)),
         left_open=frozenset().union(*(said.left_open for said in found)),
         refused=next((said.refused for said in found if said.refused is not codes.NONE), codes.NONE),
         reason="; ".join(dict.fromkeys(said.reason for said in failed)),
         code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
     )
+
+
+def count_partitions(client: SyncClient, operation: CountPartitions, look_up_timeout_ms: int) -> int | Lost:
+    """See the operation. A topic that does not exist, or of which we may not hear, has none that are told."""
+    try:
+        client.refresh_metadata([operation.topic], timeout_ms=look_up_timeout_ms)
+    except ApiException as error:
+        return Lost(reason=" ".join(error.message.split()))
+    topic = client.cluster.topic(operation.topic)
+    if topic is None or topic.partitions:
+        return 0 if topic is None else topic.partition_count
+    code = topic.code
+    return Lost(reason=code.text) if code.is_retriable and code is not codes.UNKNOWN_TOPIC_OR_PARTITION else 0
+
+
+def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_ms: int, request_timeout_ms: int) -> ErrorCode:
+    """See the operation. `request_timeout_ms` is for each. Never raises an ApiException."""
+    refused = codes.NONE
+    try:
+        client.refresh_metadata({left.place.topic for left in operation.places}, timeout_ms=look_up_timeout_ms)
+        opened = {left.place: left for left in operation.places}
+        for leader, places in _by_leader(client, opened).items():
+            if leader is not None:
+                request = finish.markers(operation.identity, [opened[place] for place in places])
+                answer = client.request(request, leader, timeout_ms=request_timeout_ms, retries=False)
+                refused = finish.refusal_in(answer) if refused is codes.NONE else refused
+    except ApiException as error:
+        return codes.NONE if error.code.is_retriable else error.code
+    return refused
+
+
+def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[Address | None, list[TopicPartition]]:
+    """Who leads what, as far as is known; under None what nobody leads."""
+    found: dict[Address | None, list[TopicPartition]] = {}
+    for place in partitions:
+        found.setdefault(client.cluster.leader_address(place), []).append(place)
+    return found
 
 
 def _leaderless(client: SyncClient, place: TopicPartition) -> Remains:
@@ -61,5 +95,6 @@ def _ask(client: SyncClient, leader: Address, places: Sequence[TopicPartition], 
 def _unanswered(places: Sequence[TopicPartition], error: ApiException) -> Remains:
     """Brokers without this API never will answer; where we are not let in at all, what follows says so."""
     if error.code.is_retriable:
-        return Remains(reason=" ".join(error.message.split()), code=error.code)
+        unknown = frozenset(places) if error.code is codes.UNKNOWN_TOPIC_OR_PARTITION else frozenset[TopicPartition]()
+        return Remains(unknown=unknown, reason=" ".join(error.message.split()), code=error.code)
     return Remains(asked=frozenset(places), refused=error.code)

@@ -1,0 +1,152 @@
+"""Finishes the last transaction of a query where its coordinator says that it is committed and partitions have not heard of it.
+
+Why nothing is lost or doubled by it, whatever is cut where:
+- Only what bears the coordinator's own epoch is committed. With EndTxn up to version 4, which is what we send, a transaction keeps its
+  epoch to the end, and each of ours has an epoch of its own: what is open under a lower one was aborted, and is left to `remains.Search`.
+- Every partition of that transaction is asked for until its leader answers: with the next InitProducerId the coordinator forgets how it
+  ended. Which they were stands in the checkpoint; without one, all those known are asked for.
+- The partitions' leaders are told by WriteTxnMarkers (KIP-664), as their coordinator would have told them: each is final by itself, the
+  same again does no harm, a late one is refused or finds nothing open, and the coordinator is as it was. Whoever dies in the midst of it
+  leaves the rest to the next one. Under the epoch of a committed transaction nothing but its own rows is ever open.
+- It takes rights that a writer may not have (ClusterAction, or Alter on the cluster). Without them a short transaction under the same
+  epoch commits the same partitions; between AddPartitionsToTxn and EndTxn that is an open one like any other, and who dies there, or is
+  fenced there, has it aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from contextlib import suppress
+from itertools import groupby
+
+from chaffinch.client.answers import codes_in
+from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
+from chaffinch.protocol.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from chaffinch.spark.commit import requests
+from chaffinch.spark.commit.operations import CountPartitions, LeftOpen, Lost, Operation, Reply, Step, Wait, WriteMarkers
+from chaffinch.spark.commit.plan import CommitPlan
+from chaffinch.spark.commit.push import Fenced, StartAgain
+from chaffinch.spark.commit.remains import Search
+from chaffinch.spark.refusals import Refusal, Remedy
+
+OFFSETS_TOPIC = "__consumer_offsets"
+PAUSES_MS = (0, 0, 100, 200, 400, 800, 1_600, 3_200, 6_400)
+"""Before each look at what is left open: a coordinator that has just started may forget a short transaction once more."""
+_STEP = Step.FINISH_COMMIT
+# Another writer was faster, there or with the coordinator: the next look tells.
+_OVERTAKEN = frozenset({codes.INVALID_PRODUCER_EPOCH, codes.TRANSACTION_COORDINATOR_FENCED})
+
+
+def finish_commit(plan: CommitPlan, written_to: Iterable[TopicPartition] | None, *, is_pending: bool) -> Generator[Operation, Reply, bool]:
+    """Commit what is left open of the last transaction, if its coordinator says that it is committed. Whether the coordinator tells at all.
+
+    `written_to`: its partitions, None where they are not known. `is_pending`: the marker is part of it.
+    """
+    needed = plan.partitions().union(plan.topic_partitions() if written_to is None else written_to)
+    left_open: set[LeftOpen] = set()
+    for pause_ms in PAUSES_MS:
+        if pause_ms:
+            yield Wait(step=_STEP, ms=pause_ms)
+        last = yield from requests.last_transaction(_STEP, plan.transactional_id, plan.block_max_ms)
+        if last is None or last.transaction_state != "CompleteCommit":
+            return last is not None
+        identity = ProducerIdentity(last.producer_id, last.producer_epoch)
+        found = yield from Search(_STEP).find(identity.producer_id, needed, plan.topic_partitions(), plan.block_max_ms, may_be_gone=True)
+        left_open = _of(found, identity)
+        if not left_open and not is_pending:
+            return True
+        if not (yield from _tell_leaders(plan, identity, left_open, is_pending=is_pending)):
+            yield from _commit_shortly(plan, identity, left_open, is_pending=is_pending)
+        is_pending = yield from requests.is_marker_pending(_STEP, plan.group_id, plan.marker_partition, plan.block_max_ms)
+    places = counted(len(left_open), "partition")
+    text = f"what the coordinator of transactional id {plan.transactional_id} says is committed is still open in {places}"
+    raise Refusal(Group.TRANSACTION_ABORTABLE, "TRANSACTION_LEFT_OPEN", f"{text}; this batch is not begun", Remedy.AGAIN)
+
+
+def _of(found: set[LeftOpen], identity: ProducerIdentity) -> set[LeftOpen]:
+    return {left for left in found if left.epoch == identity.epoch}
+
+
+def _tell_leaders(
+    plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], *, is_pending: bool
+) -> Generator[Operation, Reply, bool]:
+    """The coordinator's word, told by us; whether it was told, or may be by the next look. False where that is not ours to do.
+
+    The marker first: where it cannot be told so, rows are not either, or a short transaction that is aborted would part them.
+    """
+    if is_pending:
+        assert plan.group_id is not None
+        reply = yield CountPartitions(step=_STEP, topic=OFFSETS_TOPIC)
+        if isinstance(reply.value, Lost):
+            return True
+        if reply.value == 0:
+            return False
+        place = TopicPartition(OFFSETS_TOPIC, offsets_partition(plan.group_id, reply.value))
+        found = yield from Search(_STEP).find(identity.producer_id, {place}, (), plan.block_max_ms)
+        if not (markers := _of(found, identity)) or not (yield from _write(identity, markers)):
+            return False
+    return not left_open or (yield from _write(identity, left_open))
+
+
+def _write(identity: ProducerIdentity, places: set[LeftOpen]) -> Generator[Operation, Reply, bool]:
+    reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
+    refused: ErrorCode = reply.value
+    return refused is codes.NONE
+
+
+def _commit_shortly(
+    plan: CommitPlan, identity: ProducerIdentity, left_open: set[LeftOpen], *, is_pending: bool
+) -> Generator[Operation, Reply, None]:
+    """A transaction under the same epoch, of nothing but what is open. Fenced or not, the next look tells what became of it."""
+    with suppress(Fenced, StartAgain):
+        if left_open:
+            places = sorted(left.place for left in left_open)
+            yield from requests.add_partitions(_STEP, plan.transactional_id, identity, places, plan.block_max_ms)
+        if is_pending and plan.group_id is not None:
+            yield from requests.add_offsets(_STEP, plan.transactional_id, identity, plan.group_id, plan.block_max_ms)
+        yield from requests.end_transaction(_STEP, plan.transactional_id, identity, plan.block_max_ms)
+
+
+def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnMarkersRequest:
+    """The request to one leader. It takes the coordinator's epoch from the partition itself: a higher one would fence the coordinator."""
+    written = []
+    for epoch, alike in groupby(sorted(places, key=lambda left: (left.coordinator_epoch, left.place)), lambda left: left.coordinator_epoch):
+        topics = [
+            WritableTxnMarkerTopic(name=name, partition_indexes=[left.place.partition for left in group])
+            for name, group in groupby(alike, lambda left: left.place.topic)
+        ]
+        written.append(
+            WritableTxnMarker(
+                producer_id=identity.producer_id,
+                producer_epoch=identity.epoch,
+                transaction_result=True,
+                # A partition that never saw a marker of this producer has no epoch of its coordinator.
+                coordinator_epoch=max(0, epoch),
+                topics=topics,
+            )
+        )
+    return WriteTxnMarkersRequest(markers=written)
+
+
+def refusal_in(answer: WriteTxnMarkersResponse) -> ErrorCode:
+    """The first code that says that we may not, or never can; NONE where looking, and asking, again may help."""
+    final = (code for code, _ in codes_in(answer) if not code.is_retriable and code not in _OVERTAKEN)
+    return next(final, codes.NONE)
+
+
+def offsets_partition(group_id: str, partition_count: int) -> int:
+    """In which partition of `__consumer_offsets` Apache Kafka keeps a group's offsets: String.hashCode, without its sign."""
+    units = group_id.encode("utf-16-be", "surrogatepass")
+    number = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        number = (31 * number + (high << 8 | low)) % 2**32
+    # Utils.abs: the smallest int, which has no positive one, counts as 0.
+    distance = min(number, 2**32 - number) % 2**31
+    return distance % partition_count
