@@ -1,5 +1,6 @@
 """The sink's commit against an Apache Kafka that is killed right behind its answer to EndTxn, and started again: with one broker it forgets
-to tell partitions that the transaction is committed. Without Spark: the protocol and its shell; every row counted once.
+to tell partitions that the transaction is committed, and who comes next tells them. That one may die, too, before or behind anything it
+tells, or the broker once more behind it. Without Spark: the protocol and its shell; every row counted once.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from unittest import mock
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
@@ -43,21 +45,22 @@ class Ends:
         self._dice = random.Random(seed)
         self._is_armed = False
         self._send = SyncClient.request
-        self.deaths = 0
+        self.seen: Counter[str] = Counter()
 
     def write(self, batch_id: int) -> None:
         """One batch, the broker killed at its end; half the time whoever commits dies with it and is started again."""
         self._is_armed = True
-        try:
-            self._commit(batch_id)
-        except Died:
-            self.deaths += 1
-            self._commit(batch_id)
+        self.finish(batch_id)
 
     def finish(self, batch_id: int) -> None:
         """Whoever comes next finds what was forgotten last."""
-        self._is_armed = False
-        self._commit(batch_id)
+        while True:
+            try:
+                self._commit(batch_id)
+            except Died:
+                continue
+            self._is_armed = False
+            return
 
     def _commit(self, batch_id: int) -> None:
         rows = {number: [(b"key", value_of(batch_id, number))] for number in range(PARTITIONS)}
@@ -71,19 +74,32 @@ class Ends:
         ends = self
 
         def request(client: SyncClient, message: Any, *args: Any, **options: Any) -> Any:
+            is_finishing = isinstance(message, WriteTxnMarkersRequest)
+            if is_finishing:
+                ends._die("before what is told to leaders", 1 / 4)
             answer = ends._send(client, message, *args, **options)
             if ends._is_armed and isinstance(message, EndTxnRequest) and message.committed:
-                ends._kill()
+                ends._is_armed = False
+                ends._kill("behind EndTxn")
+                ends._die("behind EndTxn", 1 / 2)
+            if is_finishing:
+                ends.seen["told to leaders"] += 1
+                ends._die("behind what is told to leaders", 1 / 4)
+                if ends._dice.random() < 1 / 4:
+                    ends._kill("behind what is told to leaders")
             return answer
 
         with mock.patch.object(SyncClient, "request", request), SyncClient([self._broker.bootstrap_servers]) as client:
             CommitShell(shell, client).run(commit_batch(plan))
 
-    def _kill(self) -> None:
-        self._is_armed = False
+    def _kill(self, when: str) -> None:
+        self.seen[f"kills {when}"] += 1
         self._broker.kill()
         self._broker.start()
-        if self._dice.random() < 0.5:
+
+    def _die(self, when: str, share: float) -> None:
+        if self._dice.random() < share:
+            self.seen[f"deaths of who commits {when}"] += 1
             raise Died
 
 
@@ -103,7 +119,7 @@ def soaked(folder: Path, rounds: int, seed: int, *, on_apache: bool) -> list[str
     finally:
         broker.kill()
     wanted = {value_of(batch_id, number) for batch_id in range(rounds + 1) for number in range(PARTITIONS)}
-    print(f"kills behind EndTxn, seed {seed}: {rounds} kills, {ends.deaths} of them of who commits, too: {len(wanted)} rows", flush=True)
+    print(f"kills at the ends of commits, seed {seed}: {len(wanted)} rows; {dict(sorted(ends.seen.items()))}", flush=True)
     lost, twice = wanted - found.keys(), [value for value, count in found.items() if count > 1]
     return [f"{len(lost)} rows are lost: {sorted(lost)[:5]}"] * bool(lost) + [f"{len(twice)} rows are there twice: {twice[:5]}"] * bool(
         twice

@@ -1,6 +1,7 @@
 """The shell over a served broker, without Spark: what the client may try again, and what it may not."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,9 @@ from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from chaffinch.protocol.messages.describe_producers import DescribeProducersRequest
+from chaffinch.protocol.messages.end_txn import EndTxnRequest
+from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
+from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
@@ -55,11 +59,11 @@ class WallClock:
     now_ms = 1_700_000_000_000
 
 
-def committed(broker, topic, **changes):
+def committed(broker, topic, batch_id=0, **changes):
     """One commit of ROWS under a transactional id and group of its own."""
     query = Query(WallClock(), [(outcome(ROWS, topic=topic),)], transactional_id=f"t-{topic}", has_checkpoint=False)
     fields = {"group_id": f"g-{topic}", "marker_partition": TopicPartition(topic, 0), "block_max_ms": BLOCK_MAX_MS}
-    plan = query.plan(0, "run-1", **{**fields, **changes})
+    plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
     shell = ShellPlan(
         transactional_id=plan.transactional_id, request_timeout_ms=10_000, batch_id=0, origin=Origin(query="q", batch_id=0, task=-1),
         staging=Folder("/none", "stagingLocation"), state=None, dead_letter_folder=None, dead_letter_target=None,
@@ -127,6 +131,79 @@ def test_what_an_earlier_attempt_left_open_is_not_made_visible(broker, topic, fa
     assert said[0].startswith(
         f"batch 0: an earlier transaction of t-{topic}, which its coordinator says is aborted, is still open in {topic}-1"
     )
+
+
+def told_nobody(monkeypatch, *who):
+    """What ends a transaction comes to none of these participants."""
+    for name in who:
+        monkeypatch.setattr(TransactionParticipants, name, lambda *_: None)
+
+
+def sent(monkeypatch):
+    """The types of all requests from now on."""
+    request, messages = SyncClient.request, []
+
+    def noted(self, message, *args, **options):
+        messages.append(type(message))
+        return request(self, message, *args, **options)
+
+    monkeypatch.setattr(SyncClient, "request", noted)
+    return messages
+
+
+@pytest.mark.parametrize("fault", [{}, *TRANSIENT[1:]], ids=lambda fault: fault.get("error") or fault.get("action") or "no fault")
+def test_what_is_committed_and_was_forgotten_is_told_to_the_leaders(broker, topic, fault, monkeypatch, caplog):
+    with monkeypatch.context() as patched:
+        told_nobody(patched, "write_marker")
+        assert committed(broker, topic).outcome == "written"
+    assert values(broker, topic) == {}
+    if fault:
+        broker.faults.add(api="WriteTxnMarkers", **fault)
+    messages = sent(monkeypatch)
+    assert committed(broker, topic).outcome == "skipped"
+    assert values(broker, topic) == {b"a": 1, b"b": 1, b"c": 1}
+    assert WriteTxnMarkersRequest in messages
+    assert not {AddPartitionsToTxnRequest, EndTxnRequest} & set(messages)
+    said = [record.getMessage() for record in caplog.records if record.name == "chaffinch.spark.sink.commit_shell"]
+    assert f"is still open in {topic}-0, {topic}-1: what is of the last one" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "forgetful"),
+    [
+        ("CLUSTER_AUTHORIZATION_FAILED", ["write_marker"]),
+        ("UNSUPPORTED_VERSION", ["write_marker"]),
+        ("UNKNOWN_TOPIC_OR_PARTITION", ["write_marker", "complete_offsets"]),
+    ],
+    ids=["without the right", "of a broker without it", "where nobody tells of the offsets' partitions"],
+)
+def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(broker, topic, error, forgetful, monkeypatch, caplog):
+    """That is said once."""
+    monkeypatch.setattr(commit_shell, "_told", set())
+    broker.faults.add(api="WriteTxnMarkers", error=error, count=10_000)
+    for batch_id in (0, 1, 2):
+        with monkeypatch.context() as patched:
+            told_nobody_of_the_batch(patched, forgetful)
+            assert committed(broker, topic, batch_id=batch_id).outcome == "written"
+    assert committed(broker, topic, batch_id=2).outcome == "skipped"
+    assert values(broker, topic) == {b"a": 3, b"b": 3, b"c": 3}
+    refused = [line for record in caplog.records if "is not ours to tell partitions" in (line := record.getMessage())]
+    assert [error in line for line in refused] == [True]
+
+
+def told_nobody_of_the_batch(monkeypatch, who):
+    """Not of what is finished before it."""
+    request = SyncClient.request
+
+    def forgetting(self, message, *args, **options):
+        with monkeypatch.context() as patched:
+            if isinstance(message, EndTxnRequest) and any(kind is InitProducerIdRequest for kind in kinds):
+                told_nobody(patched, *who)
+            kinds.append(type(message))
+            return request(self, message, *args, **options)
+
+    kinds: list[type] = []
+    monkeypatch.setattr(SyncClient, "request", forgetting)
 
 
 @pytest.mark.parametrize("error", ["TOPIC_AUTHORIZATION_FAILED", "UNSUPPORTED_VERSION", "UNKNOWN_SERVER_ERROR"])
