@@ -52,7 +52,7 @@ from chaffinch.spark.commit.operations import (
     WriteMarkers,
     WriteState,
 )
-from chaffinch.spark.commit.plan import CommitPlan, CommitResult
+from chaffinch.spark.commit.plan import Commit, CommitPlan, CommitResult
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.commit.tolerance import Tolerance
 from chaffinch.spark.refusals import Refusal
@@ -158,8 +158,8 @@ class Driver:
     count: int = 0
     answers: list[BatchAnswer] = field(default_factory=list)
 
-    def run(self, plan: CommitPlan) -> CommitResult:
-        commit = commit_batch(plan)
+    def run(self, plan: CommitPlan, protocol: Callable[[CommitPlan], Commit] = commit_batch) -> CommitResult:
+        commit = protocol(plan)
         try:
             operation = next(commit)
             while True:

@@ -11,10 +11,11 @@ from chaffinch.errors import codes
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsResponse, DescribeTransactionsState
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.spark.commit import requests
-from chaffinch.spark.commit.operations import Ask, Reply, Step, Wait
+from chaffinch.spark.commit.direct import note_batch
+from chaffinch.spark.commit.operations import Ask, Remains, Reply, Step, Wait
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TRANSACTION_TIMEOUT_MAX_MS_DEFAULT, TargetSnapshot, TopicSnapshot
-from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, outcome
+from tests.spark.commit.commit_world import TOPIC, Broker, Cut, Driver, Killed, Query, counted, outcome
 from tests.spark.commit.test_protocol import FIRST_ROWS, OPERATIONS, ROWS, assert_exactly_once, two_batches
 
 FIRST_STEPS = two_batches()[1].commit(0).steps
@@ -303,6 +304,35 @@ def test_a_death_between_any_two_requests_that_finish_a_commit(at, how, told, mo
     broker.pass_time(TRANSACTION_TIMEOUT_MAX_MS_DEFAULT)
     query.run()
     query.commit(1)
+    assert_exactly_once(broker)
+
+
+def test_a_commit_that_is_forgotten_before_tasks_send(monkeypatch):
+    """The option deliveryGuarantee changes, there and back."""
+    broker, query = two_batches()
+    forgets_at(monkeypatch, ENDS)
+    query.run(until=1)
+    Driver(broker, query).run(query.plan(1, "run-2", outcomes=(outcome({}),)), note_batch)
+    assert counted(broker.read(TOPIC)) == {value: 1 for _, value in FIRST_ROWS}
+    query.batches.insert(1, ())
+    query.done = 2
+    query.run()
+    assert_exactly_once(broker)
+
+
+def test_an_end_that_cannot_be_finished_holds_no_tasks_up(monkeypatch):
+    """Nor does anybody make its coordinator forget it."""
+    broker, query = two_batches()
+    forgets_at(monkeypatch, ENDS)
+    query.run(until=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Driver, "ask_leaders", lambda *_: Remains(reason="nobody is there"))
+        driver = Driver(broker, query)
+        driver.run(query.plan(1, "run-2", outcomes=(outcome({}),)), note_batch)
+    assert Step.ABORT not in driver.steps
+    query.batches.insert(1, ())
+    query.done = 2
+    query.run()
     assert_exactly_once(broker)
 
 
