@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chaffinch.broker.core.broker_core import BrokerCore
@@ -17,7 +17,6 @@ from chaffinch.broker.core.effects import Respond
 from chaffinch.broker.core.events import ConnectionLost, RequestReceived, TimePassed
 from chaffinch.broker.core.replicas.declared_replicas import Node
 from chaffinch.errors import codes
-from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.describe_transactions import DescribeTransactionsRequest
@@ -47,6 +46,7 @@ from chaffinch.spark.commit.operations import (
     SendBatch,
     SetAside,
     Step,
+    Told,
     Wait,
     WriteDeadLetters,
     WriteMarkers,
@@ -196,7 +196,7 @@ class Driver:
             if isinstance(operation, FindRemains):
                 return Remains(reason=lost.reason)
             if isinstance(operation, WriteMarkers):
-                return codes.NONE
+                return Told(reason=lost.reason)
             if isinstance(operation, SendBatch):
                 self.answers = [answer for answer in self.answers if answer.ticket != operation.ticket]
                 self.answers.append(BatchAnswer(ticket=operation.ticket, lost=lost))
@@ -250,16 +250,17 @@ class Driver:
         is_open = last.producer_id == operation.producer_id and self.groups(place, operation.producer_id)
         return Remains(asked=frozenset([place]), left_open=frozenset([LeftOpen(place, last.producer_epoch, 0)] if is_open else []))
 
-    def write_markers(self, operation: WriteMarkers) -> ErrorCode:
+    def write_markers(self, operation: WriteMarkers) -> Told:
         if self.broker.markers_refused is not codes.NONE:
-            return self.broker.markers_refused
+            return Told(refused=self.broker.markers_refused)
         for left in operation.places:
             if left.place.topic == finish.OFFSETS_TOPIC:
                 for group in self.groups(left.place, operation.identity.producer_id):
                     self.broker.core.state.offsets.complete(group, operation.identity.producer_id, True)
         rows = [left for left in operation.places if left.place.topic != finish.OFFSETS_TOPIC]
         answer = self.broker.ask(finish.markers(operation.identity, rows)) if rows else None
-        return codes.NONE if answer is None else finish.refusal_in(answer)
+        said = finish.read(answer) if answer is not None else Told()
+        return replace(said, done=said.done | {left.place for left in operation.places if left not in rows})
 
     def send(self, operation: SendBatch) -> None:
         data = bytearray(operation.batch.bytes.data or b"")

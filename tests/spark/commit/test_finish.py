@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.errors import codes
+from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.protocol.apis import api_of
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
@@ -16,7 +18,7 @@ from chaffinch.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from chaffinch.spark.commit import finish
-from chaffinch.spark.commit.operations import FindRemains, LeftOpen
+from chaffinch.spark.commit.operations import FindRemains, LeftOpen, Told
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.snapshot import TargetSnapshot, TopicSnapshot
 from tests.spark.commit.commit_world import TOPIC, Driver, outcome
@@ -39,19 +41,54 @@ def test_markers_bear_the_coordinators_epochs_that_the_partitions_know():
 
 
 @pytest.mark.parametrize(
-    ("answered", "refused"),
+    ("code", "is_done", "refused"),
     [
-        ([codes.NONE, codes.NONE], codes.NONE),
-        ([codes.NOT_LEADER_OR_FOLLOWER, codes.INVALID_PRODUCER_EPOCH, codes.TRANSACTION_COORDINATOR_FENCED], codes.NONE),
-        ([codes.NOT_LEADER_OR_FOLLOWER, codes.CLUSTER_AUTHORIZATION_FAILED], codes.CLUSTER_AUTHORIZATION_FAILED),
-        ([codes.UNKNOWN_SERVER_ERROR], codes.UNKNOWN_SERVER_ERROR),
+        (codes.NONE, True, codes.NONE),
+        (codes.INVALID_PRODUCER_EPOCH, True, codes.NONE),
+        (codes.TRANSACTION_COORDINATOR_FENCED, True, codes.NONE),
+        (codes.NOT_LEADER_OR_FOLLOWER, False, codes.NONE),
+        (codes.NOT_ENOUGH_REPLICAS_AFTER_APPEND, False, codes.NONE),
+        (codes.CLUSTER_AUTHORIZATION_FAILED, False, codes.CLUSTER_AUTHORIZATION_FAILED),
+        (codes.UNKNOWN_SERVER_ERROR, False, codes.UNKNOWN_SERVER_ERROR),
     ],
+    ids=lambda given: given.name if isinstance(given, ErrorCode) else None,
 )
-def test_who_was_overtaken_looks_again_and_who_may_not_does_not(answered, refused):
-    parts = [WritableTxnMarkerPartitionResult(partition_index=number, error_code=code.number) for number, code in enumerate(answered)]
+def test_who_was_overtaken_looks_again_who_may_not_does_not_and_others_tell_again(code, is_done, refused):
+    parts = [WritableTxnMarkerPartitionResult(partition_index=number, error_code=found) for number, found in enumerate([0, code.number])]
     topics = [WritableTxnMarkerTopicResult(name="a", partitions=parts)]
-    answer = WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult(producer_id=7, topics=topics)])
-    assert finish.refusal_in(answer) is refused
+    said = finish.read(WriteTxnMarkersResponse(markers=[WritableTxnMarkerResult(producer_id=7, topics=topics)]))
+    done = {TopicPartition("a", 0)} | ({TopicPartition("a", 1)} if is_done else set())
+    assert (said.done, said.refused) == (done, refused)
+    assert bool(said.reason) is not (is_done or refused is not codes.NONE)
+
+
+def test_a_marker_that_is_not_replicated_is_told_again_though_nothing_is_open(monkeypatch):
+    """Its partition may get another leader, which has not heard of it."""
+    broker, query = two_batches()
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        query.commit(0)
+    written, told = Driver.write_markers, []
+
+    def unsure(self, operation):
+        said = written(self, operation)
+        told.append([left.place.partition for left in operation.places])
+        return replace(said, done=frozenset([TopicPartition(TOPIC, 0)]), reason="not replicated") if len(told) < 3 else said
+
+    monkeypatch.setattr(Driver, "write_markers", unsure)
+    query.commit(1)
+    assert told == [[0, 1], [1], [1]]
+    assert_exactly_once(broker)
+
+
+def test_a_marker_that_is_never_replicated_fails_the_batch(monkeypatch):
+    _, query = two_batches()
+    with monkeypatch.context() as patched:
+        patched.setattr(TransactionParticipants, "write_marker", lambda *_: None)
+        query.commit(0)
+    monkeypatch.setattr(Driver, "write_markers", lambda *_: Told(reason="not replicated"))
+    with pytest.raises(Refusal, match=r"WriteTxnMarkers: asked for 60000 ms \(kafka.max.block.ms\), the last answer was: not replicated"):
+        query.commit(1)
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ from chaffinch.spark.commit.operations import (
     SendBatch,
     SetAside,
     Step,
+    Told,
     Wait,
     WriteDeadLetters,
     WriteMarkers,
@@ -320,7 +321,7 @@ class Driver:
         if isinstance(operation, FindRemains):
             self._find_remains(operation)
         else:
-            self._reply(operation, 0 if isinstance(operation, CountPartitions) else codes.UNSUPPORTED_VERSION)
+            self._reply(operation, 0 if isinstance(operation, CountPartitions) else Told(refused=codes.UNSUPPORTED_VERSION))
 
     def _find_remains(self, operation: FindRemains) -> None:
         """One request for each partition, one after the other; what is lost is so for all of them."""

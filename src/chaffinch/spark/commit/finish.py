@@ -5,9 +5,10 @@ Why nothing is lost or doubled by it, whatever is cut where:
   epoch to the end, and each of ours has an epoch of its own: what is open under a lower one was aborted, and is left to `remains.Search`.
 - Every partition of that transaction is asked for until its leader answers: with the next InitProducerId the coordinator forgets how it
   ended. Which they were stands in the checkpoint; without one, all those known are asked for.
-- The partitions' leaders are told by WriteTxnMarkers (KIP-664), as their coordinator would have told them: each is final by itself, the
-  same again does no harm, a late one is refused or finds nothing open, and the coordinator is as it was. Whoever dies in the midst of it
-  leaves the rest to the next one. Under the epoch of a committed transaction nothing but its own rows is ever open.
+- The partitions' leaders are told by WriteTxnMarkers (KIP-664), as their coordinator would have told them, until they say that it is
+  replicated: each is final by itself, the same again does no harm, a late one is refused or finds nothing open, and the coordinator is as
+  it was. Whoever dies in the midst of it leaves the rest to the next one. Under the epoch of a committed transaction nothing but its own
+  rows is ever open.
 - It takes rights that a writer may not have (ClusterAction, or Alter on the cluster). Without them a short transaction under the same
   epoch commits the same partitions; between AddPartitionsToTxn and EndTxn that is an open one like any other, and who dies there, or is
   fenced there, has it aborted.
@@ -19,9 +20,8 @@ from collections.abc import Generator, Iterable
 from contextlib import suppress
 from itertools import groupby
 
-from chaffinch.client.answers import codes_in
 from chaffinch.errors import codes
-from chaffinch.errors.codes import ErrorCode, Group
+from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition, counted
 from chaffinch.protocol.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -30,7 +30,7 @@ from chaffinch.protocol.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 from chaffinch.spark.commit import requests
-from chaffinch.spark.commit.operations import CountPartitions, LeftOpen, Lost, Operation, Reply, Step, Wait, WriteMarkers
+from chaffinch.spark.commit.operations import CountPartitions, LeftOpen, Lost, Operation, Reply, Step, Told, Wait, WriteMarkers
 from chaffinch.spark.commit.plan import CommitPlan
 from chaffinch.spark.commit.push import Fenced, StartAgain
 from chaffinch.spark.commit.remains import Search
@@ -90,15 +90,27 @@ def _tell_leaders(
             return False
         place = TopicPartition(OFFSETS_TOPIC, offsets_partition(plan.group_id, reply.value))
         found = yield from Search(_STEP).find(identity.producer_id, {place}, (), plan.block_max_ms)
-        if not (markers := _of(found, identity)) or not (yield from _write(identity, markers)):
+        if not (markers := _of(found, identity)) or not (yield from _write(plan, identity, markers)):
             return False
-    return not left_open or (yield from _write(identity, left_open))
+    return (yield from _write(plan, identity, left_open))
 
 
-def _write(identity: ProducerIdentity, places: set[LeftOpen]) -> Generator[Operation, Reply, bool]:
-    reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
-    refused: ErrorCode = reply.value
-    return refused is codes.NONE
+def _write(plan: CommitPlan, identity: ProducerIdentity, places: set[LeftOpen]) -> Generator[Operation, Reply, bool]:
+    """Whether it is ours to do. Once it begins it goes on until each leader has said yes: one that has a marker and nothing open may be
+    followed by another that never heard of it."""
+    deadline_ms: int | None = None
+    while places:
+        reply = yield WriteMarkers(step=_STEP, identity=identity, places=tuple(sorted(places)))
+        told: Told = reply.value
+        if told.refused is not codes.NONE:
+            return False
+        places = {left for left in places if left.place not in told.done}
+        deadline_ms = reply.now_ms + plan.block_max_ms if deadline_ms is None else deadline_ms
+        if places:
+            if reply.now_ms >= deadline_ms:
+                raise requests.gave_up(_STEP, told.code, "WriteTxnMarkers", told.reason, plan.block_max_ms)
+            yield Wait(step=_STEP, ms=requests.WAIT_MS)
+    return True
 
 
 def _commit_shortly(
@@ -135,10 +147,20 @@ def markers(identity: ProducerIdentity, places: Iterable[LeftOpen]) -> WriteTxnM
     return WriteTxnMarkersRequest(markers=written)
 
 
-def refusal_in(answer: WriteTxnMarkersResponse) -> ErrorCode:
-    """The first code that says that we may not, or never can; NONE where looking, and asking, again may help."""
-    final = (code for code, _ in codes_in(answer) if not code.is_retriable and code not in _OVERTAKEN)
-    return next(final, codes.NONE)
+def read(answer: WriteTxnMarkersResponse) -> Told:
+    """What a leader said."""
+    done, refused, reason, why = set(), codes.NONE, "", codes.NETWORK_EXCEPTION
+    for marker in answer.markers:
+        for topic in marker.topics:
+            for found in topic.partitions:
+                place, code = TopicPartition(topic.name, found.partition_index), codes.by_number(found.error_code)
+                if code is codes.NONE or code in _OVERTAKEN:
+                    done.add(place)
+                elif code.is_retriable:
+                    reason, why = f"{place}: {code.text}", code
+                else:
+                    refused = code
+    return Told(done=frozenset(done), refused=refused, reason=reason, code=why)
 
 
 def offsets_partition(group_id: str, partition_count: int) -> int:

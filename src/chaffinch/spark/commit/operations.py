@@ -155,8 +155,8 @@ class CountPartitions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteMarkers:
-    """Tell the leaders of partitions that the transaction of this identity is committed (`finish.markers`), each once. Brings the
-    `ErrorCode` that says that this is not ours to do, NONE where all were told or may be when they are asked again."""
+    """Look up the leaders of partitions and tell them that the transaction of this identity is committed (`finish.markers`), each once.
+    Brings `Told`."""
 
     step: Step
     identity: ProducerIdentity
@@ -204,6 +204,17 @@ class Remains:
     asked: frozenset[TopicPartition] = frozenset()
     unknown: frozenset[TopicPartition] = frozenset()
     left_open: frozenset[LeftOpen] = frozenset()
+    refused: ErrorCode = codes.NONE
+    reason: str = ""
+    code: ErrorCode = codes.NETWORK_EXCEPTION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What became of markers. `done`: where they need not be told again: they are replicated, or another writer has overtaken us;
+    `refused`: the code that says that this is not ours to do; `reason`: why others are not among `done`, and `code` its name."""
+
+    done: frozenset[TopicPartition] = frozenset()
     refused: ErrorCode = codes.NONE
     reason: str = ""
     code: ErrorCode = codes.NETWORK_EXCEPTION

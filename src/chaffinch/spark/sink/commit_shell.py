@@ -189,7 +189,8 @@ class CommitShell:
             value: Any = count_partitions(self._client, operation, LOOKUP_TIMEOUT_MS)
             refused = codes.UNKNOWN_TOPIC_OR_PARTITION if value == 0 else codes.NONE
         else:
-            value = refused = write_markers(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
+            value = write_markers(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
+            refused = value.refused
         if refused is not codes.NONE:
             self._tell_once(_NOT_OURS_TO_TELL, refused)
         return value

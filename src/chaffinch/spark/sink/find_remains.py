@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from chaffinch.client.addresses import Address
 from chaffinch.client.sync_client import SyncClient
 from chaffinch.errors import ApiException, codes, exception_for
-from chaffinch.errors.codes import ErrorCode
 from chaffinch.identifiers import TopicPartition
 from chaffinch.spark.commit import finish, remains
-from chaffinch.spark.commit.operations import CountPartitions, FindRemains, Lost, Remains, WriteMarkers
+from chaffinch.spark.commit.operations import CountPartitions, FindRemains, Lost, Remains, Told, WriteMarkers
 
 
 def find_remains(client: SyncClient, operation: FindRemains, look_up_timeout_ms: int, request_timeout_ms: int) -> Remains:
@@ -53,20 +52,36 @@ def count_partitions(client: SyncClient, operation: CountPartitions, look_up_tim
     return Lost(reason=code.text) if code.is_retriable and code is not codes.UNKNOWN_TOPIC_OR_PARTITION else 0
 
 
-def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_ms: int, request_timeout_ms: int) -> ErrorCode:
-    """See the operation. `request_timeout_ms` is for each. Never raises an ApiException."""
-    refused = codes.NONE
+def write_markers(client: SyncClient, operation: WriteMarkers, look_up_timeout_ms: int, request_timeout_ms: int) -> Told:
+    """What all of them said. `request_timeout_ms` is for each. Never raises an ApiException: telling again is the protocol's."""
+    opened = {left.place: left for left in operation.places}
     try:
-        client.refresh_metadata({left.place.topic for left in operation.places}, timeout_ms=look_up_timeout_ms)
-        opened = {left.place: left for left in operation.places}
-        for leader, places in _by_leader(client, opened).items():
-            if leader is not None:
-                request = finish.markers(operation.identity, [opened[place] for place in places])
-                answer = client.request(request, leader, timeout_ms=request_timeout_ms, retries=False)
-                refused = finish.refusal_in(answer) if refused is codes.NONE else refused
+        client.refresh_metadata({place.topic for place in opened}, timeout_ms=look_up_timeout_ms)
     except ApiException as error:
-        return codes.NONE if error.code.is_retriable else error.code
-    return refused
+        return _untold(error)
+    found = []
+    for leader, places in _by_leader(client, opened).items():
+        if leader is None:
+            found += [Told(reason=said.reason, code=said.code) for said in (_leaderless(client, place) for place in places)]
+            continue
+        request = finish.markers(operation.identity, [opened[place] for place in places])
+        try:
+            found.append(finish.read(client.request(request, leader, timeout_ms=request_timeout_ms, retries=False)))
+        except ApiException as error:
+            found.append(_untold(error))
+    failed = [said for said in found if said.reason]
+    return Told(
+        done=frozenset().union(*(said.done for said in found)),
+        refused=next((said.refused for said in found if said.refused is not codes.NONE), codes.NONE),
+        reason="; ".join(dict.fromkeys(said.reason for said in failed)),
+        code=failed[0].code if failed else codes.NETWORK_EXCEPTION,
+    )
+
+
+def _untold(error: ApiException) -> Told:
+    if error.code.is_retriable:
+        return Told(reason=" ".join(error.message.split()), code=error.code)
+    return Told(refused=error.code)
 
 
 def _by_leader(client: SyncClient, partitions: Iterable[TopicPartition]) -> dict[Address | None, list[TopicPartition]]:
