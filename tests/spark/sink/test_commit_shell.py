@@ -12,6 +12,7 @@ from chaffinch.broker.core.handlers import api_versions
 from chaffinch.broker.core.transactions.participants import TransactionParticipants
 from chaffinch.broker.embedded import EmbeddedBroker
 from chaffinch.client.sync_client import SyncClient
+from chaffinch.errors import codes
 from chaffinch.errors.codes import Group
 from chaffinch.identifiers import TopicPartition
 from chaffinch.protocol.apis import api_of
@@ -20,6 +21,8 @@ from chaffinch.protocol.messages.describe_producers import DescribeProducersRequ
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.protocol.messages.init_producer_id import InitProducerIdRequest
 from chaffinch.protocol.messages.write_txn_markers import WriteTxnMarkersRequest
+from chaffinch.spark.commit.finish import OFFSETS_TOPIC
+from chaffinch.spark.commit.operations import FindRemains, Remains, Step
 from chaffinch.spark.commit.protocol import commit_batch
 from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
@@ -64,12 +67,15 @@ def committed(broker, topic, batch_id=0, **changes):
     query = Query(WallClock(), [(outcome(ROWS, topic=topic),)], transactional_id=f"t-{topic}", has_checkpoint=False)
     fields = {"group_id": f"g-{topic}", "marker_partition": TopicPartition(topic, 0), "block_max_ms": BLOCK_MAX_MS}
     plan = replace(query.plan(0, "run-1", **{**fields, **changes}), batch_id=batch_id)
-    shell = ShellPlan(
-        transactional_id=plan.transactional_id, request_timeout_ms=10_000, batch_id=0, origin=Origin(query="q", batch_id=0, task=-1),
+    with SyncClient([broker.bootstrap_servers]) as client:
+        return CommitShell(shell_plan(plan.transactional_id), client).run(commit_batch(plan))
+
+
+def shell_plan(transactional_id):
+    return ShellPlan(
+        transactional_id=transactional_id, request_timeout_ms=10_000, batch_id=0, origin=Origin(query="q", batch_id=0, task=-1),
         staging=Folder("/none", "stagingLocation"), state=None, dead_letter_folder=None, dead_letter_target=None,
     )  # fmt: skip
-    with SyncClient([broker.bootstrap_servers]) as client:
-        return CommitShell(shell, client).run(commit_batch(plan))
 
 
 def values(broker, topic):
@@ -189,6 +195,21 @@ def test_where_leaders_may_not_be_told_a_short_transaction_commits_it(broker, to
     assert values(broker, topic) == {b"a": 3, b"b": 3, b"c": 3}
     refused = [line for record in caplog.records if "is not ours to tell partitions" in (line := record.getMessage())]
     assert [error in line for line in refused] == [True]
+
+
+@pytest.mark.parametrize(("of", "said"), [(OFFSETS_TOPIC, "is not ours to tell partitions"), ("orders", "may have left open is not told")])
+def test_what_it_means_that_leaders_may_not_be_asked(of, said, monkeypatch, caplog):
+    """About the marker: that it is committed in another way."""
+    monkeypatch.setattr(commit_shell, "_told", set())
+    refused = Remains(asked=frozenset([TopicPartition(of, 0)]), refused=codes.TOPIC_AUTHORIZATION_FAILED)
+    monkeypatch.setattr(commit_shell, "find_remains", lambda *_: refused)
+
+    def asked():
+        for _ in range(2):
+            yield FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=(TopicPartition(of, 0),), refresh=False)
+
+    CommitShell(shell_plan("t"), None).run(asked())
+    assert [said in record.getMessage() for record in caplog.records] == [True]
 
 
 def told_nobody_of_the_batch(monkeypatch, who):

@@ -23,6 +23,7 @@ from chaffinch.errors.codes import ErrorCode
 from chaffinch.protocol.messages.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from chaffinch.records import batch as batches
 from chaffinch.records.columns import RecordColumns
+from chaffinch.spark.commit.finish import OFFSETS_TOPIC
 from chaffinch.spark.commit.marker import CheckpointState
 from chaffinch.spark.commit.messages import Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
@@ -177,7 +178,8 @@ class CommitShell:
     def _find_remains(self, operation: FindRemains) -> Remains:
         found = find_remains(self._client, operation, LOOKUP_TIMEOUT_MS, self._plan.request_timeout_ms)
         if found.refused is not codes.NONE:
-            self._tell_once(_UNTOLD, found.refused)
+            is_of_marker = operation.partitions[0].topic == OFFSETS_TOPIC
+            self._tell_once(_NOT_OURS_TO_TELL if is_of_marker else _UNTOLD, found.refused)
         if found.left_open:
             where = ", ".join(str(left.place) for left in sorted(found.left_open))
             text = _COMMITTED if operation.step is Step.FINISH_COMMIT else _ABORTED
