@@ -28,6 +28,7 @@ from chaffinch.spark.folders import Folder
 from chaffinch.spark.refusals import Refusal
 from chaffinch.spark.sink import commit_shell
 from chaffinch.spark.sink.commit_shell import CommitShell, ShellPlan
+from chaffinch.spark.sink.find_remains import find_remains
 from chaffinch.spark.tasks.dead_letters import Origin
 from tests.spark.commit.commit_world import TOPIC, Query, counted, outcome
 
@@ -210,6 +211,14 @@ def test_what_it_means_that_leaders_may_not_be_asked(of, said, monkeypatch, capl
 
     CommitShell(shell_plan("t"), None).run(asked())
     assert [said in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_partitions_that_are_gone_are_told_from_those_without_a_leader(broker, topic):
+    places = (TopicPartition(topic, 0), TopicPartition(topic, 2), TopicPartition(f"{topic}-gone", 0))
+    with SyncClient([broker.bootstrap_servers]) as client:
+        operation = FindRemains(step=Step.FINISH_COMMIT, producer_id=1, partitions=places, refresh=False)
+        found = find_remains(client, operation, 1_000, 1_000)
+    assert (found.asked, found.unknown) == (set(places[:1]), set(places[1:]))
 
 
 def told_nobody_of_the_batch(monkeypatch, who):

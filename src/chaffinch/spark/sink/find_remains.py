@@ -96,6 +96,9 @@ def _leaderless(client: SyncClient, place: TopicPartition) -> Remains:
     topic = client.cluster.topic(place.topic)
     if topic is not None and topic.code is not codes.NONE:
         return _unanswered([place], exception_for(topic.code, topic_partition=place, api="Metadata"))
+    if topic is not None and topic.partitions and place.partition not in topic.partitions:
+        # Of a topic that was deleted, and created again with fewer.
+        return _unanswered([place], exception_for(codes.UNKNOWN_TOPIC_OR_PARTITION, topic_partition=place, api="Metadata"))
     return Remains(reason=f"{place} has no leader")
 
 
