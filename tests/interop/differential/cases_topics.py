@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from tests.interop.differential.peer import Peer
@@ -98,17 +99,20 @@ def metadata(peer: Peer) -> None:
     )
 
 
+def _describe_config(peer: Peer, label: str, kind: int, name: str, keys: list[str] | None = None) -> None:
+    asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
+    peer.ask(f"configs: {label}", request("DescribeConfigs", resources=asked, include_synonyms=True, include_documentation=False), 4)
+
+
+def _alter_config(peer: Peer, label: str, kind: int, name: str, *changes: tuple[str, int, str | None], **more: object) -> None:
+    wanted = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    resources = [{"resource_type": kind, "resource_name": name, "configs": wanted}]
+    peer.ask(f"alter: {label}", request("IncrementalAlterConfigs", resources=resources, **more), 1)
+    peer.settle()  # Apache Kafka's brokers hear of it a moment later.
+
+
 def configs(peer: Peer) -> None:
-    def describe(label: str, kind: int, name: str, keys: list[str] | None = None) -> None:
-        asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": keys}]
-        peer.ask(f"configs: {label}", request("DescribeConfigs", resources=asked, include_synonyms=True, include_documentation=False), 4)
-
-    def alter(label: str, kind: int, name: str, *changes: tuple[str, int, str | None], **more: object) -> None:
-        wanted = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
-        resources = [{"resource_type": kind, "resource_name": name, "configs": wanted}]
-        peer.ask(f"alter: {label}", request("IncrementalAlterConfigs", resources=resources, **more), 1)
-        peer.settle()  # Apache Kafka's brokers hear of it a moment later.
-
+    describe, alter = partial(_describe_config, peer), partial(_alter_config, peer)
     describe("of a topic", TOPIC, "compacted")
     describe("one option", TOPIC, "compacted", ["cleanup.policy"])
     describe("unknown option", TOPIC, "compacted", ["no.such"])
@@ -136,5 +140,26 @@ def configs(peer: Peer) -> None:
     describe("after validation", TOPIC, "plain-2", ["retention.ms"])
 
 
-SCENARIOS = (versions, topics, partitions, metadata, configs)
+def group_configs(peer: Peer) -> None:
+    heartbeat, session = options = ["consumer.heartbeat.interval.ms", "consumer.session.timeout.ms"]
+    describe, alter = partial(_describe_config, peer), partial(_alter_config, peer)
+    describe("of a group that nobody knows", GROUP, "set", options)
+    describe("of no group", GROUP, "")
+    alter("a group's", GROUP, "set", (heartbeat, SET, "6000"), (session, SET, "50000"))
+    describe("of a group that has set both", GROUP, "set", options)
+    for option, values in ((heartbeat, ("4999", "15001", "soon", None)), (session, ("44999", "60001"))):
+        for value in values:
+            alter(f"a group's {option} to {value}", GROUP, "set", (option, SET, value))
+    alter("a group's by appending", GROUP, "set", (heartbeat, APPEND, "1"))
+    alter("a group's that nobody knows", GROUP, "set", ("no.such", SET, "1"))
+    alter("those of no group", GROUP, "", (heartbeat, SET, "6000"))
+    alter("a group's, only validated", GROUP, "validated", (heartbeat, SET, "6000"), validate_only=True)
+    alter("a group's back to its default", GROUP, "set", (heartbeat, DELETE, None))
+    describe("of a group that has set one", GROUP, "set", options)
+    peer.ask("groups with options", request("ListConfigResources", resource_types=[GROUP]), 1)
+    alter("all of a group's back", GROUP, "set", (session, DELETE, None))
+    peer.ask("no group with options", request("ListConfigResources", resource_types=[GROUP]), 1)
+
+
+SCENARIOS = (versions, topics, partitions, metadata, configs, group_configs)
 LAST_SCENARIOS = (deletion,)

@@ -50,10 +50,11 @@ MEANT: dict[str, str] = {
     r"random Produce .*error_code: 48, (87|32|10)|random Produce .*record_errors\[.*: 'nothing', .*": (
         "What is wrong with records is told before what is wrong with the transaction: these can never be stored, whatever joins it."
     ),
-    r"random (OffsetCommit .*: 25, (22|69)|OffsetDelete .*: 0, 69|JoinGroup .*: 23, 25"
+    r"random (OffsetCommit .*: 25, (22|69)|OffsetDelete .*(: 0, 69|topics\[[^\]]*\]: .*, 'nothing')|DeleteGroups .*: 0, 69"
+    r"|JoinGroup .*: 23, 25"
     r"|DescribeGroups .*(group_state: 'Empty', 'Dead'|error_code: 0, 69))": (
-        "A group that only ever handed out an id goes when that member does; Apache Kafka keeps it empty until it looks for "
-        "expired offsets."
+        "A group that only ever handed out an id goes when that member does, one whose only commit was refused never comes to be; "
+        "Apache Kafka keeps them empty until it looks for expired offsets."
     ),
     r"random DescribeGroups .*(group_state: 'Dead', .*|protocol_type: '', .*|members.*: 'nothing', .*|error_code: 69, 0)": (
         "A group is there at once; Apache Kafka shows it a moment later."

@@ -30,6 +30,7 @@ from chaffinch.broker.core.events import ConnectionLost, Event, NodeStopped, Req
 from chaffinch.broker.core.fault_script import Fault, FaultAction, FaultScript, named_places
 from chaffinch.broker.core.fetch.sessions import FetchSessions
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
+from chaffinch.broker.core.groups.group_configs import GroupConfigs
 from chaffinch.broker.core.groups.offset_expiry import OffsetExpiry
 from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.groups.topic_view import TopicView
@@ -142,7 +143,8 @@ class BrokerCore:
         self._syncs = static["flush.policy"] == "always"
         refusals = RefusalLog()
         credentials = ScramCredentials(self._journals["cluster"], users, dice)
-        groups = GroupCoordinator(self._journals["offsets"], offsets, TopicView(topics), dynamic, dice, changed_keys, wall, now_ms)
+        configs = GroupConfigs(dynamic, self._journals["cluster"])
+        groups = GroupCoordinator(self._journals["offsets"], offsets, TopicView(topics), dynamic, configs, dice, changed_keys, wall, now_ms)
         self.state = BrokerState(
             cluster_id=self._directory.cluster_id,
             settings=dynamic,

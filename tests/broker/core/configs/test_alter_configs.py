@@ -7,7 +7,6 @@ from unittest import mock
 
 import pytest
 
-from chaffinch.protocol.messages import alter_configs as legacy
 from chaffinch.protocol.messages.describe_configs import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -21,45 +20,18 @@ from chaffinch.protocol.messages.describe_configs import (
     SOURCE_TOPIC,
     TYPE_INT,
     TYPE_PASSWORD,
-    DescribeConfigsRequest,
-    DescribeConfigsResource,
-    DescribeConfigsResult,
 )
 from chaffinch.protocol.messages.incremental_alter_configs import (
-    OPERATION_SET,
-    AlterableConfig,
     AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
 )
 from chaffinch.storage.file_system import StorageError
+from tests.broker.core.configs.config_requests import alter, change, describe, replace
 from tests.broker.core_client import Client, Cluster
 
 
-def replace(
-    client: Client, name: str, kind: int = RESOURCE_TOPIC, *, validate_only: bool = False, **options: str | None
-) -> tuple[int, str]:
-    """AlterConfigs: code and message."""
-    configs = [legacy.AlterableConfig(name=key.replace("_", "."), value=value) for key, value in options.items()]
-    resource = legacy.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-    (response,) = client.ask(legacy.AlterConfigsRequest(resources=[resource], validate_only=validate_only)).responses
-    assert (response.resource_type, response.resource_name) == (kind, name)
-    return response.error_code, response.error_message or ""
-
-
-def change(name: str, kind: int = RESOURCE_TOPIC, **options: str) -> AlterConfigsResource:
-    configs = [AlterableConfig(name=key.replace("_", "."), config_operation=OPERATION_SET, value=value) for key, value in options.items()]
-    return AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
-
-
-def alter(client: Client, *resources: AlterConfigsResource) -> list[int]:
-    return [response.error_code for response in client.ask(IncrementalAlterConfigsRequest(resources=list(resources))).responses]
-
-
-def describe(client: Client, name: str, kind: int = RESOURCE_TOPIC, keys: list[str] | None = None, **wishes: bool) -> DescribeConfigsResult:
-    resource = DescribeConfigsResource(resource_type=kind, resource_name=name, configuration_keys=keys)
-    (result,) = client.ask(DescribeConfigsRequest(resources=[resource], **wishes)).results
-    assert isinstance(result, DescribeConfigsResult)
-    return result
+def codes(client: Client, *resources: AlterConfigsResource) -> list[int]:
+    """Of IncrementalAlterConfigs."""
+    return [code for code, _ in alter(client, *resources)]
 
 
 def values(client: Client, name: str, kind: int = RESOURCE_TOPIC) -> dict[str, tuple[str | None, int]]:
@@ -114,7 +86,7 @@ class TestAlterConfigs:
             ("orders", RESOURCE_TOPIC, {"leader_replication_throttled_replicas": "0:1,a:b"}, 40, "partition:node"),
             ("orders", RESOURCE_TOPIC, {"follower_replication_throttled_replicas": "none"}, 40, "partition:node"),
             ("0", RESOURCE_BROKER_LOGGER, {}, 42, "type 8"),
-            ("g", RESOURCE_GROUP, {}, 42, "type 32"),
+            ("c", RESOURCE_CLIENT_METRICS, {}, 42, "type 16"),
             ("x", 77, {}, 42, "type 77"),
         ],
     )
@@ -159,7 +131,7 @@ class TestResources:
     def test_named_twice(self, cluster: Cluster) -> None:
         cluster.topic("bills")
         first, second = change("orders", retention_ms="1"), change("orders", segment_ms="2")
-        assert alter(cluster.client(), first, change("bills", retention_ms="3"), second) == [42, 0, 42]
+        assert codes(cluster.client(), first, change("bills", retention_ms="3"), second) == [42, 0, 42]
         assert values(cluster.client(), "orders")["retention.ms"] == ("1000", SOURCE_TOPIC)
         assert values(cluster.client(), "bills") == {"retention.ms": ("3", SOURCE_TOPIC)}
 
@@ -167,23 +139,23 @@ class TestResources:
         before = values(cluster.client(), "orders")
         refusal = StorageError("cluster.journal", "append", "no space left")
         with mock.patch.object(cluster.core._journals["cluster"], "put", side_effect=refusal):
-            assert alter(cluster.client(), change("orders", segment_ms="2")) == [56]
+            assert codes(cluster.client(), change("orders", segment_ms="2")) == [56]
         assert values(cluster.client(), "orders") == before
 
     def test_an_option_named_twice(self, cluster: Cluster) -> None:
         twice = change("orders", segment_ms="2")
         twice.configs += change("orders", segment_ms="3").configs
-        assert alter(cluster.client(), twice) == [42]
+        assert codes(cluster.client(), twice) == [42]
         assert "segment.ms" not in values(cluster.client(), "orders")
 
     def test_a_resource_changes_as_a_whole_or_not_at_all(self, cluster: Cluster) -> None:
-        assert alter(cluster.client(), change("orders", segment_ms="2", retention_ms="soon")) == [40]
+        assert codes(cluster.client(), change("orders", segment_ms="2", retention_ms="soon")) == [40]
         assert "segment.ms" not in values(cluster.client(), "orders")
 
-    def test_loggers_groups_and_clients_have_nothing_to_change(self, cluster: Cluster) -> None:
+    def test_loggers_and_clients_have_nothing_to_change(self, cluster: Cluster) -> None:
         client = cluster.client()
-        assert alter(client, change("0", RESOURCE_BROKER_LOGGER, root="DEBUG")) == [40]
-        assert alter(client, change("g", RESOURCE_GROUP), change("c", RESOURCE_CLIENT_METRICS)) == [42, 42]
+        assert codes(client, change("0", RESOURCE_BROKER_LOGGER, root="DEBUG")) == [40]
+        assert codes(client, change("c", RESOURCE_CLIENT_METRICS)) == [42]
 
 
 class TestLayers:
@@ -199,7 +171,7 @@ class TestLayers:
             (change("", RESOURCE_BROKER, num_partitions="5"), ("4", SOURCE_DYNAMIC_BROKER)),
         ]
         for request, shown in steps:
-            assert request is None or alter(client, request) == [0]
+            assert request is None or codes(client, request) == [0]
             assert values(client, "0", RESOURCE_BROKER)["num.partitions"] == shown
             assert str(cluster.core.state.settings["num.partitions"]) == shown[0]
         cluster.restart()
@@ -216,12 +188,12 @@ class TestLayers:
     def test_without_a_name_only_what_was_set_for_all_is_shown(self, cluster: Cluster) -> None:
         client = cluster.client()
         assert describe(client, "", RESOURCE_BROKER).configs == []
-        alter(client, change("", RESOURCE_BROKER, num_partitions="3"), change("0", RESOURCE_BROKER, message_max_bytes="2000000"))
+        codes(client, change("", RESOURCE_BROKER, num_partitions="3"), change("0", RESOURCE_BROKER, message_max_bytes="2000000"))
         assert values(client, "", RESOURCE_BROKER) == {"num.partitions": ("3", SOURCE_DYNAMIC_DEFAULT_BROKER)}
 
     def test_topics_follow_both(self, cluster: Cluster) -> None:
         client = cluster.client()
-        alter(client, change("", RESOURCE_BROKER, message_max_bytes="2000000"), change("0", RESOURCE_BROKER, log_segment_bytes="5000000"))
+        codes(client, change("", RESOURCE_BROKER, message_max_bytes="2000000"), change("0", RESOURCE_BROKER, log_segment_bytes="5000000"))
         shown = values(client, "orders")
         assert shown["max.message.bytes"] == ("2000000", SOURCE_DYNAMIC_DEFAULT_BROKER)
         assert shown["segment.bytes"] == ("5000000", SOURCE_DYNAMIC_BROKER)
@@ -238,15 +210,15 @@ class TestLayers:
         """As in Apache Kafka; the broker must start again with it, and only new contradictions are refused."""
         cluster = Cluster()
         cluster.topic("other", **own)
-        assert alter(cluster.client(), change("", RESOURCE_BROKER, **default)) == [0]
+        assert codes(cluster.client(), change("", RESOURCE_BROKER, **default)) == [0]
         cluster.restart()
         client = cluster.client()
         assert values(client, "other")[shown] == (*default.values(), SOURCE_DYNAMIC_DEFAULT_BROKER)
-        assert alter(client, change("other", retention_ms="1")) == ([40] if own else [0])
+        assert codes(client, change("other", retention_ms="1")) == ([40] if own else [0])
 
     def test_without_policy_a_topic_keeps_everything(self, cluster: Cluster) -> None:
         """KIP-1161."""
-        assert alter(cluster.client(), change("orders", cleanup_policy="")) == [0]
+        assert codes(cluster.client(), change("orders", cleanup_policy="")) == [0]
         config = cluster.core.topics.get("orders").config
         assert (config.is_deleted, config.is_compacted) == (False, False)
 
@@ -258,7 +230,6 @@ class TestDescribe:
             (RESOURCE_BROKER_LOGGER, "0", 0),
             (RESOURCE_BROKER_LOGGER, "7", 42),
             (RESOURCE_BROKER_LOGGER, "", 42),
-            (RESOURCE_GROUP, "g", 0),
             (RESOURCE_GROUP, "", 42),
             (RESOURCE_CLIENT_METRICS, "c", 0),
             (RESOURCE_CLIENT_METRICS, "", 42),

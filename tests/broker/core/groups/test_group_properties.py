@@ -20,6 +20,7 @@ from chaffinch.broker.core.groups.classic_group import ClassicGroup, Client
 from chaffinch.broker.core.groups.classic_states import ClassicState
 from chaffinch.broker.core.groups.consumer_group import ConsumerGroup, TopicInfo
 from chaffinch.broker.core.groups.coordinator import GroupCoordinator
+from chaffinch.broker.core.groups.group_configs import GroupConfigs
 from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.groups.tickets import Ticket
 from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
@@ -65,7 +66,9 @@ class World:
 
     def _coordinator(self) -> GroupCoordinator:
         offsets = GroupOffsets(self.journal)
-        return GroupCoordinator(self.journal, offsets, self.topics, options.parse({}), self.dice, [], WallTime(), self.now_ms)
+        settings = options.parse({})
+        configs = GroupConfigs(settings, self.journal)
+        return GroupCoordinator(self.journal, offsets, self.topics, settings, configs, self.dice, [], WallTime(), self.now_ms)
 
     def restart(self) -> None:
         self.coordinator = self._coordinator()

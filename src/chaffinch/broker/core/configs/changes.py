@@ -13,13 +13,14 @@ from typing import Any
 from chaffinch.broker.core import options
 from chaffinch.broker.core.broker_state import BrokerState, refuse
 from chaffinch.broker.core.events import RequestReceived
+from chaffinch.broker.core.groups.group_options import GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME
 from chaffinch.broker.core.refusal import RequestRefused
 from chaffinch.broker.core.topics import topic_names
 from chaffinch.broker.core.topics.registry import Topic
 from chaffinch.broker.core.topics.topic_options import TOPIC_OPTIONS, TOPIC_OPTIONS_BY_NAME, topic_defaults
 from chaffinch.errors import codes
 from chaffinch.errors.codes import ErrorCode
-from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_TOPIC
+from chaffinch.protocol.messages.describe_configs import RESOURCE_BROKER, RESOURCE_BROKER_LOGGER, RESOURCE_GROUP, RESOURCE_TOPIC
 from chaffinch.protocol.messages.incremental_alter_configs import (
     OPERATION_APPEND,
     OPERATION_DELETE,
@@ -73,6 +74,12 @@ def check_node(broker: BrokerState, name: str) -> None:
         raise RequestRefused(codes.INVALID_REQUEST, f"node {name!r} does not exist: the last one is {len(broker.nodes.nodes) - 1}")
 
 
+def check_named(name: str) -> None:
+    """There are no options for all groups, or all clients, at once."""
+    if not name:
+        raise RequestRefused(codes.INVALID_REQUEST, "the name of the resource is empty")
+
+
 def existing_topic(broker: BrokerState, name: str) -> Topic:
     """Raises INVALID_TOPIC_EXCEPTION (17) or UNKNOWN_TOPIC_OR_PARTITION (3)."""
     topic = broker.topics.get(name)
@@ -93,6 +100,8 @@ def _carry_out(broker: BrokerState, change: ConfigChange, validate_only: bool) -
         _alter_topic(broker, change, validate_only)
     elif change.resource_type == RESOURCE_BROKER:
         _alter_broker(broker, change, validate_only)
+    elif change.resource_type == RESOURCE_GROUP:
+        _alter_group(broker, change, validate_only)
     elif change.resource_type == RESOURCE_BROKER_LOGGER and not change.replaces:
         raise RequestRefused(codes.INVALID_CONFIG, "there are no loggers whose level can be changed here")
     else:
@@ -124,6 +133,15 @@ def _alter_broker(broker: BrokerState, change: ConfigChange, validate_only: bool
         for name in sorted(change.names & overrides.keys() & options.WITHOUT_EFFECT_ON_TOPICS):
             broker.refusals.without_effect(name, overrides[name])
         broker.topics.settings_changed(settings)
+
+
+def _alter_group(broker: BrokerState, change: ConfigChange, validate_only: bool) -> None:
+    check_named(change.resource_name)
+    configs = broker.groups.configs
+    overrides = _changed(configs.overrides(change.resource_name), change, GROUP_CONFIGS, GROUP_CONFIGS_BY_NAME, lambda _name: None)
+    configs.check(overrides)
+    if not validate_only:
+        configs.alter(change.resource_name, overrides)
 
 
 def _changed(

@@ -11,6 +11,7 @@ from typing import Any
 
 from chaffinch.broker.core import options
 from chaffinch.broker.core.configs.dynamic_settings import DynamicSettings
+from chaffinch.broker.core.groups import group_options
 from chaffinch.broker.core.topics.topic_options import BROKER_SYNONYMS, COARSER_SYNONYMS, TOPIC_OPTIONS
 from chaffinch.protocol.messages import describe_configs as wire
 from chaffinch.settings import INT_MAX, SECRET_WORDS, Option
@@ -60,6 +61,16 @@ def broker_entries(settings: DynamicSettings) -> list[ConfigEntry]:
     ignored = [(Option(name, "any", None, documentation), _shown(value)) for name, value in settings.ignored.items()]
     entries += [_entry(option, [(option.name, text, wire.SOURCE_STATIC_BROKER)], is_read_only=True) for option, text in ignored]
     return entries
+
+
+def group_entries(overrides: Mapping[str, str], settings: DynamicSettings) -> list[ConfigEntry]:
+    """Every option that a consumer group with these overrides may have of its own."""
+    return [_entry(option, _group_places(option, overrides, settings)) for option in group_options.GROUP_CONFIGS.options]
+
+
+def _group_places(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:
+    own = [(option.name, _counted(option, overrides[option.name]), wire.SOURCE_GROUP)] if option.name in overrides else []
+    return [*own, *_broker_places(options.BROKER_OPTIONS_BY_NAME[group_options.BROKER_SYNONYMS[option.name]], settings)]
 
 
 def _topic_places(option: Option, overrides: Mapping[str, str], settings: DynamicSettings) -> list[tuple[str, str | None, int]]:

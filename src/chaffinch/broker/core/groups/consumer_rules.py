@@ -163,7 +163,7 @@ class ConsumerRules:
 
     def _set_timers(self, group: ConsumerGroup, step: _Step, now_ms: int) -> None:
         member, timers = step.member, self._context.timers
-        session_ms: int = self._context.settings["group.consumer.session.timeout.ms"]
+        session_ms = self._context.configs.session_timeout_ms(group.group_id)
         timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member.member_id), now_ms + session_ms)
         key = TimerKey(group.group_id, TimerKind.REVOCATION, member.member_id)
         if member.state is not MemberState.UNREVOKED:
@@ -184,7 +184,7 @@ class ConsumerRules:
         return ConsumerGroupHeartbeatResponse(
             member_id=step.member.member_id,
             member_epoch=step.member.epoch,
-            heartbeat_interval_ms=self._context.settings["group.consumer.heartbeat.interval.ms"],
+            heartbeat_interval_ms=self._context.configs.heartbeat_interval_ms(request.group_id),
             assignment=assignment,
         )
 

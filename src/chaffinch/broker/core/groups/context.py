@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from chaffinch.broker.core.effects import Report
+from chaffinch.broker.core.groups.group_configs import GroupConfigs
 from chaffinch.broker.core.groups.tickets import Answer, Ticket
 from chaffinch.broker.core.groups.timers import TimerKey
 from chaffinch.broker.core.timers import Timers
@@ -46,6 +47,7 @@ class GroupContext:
     """See the module. `changed` gets the tickets that were answered, `lines` what is worth a line in the log."""
 
     settings: Mapping[str, Any]
+    configs: GroupConfigs
     dice: Dice
     changed: list[Hashable]
     wall: WallTime

@@ -24,6 +24,7 @@ from chaffinch.broker.core.groups.consumer_journal import ConsumerJournal
 from chaffinch.broker.core.groups.consumer_rules import ConsumerRules
 from chaffinch.broker.core.groups.consumer_subscriptions import SubscribedTopics, Topics
 from chaffinch.broker.core.groups.context import Dice, GroupContext
+from chaffinch.broker.core.groups.group_configs import GroupConfigs
 from chaffinch.broker.core.groups.offsets import GroupOffsets
 from chaffinch.broker.core.groups.timers import TimerKey, TimerKind
 from chaffinch.broker.core.refusal import RequestRefused
@@ -66,12 +67,14 @@ class GroupCoordinator:
         offsets: GroupOffsets,
         topics: Topics,
         settings: Mapping[str, Any],
+        configs: GroupConfigs,
         dice: Dice,
         changed: list[Hashable],
         wall: WallTime,
         now_ms: int,
     ) -> None:
-        self._context = GroupContext(settings=settings, dice=dice, changed=changed, wall=wall)
+        self.configs = configs
+        self._context = GroupContext(settings=settings, configs=configs, dice=dice, changed=changed, wall=wall)
         self._offsets = offsets
         self._groups: dict[str, Group] = {}
         self._classic_journal = ClassicJournal(journal)
@@ -324,7 +327,7 @@ class GroupCoordinator:
             for member_id in group.members:
                 self._rebalance.keep_session(group, member_id, now_ms)
             return
-        session_ms: int = self._context.settings["group.consumer.session.timeout.ms"]
+        session_ms = self.configs.session_timeout_ms(group.group_id)
         for member in group.members.values():
             timers.schedule(TimerKey(group.group_id, TimerKind.SESSION, member.member_id), now_ms + session_ms)
             if member.state is MemberState.UNREVOKED:

@@ -1,11 +1,14 @@
-"""Options of groups and their offsets, under Apache Kafka's names with the defaults of Apache Kafka 4.3."""
+"""Options of groups and their offsets, under Apache Kafka's names with the defaults of Apache Kafka 4.3.
+
+`GROUP_OPTIONS` are the broker's, `GROUP_CONFIGS` what a single consumer group may have instead of two of them (KIP-848).
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from chaffinch.broker.core.groups.assignors import ASSIGNORS
-from chaffinch.settings import INT_MAX, Option
+from chaffinch.settings import INT_MAX, Option, OptionTable
 
 PROTOCOLS: Final = ("classic", "consumer")
 
@@ -25,7 +28,39 @@ GROUP_OPTIONS: Final = (
         minimum=1,
         maximum=INT_MAX,
     ),
+    Option(
+        "group.consumer.max.heartbeat.interval.ms",
+        "int",
+        15_000,
+        "Most that a group may set as consumer.heartbeat.interval.ms.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
+    Option(
+        "group.consumer.max.session.timeout.ms",
+        "int",
+        60_000,
+        "Most that a group may set as consumer.session.timeout.ms.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option("group.consumer.max.size", "int", INT_MAX, "Most members of a consumer group.", minimum=1, maximum=INT_MAX),
+    Option(
+        "group.consumer.min.heartbeat.interval.ms",
+        "int",
+        5000,
+        "Least that a group may set as consumer.heartbeat.interval.ms.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
+    Option(
+        "group.consumer.min.session.timeout.ms",
+        "int",
+        45_000,
+        "Least that a group may set as consumer.session.timeout.ms.",
+        minimum=1,
+        maximum=INT_MAX,
+    ),
     Option("group.consumer.session.timeout.ms", "int", 45_000, "Members not heard of for so long are removed.", minimum=1, maximum=INT_MAX),
     Option(
         "group.coordinator.rebalance.protocols",
@@ -60,3 +95,18 @@ GROUP_OPTIONS: Final = (
         maximum=INT_MAX,
     ),
 )
+
+HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
+
+GROUP_CONFIGS: Final = OptionTable(
+    (
+        Option(HEARTBEAT_INTERVAL, "int", None, "How often members of this group are to be heard of, in ms.", minimum=1, maximum=INT_MAX),
+        Option(SESSION_TIMEOUT, "int", None, "Members of this group not heard of for so many ms are removed.", minimum=1, maximum=INT_MAX),
+    )
+)
+"""Of consumer groups of KIP-848; classic groups' members say such things themselves."""
+
+GROUP_CONFIGS_BY_NAME: Final = {option.name: option for option in GROUP_CONFIGS.options}
+BROKER_SYNONYMS: Final = {option.name: f"group.{option.name}" for option in GROUP_CONFIGS.options}
+"""Where a group's option comes from that the group itself has not set."""

@@ -1,4 +1,4 @@
-"""DescribeConfigs: every option of topics and nodes, with its value, its source, its type and its documentation."""
+"""DescribeConfigs: every option of topics, nodes and groups, with its value, its source, its type and its documentation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from chaffinch.broker.core.answer_room import AnswerRoom
 from chaffinch.broker.core.broker_state import BrokerState, Result
 from chaffinch.broker.core.configs import entries as config_entries
-from chaffinch.broker.core.configs.changes import check_node, existing_topic
+from chaffinch.broker.core.configs.changes import check_named, check_node, existing_topic
 from chaffinch.broker.core.configs.entries import ConfigEntry
 from chaffinch.broker.core.events import RequestReceived
 from chaffinch.broker.core.fault_script import Fault
@@ -82,19 +82,23 @@ def _of_loggers(broker: BrokerState, name: str) -> list[ConfigEntry]:
     return []
 
 
-def _of_nothing(broker: BrokerState, name: str) -> list[ConfigEntry]:
-    """Groups and clients have no options of their own here."""
-    if not name:
-        raise RequestRefused(codes.INVALID_REQUEST, "the name of the resource is empty")
+def _of_clients(broker: BrokerState, name: str) -> list[ConfigEntry]:
+    """Clients have no options of their own here."""
+    check_named(name)
     return []
+
+
+def _of_group(broker: BrokerState, name: str) -> list[ConfigEntry]:
+    check_named(name)
+    return config_entries.group_entries(broker.groups.configs.overrides(name), broker.settings)
 
 
 _DESCRIBED: Mapping[int, Callable[[BrokerState, str], list[ConfigEntry]]] = {
     RESOURCE_TOPIC: _of_topic,
     RESOURCE_BROKER: _of_broker,
     RESOURCE_BROKER_LOGGER: _of_loggers,
-    RESOURCE_CLIENT_METRICS: _of_nothing,
-    RESOURCE_GROUP: _of_nothing,
+    RESOURCE_CLIENT_METRICS: _of_clients,
+    RESOURCE_GROUP: _of_group,
 }
 
 

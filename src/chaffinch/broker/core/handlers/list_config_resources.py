@@ -1,4 +1,4 @@
-"""ListConfigResources: the names of what has options (KIP-1142): topics and nodes. Groups and clients have none of their own here."""
+"""ListConfigResources: the names of what has options (KIP-1142): topics, nodes, and groups that have set some. Clients have none here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def handle(broker: BrokerState, event: RequestReceived, now_ms: int, fault: Faul
         RESOURCE_BROKER: nodes,
         RESOURCE_BROKER_LOGGER: nodes,
         RESOURCE_CLIENT_METRICS: [],
-        RESOURCE_GROUP: [],
+        RESOURCE_GROUP: broker.groups.configs.group_ids(),
     }
     wanted = set(request.resource_types or names) if event.request.version >= VERSION_WITH_TYPES else {RESOURCE_CLIENT_METRICS}
     if not wanted <= names.keys():
