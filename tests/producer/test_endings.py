@@ -319,10 +319,9 @@ def test_a_batch_that_cannot_be_encoded_or_sent_takes_nobody_along_unheard(
     at_fault = (producer._sender.core.accumulator, "encode_rows") if step == "encoded" else (producer._sender._network, "carry_out")
     monkeypatch.setattr(*at_fault, no_memory)
     with held_up(producer):
-        flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))  # Done, and to be told in the same round.
+        flushed = producer._sender.call(lambda call: events.FlushCalled(call=call))
         futures = [producer.send("orders", b"v", partition=partition) for partition in (0, 1)]
-    flushed.result(LATEST_S)
-    for future in futures:
+    for future in [flushed, *futures]:
         with pytest.raises(KafkaException, match="the producer's thread has died: MemoryError"):
             future.result(LATEST_S)
     assert producer.send("orders", b"v").exception() is not producer.send("orders", b"v").exception() is not None

@@ -1,76 +1,215 @@
-"""Ctrl-C may come at any time: whenever Python enters a function it may call a signal handler, which raises."""
+"""Ctrl-C at every moment of every call of a producer: the next calls work, and each record is stored once and told once, or not at all."""
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from collections.abc import Callable
-from types import FrameType
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from chaffinch import EmbeddedBroker, Producer
-from tests.producer.waits import held_up, in_thread
+from chaffinch.errors import IllegalStateException, KafkaException
+from tests.client.interrupts import Interrupt
+from tests.producer.waits import in_thread
 
 Make = Callable[..., Producer]
+Call = Callable[[Producer, int], Any]
 LATEST_S = 60
+INTERRUPTED = b"interrupted"
+BATCH_BYTES = 2000
+# So many moments there are at least in the shortest of the calls.
+MOMENTS_MIN = 10
 
 
-class Interrupt:
-    """Raises KeyboardInterrupt in the thread that enters it, at the entry of function number `index` with the producer's lock held."""
-
-    def __init__(self, producer: Producer, index: int) -> None:
-        self._producer, self.left, self._tracer = producer, index, sys.gettrace()
-
-    def __enter__(self) -> None:
-        sys.settrace(self._traced)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._tracer)
-
-    def _traced(self, _frame: FrameType, _event: str, _argument: object) -> None:
-        if self._producer._lock._is_owned():
-            self.left -= 1
-            if self.left < 0:
-                sys.settrace(None)
-                raise KeyboardInterrupt
+def interrupted(index: int, call: Callable[[], object]) -> Interrupt:
+    """Make the call, and interrupt it at its moment number `index`, if it has so many."""
+    interrupt = Interrupt(index)
+    try:
+        with interrupt:
+            call()
+    except KeyboardInterrupt:
+        pass
+    return interrupt
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda producer: producer.send("orders", b"interrupted"),
-        lambda producer: producer.send("orders", b"interrupted", partition=1),
-        lambda producer: producer.send_table("orders", pa.table({"value": [b"interrupted"]})),
-        lambda producer: producer.partitions_for("orders"),
-        lambda producer: producer.metrics(),
-    ],
-    ids=["send", "send to a partition", "send_table", "partitions_for", "metrics"],
-)
-def test_with_the_lock_held_nobody_is_held_up(producer_of: Make, broker: EmbeddedBroker, call: Callable[[Producer], Any]) -> None:
-    """The lock is let go, and what is sent before and after arrives, once, and whoever sent it is told its offset."""
-    told: dict[bytes, Any] = {}
-    producer = producer_of(broker)
+def check_in_thread(call: Callable[[], Any]) -> Any:
+    """Of a lock that this thread still held this thread would not notice."""
+    return in_thread(call).result(LATEST_S)
+
+
+def stored(broker: EmbeddedBroker) -> Counter[Any]:
+    values: list[Any] = broker.read("orders")["value"].to_pylist()
+    return Counter(value for value in values if not value.startswith(INTERRUPTED))
+
+
+TABLE = pa.table({"value": [INTERRUPTED]})
+CALLS: dict[str, Call] = {
+    "send": lambda producer, _: producer.send("orders", INTERRUPTED),
+    "send with a callback and headers": lambda producer, _: producer.send(
+        "orders", INTERRUPTED, partition=1, headers=[("name", b"v")], on_delivery=print_nothing
+    ),
+    "send that joins a batch": lambda producer, _: producer.send("orders", INTERRUPTED, key=b"before"),
+    "send that fills a batch": lambda producer, _: producer.send("orders", INTERRUPTED * (BATCH_BYTES // 20), partition=0),
+    "send to a new topic": lambda producer, index: producer.send(f"new-{index}", INTERRUPTED),
+    "send_table": lambda producer, _: producer.send_table("orders", TABLE),
+    "result": lambda producer, _: producer.send("orders", INTERRUPTED).result(LATEST_S),
+    "result of one that is watched": lambda producer, _: watched(producer.send("orders", INTERRUPTED)).result(LATEST_S),
+    "flush": lambda producer, _: producer.flush(),
+    "partitions_for": lambda producer, _: producer.partitions_for("orders"),
+    "metrics": lambda producer, _: producer.metrics(),
+}
+
+
+def print_nothing(*_: object) -> None:
+    pass
+
+
+def watched(future: Any) -> Any:
+    future.add_done_callback(print_nothing)
+    return future
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_call_that_is_interrupted_leaves_the_producer_whole(producer_of: Make, broker: EmbeddedBroker, call: Call) -> None:
+    told: Counter[bytes] = Counter()
+    producer = producer_of(broker, batch_size=BATCH_BYTES)
     producer.partitions_for("orders")
-    index = 0
-    while True:
-        with held_up(producer):
-            before = producer.send("orders", b"before-%d" % index, partition=0)
-            interrupt = Interrupt(producer, index)
-            try:
-                with interrupt:
-                    call(producer)
-            except KeyboardInterrupt:
-                pass
-            assert in_thread(producer.metrics).result(LATEST_S)
-            after = producer.send("orders", b"after-%d" % index, partition=0)
-        told[b"before-%d" % index], told[b"after-%d" % index] = before.result(LATEST_S).offset, after.result(LATEST_S).offset
-        if interrupt.left >= 0:
+    call(producer, -1)  # What is imported, or looked up, once.
+    for index in count():
+        futures = {}
+
+        def send(value: bytes, futures: dict[bytes, Any] = futures) -> None:
+            futures[value] = producer.send("orders", value, key=b"before", on_delivery=lambda metadata, _: told.update([value]))
+
+        send(b"before-%d" % index)
+        interrupt = interrupted(index, lambda index=index: call(producer, index))  # type: ignore[misc]
+        assert check_in_thread(producer.metrics), interrupt.place
+        send(b"after-%d" % index)
+        check_in_thread(lambda: producer.flush(LATEST_S))
+        assert all(future.done() and future.exception() is None for future in futures.values()), interrupt.place
+        if not interrupt.has_come:
             break
-        index += 1
-    producer.close()  # Not by `with`: with the lock held for ever it would wait for ever.
-    assert index > 1
-    rows = broker.read("orders").to_pylist()
-    stored = {row["value"]: row["offset"] for row in rows if row["value"] != b"interrupted"}
-    assert stored == told
+    check_in_thread(producer.close)
+    assert index >= MOMENTS_MIN
+    assert stored(broker) == told == Counter(b"%s-%d" % (when, done) for done in range(index + 1) for when in (b"before", b"after"))
+    assert producer._core.accumulator.memory_free == producer._core.accumulator.memory_bytes
+
+
+class TestTransactions:
+    def producer(self, producer_of: Make, broker: EmbeddedBroker) -> Producer:
+        producer = producer_of(broker, transactional_id="t")
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("orders", INTERRUPTED, partition=0)
+        return producer
+
+    def test_begin(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """It has begun or not; if not, abort_transaction says so."""
+        producer = self.producer(producer_of, broker)
+        for index in count():
+            interrupt = interrupted(index, producer.begin_transaction)
+            try:
+                check_in_thread(producer.abort_transaction)
+            except IllegalStateException:
+                assert interrupt.has_come
+            with producer.transaction():
+                producer.send("orders", b"%d" % index, partition=0)
+            if not interrupt.has_come:
+                break
+        check_in_thread(producer.close)
+        assert index >= MOMENTS_MIN
+        assert stored(broker) == Counter(b"%d" % done for done in range(index + 1))
+
+    def test_commit(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """Called again it is done, or says that there is no transaction any more: then it was committed."""
+        producer = self.producer(producer_of, broker)
+        for index in count():
+            producer.begin_transaction()
+            producer.send("orders", b"%d" % index, partition=0)
+            interrupt = interrupted(index, producer.commit_transaction)
+            with suppress(IllegalStateException):
+                check_in_thread(producer.commit_transaction)
+            if not interrupt.has_come:
+                break
+        check_in_thread(producer.close)
+        assert index >= MOMENTS_MIN
+        assert stored(broker) == Counter(b"%d" % done for done in range(index + 1))
+
+    def test_abort(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """Called again it is done, or says that there is no transaction any more."""
+        producer = self.producer(producer_of, broker)
+        for index in count():
+            producer.begin_transaction()
+            producer.send("orders", b"%d" % index, partition=0)
+            interrupt = interrupted(index, producer.abort_transaction)
+            with suppress(IllegalStateException):
+                check_in_thread(producer.abort_transaction)
+            if not interrupt.has_come:
+                break
+        check_in_thread(producer.close)
+        assert index >= MOMENTS_MIN
+        assert not stored(broker)
+
+    def test_the_with_statement(self, producer_of: Make, broker: EmbeddedBroker) -> None:
+        """It commits or aborts. What it did not come to, abort_transaction does, or says that it is being committed: that is waited for."""
+        producer = self.producer(producer_of, broker)
+        begun: list[int] = []
+
+        def transaction() -> None:
+            with producer.transaction():
+                begun.append(index)
+                producer.send("orders", b"%d" % index, partition=0)
+
+        for index in count():
+            interrupt = interrupted(index, transaction)
+            if not interrupt.has_come:
+                break
+            for end in (producer.abort_transaction, producer.commit_transaction):
+                with suppress(IllegalStateException):
+                    check_in_thread(end)
+        check_in_thread(producer.close)
+        assert index >= MOMENTS_MIN
+        found = stored(broker)
+        assert set(found.values()) == {1}
+        assert found.keys() <= {b"%d" % done for done in begun}
+        assert b"%d" % index in found
+
+
+@pytest.mark.parametrize("is_transactional", [False, True], ids=["plain", "with a transaction open"])
+def test_a_close_that_is_interrupted_may_be_called_again(producer_of: Make, broker: EmbeddedBroker, is_transactional: bool) -> None:
+    """What had no outcome yet was sent, or is given up, as when close takes too long; the thread ends."""
+    for index in count():
+        producer = producer_of(broker, **({"transactional_id": "t"} if is_transactional else {}))
+        if is_transactional:
+            producer.init_transactions()
+            producer.begin_transaction()
+        future = producer.send("orders", b"%d" % index)
+        interrupt = interrupted(index, producer.close)
+        check_in_thread(producer.close)
+        producer._sender._thread.join(LATEST_S)
+        assert not producer._sender._thread.is_alive(), interrupt.place
+        assert isinstance(future.exception(LATEST_S), KafkaException | None), interrupt.place
+        if not interrupt.has_come:
+            break
+    assert index >= MOMENTS_MIN
+    assert set(stored(broker).values()) <= {1}
+
+
+def test_an_init_that_is_interrupted_may_be_called_again(producer_of: Make, broker: EmbeddedBroker) -> None:
+    """Unless it was done by then, as it says."""
+    for index in count():
+        producer = producer_of(broker, transactional_id="t")
+        interrupt = interrupted(index, producer.init_transactions)
+        with suppress(IllegalStateException):
+            check_in_thread(producer.init_transactions)
+        with producer.transaction():
+            producer.send("orders", b"%d" % index)
+        check_in_thread(producer.close)
+        if not interrupt.has_come:
+            break
+    assert index >= MOMENTS_MIN
+    assert stored(broker) == Counter(b"%d" % done for done in range(index + 1))

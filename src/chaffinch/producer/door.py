@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -23,9 +24,8 @@ from chaffinch.errors import (
 from chaffinch.errors.again import again
 from chaffinch.producer import arguments
 from chaffinch.producer.core import events
-from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES
+from chaffinch.producer.core.batches.accumulator import BATCH_OVERHEAD_BYTES, Claim
 from chaffinch.producer.core.producer_core import ProducerCore
-from chaffinch.producer.futures import futures_of
 from chaffinch.producer.handler_calls import Dropped, HandlerCalls, Stop
 from chaffinch.producer.records import ProducerRecord
 from chaffinch.producer.sender_thread import SenderThread
@@ -75,16 +75,17 @@ class Door:
         self.request_bytes_max: Final[int] = settings["max.request.size"]
         self.is_closed = False
         self._sender: Final = sender
-        self.new_future: Final = futures_of(sender)
+        self.new_future: Final = sender.new_future
         self._block_ms: Final[int] = settings["max.block.ms"]
         self._retry_unknown_ms: Final[int] = settings["retry.unknown.topic.partition.ms"]
 
-    def close(self) -> None:
-        """Let nobody in any more; who waits hears of it."""
+    def close(self) -> bool:
+        """Let nobody in any more; who waits hears of it. Whether it was open."""
         with self.lock:
-            self.is_closed = True
+            was_open, self.is_closed = not self.is_closed, True
             self.core.shut()
             self.changed.notify_all()
+        return was_open
 
     def check_open(self, what: str) -> None:
         """IllegalStateException where the call is a mistake whatever it is about."""
@@ -136,11 +137,14 @@ class Door:
 
     def stopped(self, stop: Stop, count: int = 1) -> Stop:
         """Count records that are not sent; of a transaction they are part all the same, and fail it unless they were dropped."""
-        with self.lock:
-            if isinstance(stop, Dropped):
+        if isinstance(stop, Dropped):
+            with self.lock:
                 self.core.wiring.counts["records_dropped"] += count
-                return stop
-            return self.core.records_refused(count, stop)
+            return stop
+        error = self.core.refused_in_words(stop)
+        with suppress(KafkaException):  # It has ended: then nobody needs to hear of it.
+            self._sender.submit(events.RecordsRefused(count=count, error=error))
+        return error
 
     def too_large(self, size: int, record_of: Callable[[], ProducerRecord]) -> Stop | None:
         """A record that takes `size` bytes in a batch, against the options that limit it."""
@@ -232,11 +236,11 @@ class Door:
 
         The one method that is called with the lock held, once, since nothing refused the record: it lets it go while it waits."""
         started_ms = self.clock.now_ms() if started_ms is None else started_ms
-        if self.core.waits_for_memory():
-            self._sender.wakeup()
         accumulator = self.core.accumulator
         claim, is_for_nothing = accumulator.claim(size), True
         try:
+            if self.core.waits_for_memory():
+                self._sender.wakeup()
             while not accumulator.is_granted(claim):
                 waited_ms = self.clock.now_ms() - started_ms
                 if waited_ms >= self._block_ms or self._sender.is_own_thread:
@@ -247,11 +251,20 @@ class Door:
                     return refusal
             is_for_nothing = False
         finally:
-            self.core.callers.for_memory -= 1
-            accumulator.settle(claim)
-            if is_for_nothing:  # Else nothing has become free for the others, and all of them would look.
-                self.changed.notify_all()  # They may get what was kept for this one, all of it perhaps: Ctrl-C comes at any time.
+            try:
+                self._leave(claim, is_for_nothing=is_for_nothing)
+            except BaseException:  # Ctrl-C, in the midst of it.
+                self._leave(claim, is_for_nothing=True)
+                raise
         return None
+
+    def _leave(self, claim: Claim, *, is_for_nothing: bool) -> None:
+        """The wait for memory is over, `is_for_nothing`: that was kept is not taken. May be done again, from wherever it came to."""
+        accumulator = self.core.accumulator
+        accumulator.settle(claim)
+        self.core.callers.for_memory = accumulator.claims_count
+        if is_for_nothing:  # Else nothing has become free for the others, and all of them would look.
+            self.changed.notify_all()  # They may get what was kept for this one, all of it perhaps: Ctrl-C comes at any time.
 
     def _wait(self, ms: int) -> None:
         """Let the lock go until something has changed, for a time that the system takes; `max.block.ms` may be longer."""

@@ -23,6 +23,7 @@ from concurrent.futures import _base
 from time import monotonic
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
+from chaffinch.client.condition import Condition
 from chaffinch.errors import IllegalStateException
 from chaffinch.producer.core.batches.batch import Receipts, Rows
 from chaffinch.producer.records import RecordMetadata
@@ -115,14 +116,15 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
         if name not in _PARTS:
             raise AttributeError(name)
         with SHARED_LOCK:
-            for part, make in _PARTS.items():
-                self.__dict__.setdefault(part, make())
+            # The parts last: of whoever is interrupted before the next one makes those that lack.
             if self.batch is not None and not self._is_watched:
                 if self.batch.outcome is None:
                     self.batch.apart.append(self.index)
                 else:
                     self._result_of, self._own_state = self.batch.outcome, _base.FINISHED
             self._is_watched = True
+            for part, make in _PARTS.items():
+                self.__dict__.setdefault(part, make())
         return self.__dict__[name]
 
     def __repr__(self) -> str:
@@ -186,9 +188,9 @@ class RecordFuture(concurrent.futures.Future[T], Generic[T]):
             if self._is_watched or self._state == _base.FINISHED:
                 return timeout
             if self._own_locks is None:
-                self._own_locks = []
                 if self.batch is not None:
                     self.batch.apart.append(self.index)
+                self._own_locks = []  # Not before: who is interrupted in between may come again.
             self._own_locks.append(lock)
         if lock.acquire(timeout=-1 if timeout is None else timeout):
             # Its batch has an outcome; of a future that is watched by now it comes when those who watch are told.
@@ -285,7 +287,7 @@ def futures_of(completer: Completer) -> type[RecordFuture[Any]]:
 
 
 _UNSET: Final[dict[str, Any]] = {"batch": None, "index": 0}
-_PARTS: Final[dict[str, Any]] = {"_own_waiters": list, "_done_callbacks": list, "_condition": threading.Condition}
+_PARTS: Final[dict[str, Any]] = {"_own_waiters": list, "_done_callbacks": list, "_condition": Condition}
 
 
 def call(callback: Callback, result: Any, error: BaseException | None) -> None:

@@ -42,6 +42,7 @@ class HandlerCalls:
     def __init__(self, handler: ProducerExceptionHandler) -> None:
         self.questions: Final = questions_of(handler)
         self._handler: Final = handler
+        self._is_closed = False
         has_own_handle = type(handler).handle is not ProducerExceptionHandler.handle
         self._asks_about_large: Final = has_own_handle or overrides(handler, "handle_record_too_large")
         self._asks_about_topics: Final = Question.UNKNOWN_TOPIC in self.questions
@@ -82,7 +83,10 @@ class HandlerCalls:
         return HandlerSaid(swallowed=frozenset(swallowed), retried=frozenset(retried), failures=failures)
 
     def close(self) -> None:
-        """The producer is closed. What the handler raises is only logged: nobody is left to whom it matters."""
+        """The producer is closed. What the handler raises is only logged: nobody is left to whom it matters. Again: no effect."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             self._handler.close()
         except Exception:

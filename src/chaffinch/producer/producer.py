@@ -10,7 +10,6 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -313,13 +312,20 @@ class Producer:
 
     def _close(self, timeout_ms: int | None, *, is_interrupted: bool) -> None:
         deadline_ms = self._clock.now_ms() + (NEVER_MS if timeout_ms is None else timeout_ms)
-        with self._lock:
-            is_first = not self._door.is_closed
-            self._door.close()
-        if not is_first:
-            self._wait_for_close(deadline_ms)
-            return
-        silent_s = INTERRUPTED_SILENT_S if is_interrupted else SILENT_S
+        was_open = not self._door.is_closed
+        try:
+            if self._door.close():
+                self._close_first(deadline_ms, INTERRUPTED_SILENT_S if is_interrupted else SILENT_S)
+            else:
+                was_open = False
+                self._wait_for_close(deadline_ms)
+        except BaseException:
+            if was_open:  # Of a second call it is the first that is to go on.
+                self._end(0)
+            raise
+
+    def _close_first(self, deadline_ms: int, silent_s: float) -> None:
+        """What the first of several calls does; however it is left, the thread is to end."""
         join_ms = None
         try:
             self._abort_open_transaction(deadline_ms, silent_s)
@@ -336,12 +342,22 @@ class Producer:
             log.warning("close was interrupted: %s are given up", self._unfinished())
             raise
         finally:
+            self._end(join_ms)
+
+    def _end(self, join_ms: int | None) -> None:
+        """End the thread, and close the exception handler. Again it has no effect."""
+        try:
             self._sender.stop(join_ms)
+        finally:
             self._handler.close()
 
     def _wait_for_close(self, deadline_ms: int) -> None:
         """Wait with another call of close, perhaps of this very thread; what came of it that one says."""
-        if self._sender.is_own_thread or self._sender.is_stopping:
+        if self._sender.is_own_thread:
+            return
+        if self._sender.is_stopping:
+            if self._sender.death is not None:
+                self._handler.close()  # Unless that is done: the first call may have been interrupted before it.
             return
         with suppress(KafkaException, FutureTimeoutError):
             future = self._sender.call(lambda call: events.CloseCalled(call=call, deadline_ms=deadline_ms))
@@ -350,7 +366,7 @@ class Producer:
     def _limit_s(self, deadline_ms: int) -> float:
         return min((deadline_ms - self._clock.now_ms()) / 1000 + GRACE_S, threading.TIMEOUT_MAX)
 
-    def _wait_aloud(self, future: Future[None], deadline_ms: int, silent_s: float) -> None:
+    def _wait_aloud(self, future: RecordFuture[None], deadline_ms: int, silent_s: float) -> None:
         """Wait for an end; after a while say what for, because a broker that is not there can take minutes."""
         limit_s = self._limit_s(deadline_ms)
         try:
@@ -373,7 +389,9 @@ class Producer:
         block_until_ms = self._block_until_ms()
         within = "close's timeout" if deadline_ms < block_until_ms else "max.block.ms"
         until_ms = min(deadline_ms, block_until_ms)
-        future = self._sender.call(lambda call: events.AbortCalled(call=call, deadline_ms=until_ms, closes_within=within))
+        future = self._sender.call(
+            lambda call: events.AbortCalled(call=call, deadline_ms=until_ms, closes_within=within, only_if_open=True)
+        )
         if not self._sender.is_own_thread:
             self._wait_aloud(future, until_ms, silent_s)
 
@@ -430,7 +448,13 @@ class Producer:
 
     def abort_transaction(self) -> None:
         """Give the transaction up. Returns, raises TimeoutException (call it again), or an application-recoverable error."""
-        self._transact("abort_transaction", lambda call: events.AbortCalled(call=call, deadline_ms=self._block_until_ms()))
+        self._abort(only_if_open=False)
+
+    def _abort(self, *, only_if_open: bool) -> None:
+        self._transact(
+            "abort_transaction",
+            lambda call: events.AbortCalled(call=call, deadline_ms=self._block_until_ms(), only_if_open=only_if_open),
+        )
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -442,10 +466,10 @@ class Producer:
         except BaseException:
             # After a commit without an answer there is nothing to abort: it may have happened.
             if self._core.has_open_transaction:
-                self.abort_transaction()
+                self._abort(only_if_open=True)
             raise
 
-    def _transact(self, name: str, make: Callable[[Future[None]], events.TransactionCall]) -> None:
+    def _transact(self, name: str, make: Callable[[RecordFuture[None]], events.TransactionCall]) -> None:
         if self._core.transaction is None:
             raise IllegalStateException(f"{name}() without transactions: give the producer the option transactional.id")
         self._door.check_open(name)
@@ -454,7 +478,7 @@ class Producer:
     def _block_until_ms(self) -> int:
         return self._clock.now_ms() + self._max_block_ms
 
-    def _call(self, make: Callable[[Future[None]], events.Event], timeout_ms: int | None, what: str) -> None:
+    def _call(self, make: Callable[[RecordFuture[None]], events.Event], timeout_ms: int | None, what: str) -> None:
         if self._sender.is_own_thread:  # Before anything is done: what is refused must not happen all the same.
             raise IllegalStateException(f"{what}() within a callback of the same producer would wait for itself")
         if self._sender.holds_lock:

@@ -1,6 +1,7 @@
 """The thread behind a producer: it feeds the core, owns the network, and tells everybody their outcome.
 
-One lock guards the core; callers' threads take it to append records and to hand over events, never while they wait for an outcome.
+One lock guards the core; callers' threads take it to append records and to hand over events, never while they wait for an outcome. What
+the core does with an event it does in this thread alone: in a caller's Ctrl-C may come in the midst of it, and leave it changed by half.
 Outcomes are told by this thread alone, outside the lock and in the core's order, so callbacks of one partition come in order and may
 call the producer. It holds nothing of the public producer: one that nobody holds any more is collected, and its thread ends when what
 was accepted has its outcome. However the thread ends (close, a mistake of ours, a fork that leaves it in the parent), whoever waits,
@@ -13,10 +14,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Final
 
 from chaffinch.client.client_thread import ClientThread
+from chaffinch.client.condition import Condition
 from chaffinch.client.network import Network
 from chaffinch.errors import IllegalStateException, KafkaException
 from chaffinch.producer import process_ends
@@ -35,7 +36,7 @@ from chaffinch.producer.core.effects import (
 from chaffinch.producer.core.exception_handler import HandlerSaid
 from chaffinch.producer.core.producer_core import ProducerCore
 from chaffinch.producer.core.transactions.requests import Step
-from chaffinch.producer.futures import SHARED_LOCK_HELD, holds
+from chaffinch.producer.futures import SHARED_LOCK_HELD, RecordFuture, futures_of, holds
 from chaffinch.protocol.messages.end_txn import EndTxnRequest
 from chaffinch.runtime.clock import Clock
 
@@ -48,10 +49,7 @@ NEVER_MS: Final = 2**53
 
 
 class SenderThread(ClientThread):
-    """Runs a core until it is stopped. `lock` guards the core, and callers in `send` wait on `changed`, which is the same one.
-
-    Nobody enters `changed` by `with`: `threading.Condition` does that in Python, where Ctrl-C may come and leave the lock held for ever.
-    """
+    """Runs a core until it is stopped. `lock` guards the core, and callers in `send` wait on `changed`, which is the same one."""
 
     def __init__(
         self,
@@ -65,13 +63,18 @@ class SenderThread(ClientThread):
         super().__init__(network, name, "producer", log)
         self.core = core
         self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.changed = Condition(self.lock)
         self.is_in_other_process = False
         """This is a forked child; the thread and the connections stay with the process that made them."""
         self._clock = clock
         self._on_outcome = on_outcome
         self._on_question = on_question
+        self.new_future: Final = futures_of(self)
+        """Makes futures that this thread completes."""
+        self._inbox: list[events.Event] = []
+        """What callers have handed over; stays until the core has taken it in."""
         self._outbox: list[Effect] = []
+        """What the core wanted when this thread was to end."""
         self._untold: deque[Effect] = deque()
         """Effects that are being carried out."""
 
@@ -86,15 +89,19 @@ class SenderThread(ClientThread):
         return holds(self.changed) or holds(SHARED_LOCK_HELD)
 
     def submit(self, event: events.Event) -> None:
-        """Hand an event to the core, from any thread; its effects are carried out by the sender thread."""
-        with self.lock:
-            self.check_alive()
-            self._outbox += self.core.handle(event, self._clock.now_ms())
-        self._network.wakeup()
+        """Hand an event to the core, from any thread. Who is interrupted has handed it over or not."""
+        try:
+            with self.lock:
+                self.check_alive()
+                self._inbox.append(event)
+            self._network.wakeup()
+        except BaseException:  # Ctrl-C, after it was handed over perhaps.
+            self._network.wakeup()
+            raise
 
-    def call(self, make: Callable[[Future[None]], events.Event]) -> Future[None]:
+    def call(self, make: Callable[[RecordFuture[None]], events.Event]) -> RecordFuture[None]:
         """Hand over an event that somebody waits for: `make` puts the future into it."""
-        future: Future[None] = Future()
+        future: RecordFuture[None] = self.new_future()
         self.submit(make(future))
         return future
 
@@ -123,7 +130,9 @@ class SenderThread(ClientThread):
                 deadline_ms, is_awaited = self.core.next_deadline_ms, self.core.is_awaited
             self._tell_all()
             wait_ms = IDLE_WAIT_MS if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms())
-            heard = list(self._network.poll(0 if self._outbox else wait_ms, is_awaited=is_awaited))
+            heard = list(self._network.poll(0 if self._inbox else wait_ms, is_awaited=is_awaited))
+        if self._inbox:
+            self._outbox = self._handle([])
 
     def _handle(self, heard: list[Any]) -> list[Effect]:
         """Let the core have its turn. A full batch is encoded before it and without the lock, which callers need for `send`."""
@@ -137,9 +146,9 @@ class SenderThread(ClientThread):
             return self._advance(heard, self._clock.now_ms())
 
     def _advance(self, heard: list[Any], now_ms: int) -> list[Effect]:
-        # The core may raise. What is in the outbox then stays there, to be told.
-        effects = self.core.handle_all(heard, now_ms)
-        effects, self._outbox = [*self._outbox, *effects], []
+        # The core may raise. What is in the inbox then stays there, to be told.
+        effects = self.core.handle_all([*self._inbox, *heard], now_ms)
+        self._inbox.clear()
         if WakeCallers in map(type, effects):
             self.changed.notify_all()
         return effects
@@ -150,7 +159,7 @@ class SenderThread(ClientThread):
         if self.core.has_open_transaction:
             log.warning("%s: nobody holds the producer any more, and it was not closed: its open transaction is aborted", self.name)
             calls.append(events.AbortCalled(call=None, deadline_ms=self._clock.now_ms() + self.core.wiring.block_ms))
-        over: Future[None] = Future()
+        over: RecordFuture[None] = self.new_future()
         over.add_done_callback(lambda _: self.stop())
         return [*calls, events.CloseCalled(call=over, deadline_ms=NEVER_MS)]
 
@@ -172,10 +181,10 @@ class SenderThread(ClientThread):
                 self.submit(events.HandlerAnswered(batch=effect.batch, said=self._on_question(effect)))
             case CompleteCall():
                 if effect.call is not None:
-                    effect.call.set_result(None)
+                    effect.call.complete(None)
             case FailCall():
-                if effect.call is not None:
-                    effect.call.set_exception(effect.error)
+                if effect.call is not None and not effect.call.done():
+                    effect.call.fail(effect.error)
             case Report():
                 log.warning("%s", effect.text)
             case SendRequest() | WakeCallers():
@@ -206,6 +215,8 @@ class SenderThread(ClientThread):
             # Of a producer that is closed nobody needs to hear in the log that it cannot go on.
             given_up = self.core.give_up(death)
             effects += [effect for effect in given_up if not (self._is_stopping and isinstance(effect, Report))]
+            effects += [FailCall(call=event.call, error=death) for event in self._inbox if hasattr(event, "call")]
+            self._inbox.clear()
             self.changed.notify_all()
         for effect in effects:
             try:

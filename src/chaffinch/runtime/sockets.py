@@ -131,8 +131,13 @@ class Waker:
         if self._is_awake:
             return
         self._is_awake = True
-        with contextlib.suppress(OSError):  # Full: a wake-up is on its way already. Closed: nobody waits any more.
+        try:
             self._writer.send(b"\0")
+        except OSError:
+            pass  # Full: a wake-up is on its way already. Closed: nobody waits any more.
+        except BaseException:  # Ctrl-C: perhaps it was not sent, and the next one must not rely on it.
+            self._is_awake = False
+            raise
 
     def drain(self) -> None:
         """Forget the wake-ups so far. What was announced before this call must be looked at after it."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from chaffinch.client.connections import Answered, Connected, Disconnected, Failed, Written
+from chaffinch.errors import KafkaException
 from chaffinch.identifiers import OffsetAndMetadata, TopicPartition
 from chaffinch.producer.core.batches.batch import ProducerBatch
 from chaffinch.producer.core.exception_handler import HandlerSaid
@@ -43,6 +44,14 @@ class CloseCalled:
 
     call: Any
     deadline_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordsRefused:
+    """So many records failed before they were in any batch, with `error` as their callers were told."""
+
+    count: int
+    error: KafkaException
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +93,10 @@ class AbortCalled:
     deadline_ms: int
     closes_within: str | None = None
     """What limits the wait where the producer is being closed; None: max.block.ms does, and the call may be made again."""
+    only_if_open: bool = False
+    """Not a mistake if there is nothing to abort: a commit may have come before it, whose caller was interrupted."""
 
 
 TransactionCall: TypeAlias = InitTransactionsCalled | BeginTransactionCalled | SendOffsetsCalled | CommitCalled | AbortCalled
 NetworkEvent: TypeAlias = Answered | Failed | Written | Connected | Disconnected
-Event: TypeAlias = TimePassed | TopicWanted | FlushCalled | CloseCalled | HandlerAnswered | TransactionCall | NetworkEvent
+Event: TypeAlias = TimePassed | TopicWanted | FlushCalled | CloseCalled | RecordsRefused | HandlerAnswered | TransactionCall | NetworkEvent

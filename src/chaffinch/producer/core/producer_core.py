@@ -153,8 +153,8 @@ class ProducerCore:
 
     @property
     def has_open_transaction(self) -> bool:
-        """Whether there is a transaction that can be aborted. After a commit without an answer there is none: it may have happened."""
-        return self.transaction is not None and self.transaction.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+        """Whether there is a transaction that can be aborted."""
+        return self.transaction is not None and self.transaction.is_open
 
     # What callers ask, on their own thread, with the lock held.
 
@@ -210,16 +210,22 @@ class ProducerCore:
         else:
             size += len(key)
             growing = self._growing_of_key(topic, key) if self.partitioner.hashes_keys else self._lanes.get(topic)
-        accumulator = self.accumulator
-        if growing is None or growing.size + size >= growing.bytes_max or size > accumulator.memory_free or size > self._record_bytes_max:
+        if growing is None:
             return None
-        accumulator.memory_free -= size
-        growing.size += size
-        growing.keys.append(key)
-        growing.values.append(value)
-        growing.timestamps.append(timestamp_ms)
+        accumulator = self.accumulator
+        filled, free = growing.size + size, accumulator.memory_free
+        if filled >= growing.bytes_max or size > free or size > self._record_bytes_max:
+            return None
         receipts = growing.receipts
-        receipts.append(receipt)
+        try:  # `growing.append`, whose call would be felt here.
+            growing.keys.append(key)
+            growing.values.append(value)
+            growing.timestamps.append(timestamp_ms)
+            receipts.append(receipt)
+        except BaseException:
+            growing.take_back(receipt)
+            raise
+        growing.size, accumulator.memory_free = filled, free - size
         return receipts
 
     def shut(self) -> None:
@@ -261,14 +267,15 @@ class ProducerCore:
         self.callers.for_memory += 1
         return self._wants_look or self.accumulator.lingers
 
+    def refused_in_words(self, error: KafkaException) -> KafkaException:
+        """What the caller is told of a record that failed before it was in any batch."""
+        return as_abortable(error) if self.transaction is not None and error.code.is_retriable else error
+
     def records_refused(self, count: int, error: KafkaException) -> KafkaException:
         """Records failed before they were in any batch; their error, in words. In a transaction that counts like any other failure."""
         self.wiring.counts["records_failed"] += count
-        if self.transaction is None:
-            return error
-        if error.code.is_retriable:
-            error = as_abortable(error)
-        if self.transaction.state is State.IN_TRANSACTION:
+        error = self.refused_in_words(error)
+        if self.transaction is not None and self.transaction.state is State.IN_TRANSACTION:
             self.out += self.transaction.record_failed(error)
         return error
 
@@ -298,10 +305,10 @@ class ProducerCore:
                 self.wiring.metadata.use(event.topic, now_ms)
                 if event.is_stale:
                     self.wiring.metadata.refresh()
-            case events.FlushCalled():
-                self.callers.flush(event.call)
-            case events.CloseCalled():
-                self._close(event)
+            case events.FlushCalled() | events.CloseCalled():
+                self._await_all(event)
+            case events.RecordsRefused():
+                self.records_refused(event.count, event.error)
             case events.HandlerAnswered():
                 self.desk.answered(event, now_ms)
             case Answered():
@@ -323,7 +330,10 @@ class ProducerCore:
         assert self.transaction is not None, "the public producer refuses transactions without a transactional id"
         self.out += self.transaction.call(event)
 
-    def _close(self, event: events.CloseCalled) -> None:
+    def _await_all(self, event: events.FlushCalled | events.CloseCalled) -> None:
+        if isinstance(event, events.FlushCalled):
+            self.callers.flush(event.call)
+            return
         self.callers.close(event.call, event.deadline_ms)
         if self.transaction is not None:
             self.transaction.closes_by(event.deadline_ms)

@@ -92,14 +92,26 @@ class OpenBatch:
         """What it is taken as, once somebody has had the time."""
 
     def append(self, key: bytes | None, value: bytes | None, timestamp_ms: int, headers: Headers, receipt: Any, size: int) -> None:
-        """Add a record that takes at most `size` bytes."""
-        if headers:
-            self.headers[len(self.keys)] = headers
-        self.keys.append(key)
-        self.values.append(value)
-        self.timestamps.append(timestamp_ms)
-        self.receipts.append(receipt)
+        """Add a record that takes at most `size` bytes; all of it or, when Ctrl-C comes, nothing."""
+        try:
+            if headers:
+                self.headers[len(self.keys)] = headers
+            self.keys.append(key)
+            self.values.append(value)
+            self.timestamps.append(timestamp_ms)
+            self.receipts.append(receipt)
+        except BaseException:
+            self.take_back(receipt)
+            raise
         self.size += size
+
+    def take_back(self, receipt: Any) -> None:
+        """A record was interrupted while it was added: what there is of it goes, its receipt too if that was the last step."""
+        receipts = self.receipts
+        count = len(receipts) - (bool(receipts) and receipts[-1] is receipt)
+        for column in (receipts, self.keys, self.values, self.timestamps):
+            del column[count:]
+        self.headers.pop(count, None)
 
     @property
     def memory_bytes(self) -> int:
@@ -129,19 +141,22 @@ class _Queue:
         first = self.closed[0] if self.closed else self.growing
         return None if first is None else first.created_ms
 
+    # Callers do these, too, in whose threads Ctrl-C may come at any call: see `chaffinch.client.condition`. So what belongs together is
+    # done without one (`+=`, not `append`).
+
     def close(self) -> None:
-        if self.growing is not None:
-            self._position_next = self.position_next
-            self.growing.bytes_max = 0
-            self.closed.append(self.growing)
-            self.growing = None
+        growing, position_next = self.growing, self.position_next
+        if growing is not None:
+            self.closed += (growing,)
+            growing.bytes_max, self._position_next, self.growing = 0, position_next, None
 
     def add(self, batch: ProducerBatch) -> None:
         """A batch that is closed already."""
         self.close()
+        count = batch.count
         batch.position = self._position_next
-        self._position_next += batch.count
-        self.closed.append(batch)
+        self._position_next += count
+        self.closed += (batch,)
 
 
 class Claim:
@@ -216,9 +231,9 @@ class Accumulator:
                 appended = Appended.BEGAN
             growing = OpenBatch(now_ms, queue.position_next, self._batch_bytes)
         growing.append(key, value, timestamp_ms, headers, receipt, size)
-        if queue.growing is None:  # Not before it has a record: Ctrl-C may come before that, and an empty batch cannot be sent.
-            queue.growing = growing
-            self._busy[topic_partition] = None
+        # Not before it has a record: Ctrl-C may come before that, and an empty batch cannot be sent. From here on nothing is called.
+        queue.growing = growing
+        self._busy[topic_partition] = None
         self.memory_free -= size
         if growing.size >= self._batch_bytes:
             queue.close()
@@ -296,8 +311,13 @@ class Accumulator:
     def claim(self, size: int) -> Claim:
         """Get in line for memory; whatever comes of it, `settle` it."""
         claim = Claim(size)
-        self._claims.append(claim)
+        self._claims += (claim,)  # By no call: Ctrl-C, which may come with any, must not leave a claim that nobody knows.
         return claim
+
+    @property
+    def claims_count(self) -> int:
+        """How many are in line for memory."""
+        return len(self._claims)
 
     def is_granted(self, claim: Claim) -> bool:
         """Whether there is enough for a claim."""
@@ -305,10 +325,15 @@ class Accumulator:
         return not claim.lacks
 
     def settle(self, claim: Claim) -> None:
-        """Who claimed waits no longer: what was kept for him is free, for himself at once if it is enough."""
-        self._claims.remove(claim)
-        self.memory_free += claim.size - claim.lacks
-        if claim.lacks:
+        """Who claimed waits no longer: what was kept for him is free, for himself at once if it is enough.
+
+        Called again, after Ctrl-C in the midst of it, it goes on, and nothing is kept for him any more."""
+        kept, is_for_others = claim.size - claim.lacks, claim.lacks > 0
+        claim.lacks = claim.size
+        self.memory_free += kept
+        if claim in self._claims:
+            self._claims.remove(claim)
+        if is_for_others:
             self._share_out()
 
     def _share_out(self) -> None:

@@ -142,7 +142,14 @@ class TransactionManager:
         calls.append(_Waiting(call, deadline_ms))
         return []
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be aborted. After a commit without an answer it cannot: it may have happened."""
+        return self.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+
     def _abort(self, event: events.AbortCalled) -> list[Effect]:
+        if event.only_if_open and not self.is_open:
+            return [CompleteCall(call=event.call)]
         refusal = self._move_for(Move.ABORT_CALLED, event.call)
         if refusal:
             return refusal

@@ -1,0 +1,80 @@
+"""Ctrl-C at a chosen moment of a call: after the n-th of all the moments at which Python would let a signal handler raise.
+
+CPython looks for signals where a function of Python begins, where one of C has returned, and where a loop goes round, in the main thread
+alone; nothing comes between two statements without any of these. A wait that a signal ends is one of C that does not return. Here a trace
+does what the handler does: it raises, once. The library's own moments count, and those of the standard library within its calls, but not
+those of `logging` and of the compiler for numbers, whose locks and caches are not ours to guard.
+"""
+
+from __future__ import annotations
+
+import dis
+import logging
+import sys
+from types import CodeType, FrameType
+from typing import Any, Final
+
+LOOPS: Final = {number for name, number in dis.opmap.items() if name.startswith("JUMP_BACKWARD")}
+WAITS: Final = ("lock.acquire", "RLock.acquire", "lock.acquire_lock")
+NOT_OURS: Final = (__file__, logging.__file__, dis.__file__)
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at moment number `index` of what is done within; `left` is negative once it has."""
+
+    def __init__(self, index: int) -> None:
+        self.left = index
+        self._before: Any = (None, None)
+        self._outside: FrameType | None = None
+        self.place = ""
+        """Where it was raised, for people."""
+
+    def __enter__(self) -> None:
+        self._before, self._outside = (sys.gettrace(), sys.getprofile()), sys._getframe(1)
+        sys.settrace(self._called)
+        sys.setprofile(self._profiled)
+
+    def __exit__(self, *_: object) -> None:
+        self._outside = None
+        sys.setprofile(self._before[1])
+        sys.settrace(self._before[0])
+
+    @property
+    def has_come(self) -> bool:
+        return self.left < 0
+
+    def _called(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        if _is_not_ours(frame):
+            return None
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        return self._stepped
+
+    def _stepped(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "opcode" and frame.f_code.co_code[frame.f_lasti] in LOOPS and not self._is_apart(frame):
+            self._moment(frame, "loop")
+        return self._stepped
+
+    def _profiled(self, frame: FrameType, event: str, argument: Any) -> None:
+        name = getattr(argument, "__qualname__", "")
+        if (event in ("call", "c_return") or (event == "c_call" and name in WAITS)) and not self._is_apart(frame):
+            self._moment(frame, f"{event} {name}")
+
+    def _is_apart(self, frame: FrameType | None) -> bool:
+        while frame is not None and frame is not self._outside:
+            if _is_not_ours(frame):
+                return True
+            frame = frame.f_back
+        return False
+
+    def _moment(self, frame: FrameType, what: str) -> None:
+        self.left -= 1
+        if self.left < 0:
+            sys.setprofile(None)
+            sys.settrace(None)
+            code: CodeType = frame.f_code
+            self.place = f"{code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {code.co_qualname}: {what}"
+            raise KeyboardInterrupt
+
+
+def _is_not_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename in NOT_OURS or "/numba/" in frame.f_code.co_filename
