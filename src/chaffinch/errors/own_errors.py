@@ -81,6 +81,10 @@ OF_SPARK: Final = (
         "Look into the topic; if the batch is not there, set onMissingMarker=write for one start.",
     ),
     OwnError(
+        "MARKER_LOST", _CONFIG, "Kafka has the marker of an older batch than the newest it acknowledged: it has lost that transaction since.",
+        "Look into the topic for the rows that the text names, write again what is missing, then set onMissingMarker=write for one start.",
+    ),
+    OwnError(
         "FOREIGN_MARKER", _CONFIG, "The group of the marker holds an offset that another program has committed.",
         "Give the query a checkpoint, or the write an idempotencyToken, of its own.",
     ),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from chaffinch.identifiers import TopicPartition
-from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Verdict, judge
+from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Verdict, check_not_lost, judge
 from chaffinch.spark.commit.messages import BatchCounts
 from chaffinch.spark.refusals import Refusal
 
@@ -61,6 +61,34 @@ def test_a_stream_s_batch_5(seen, kept, verdict):
             judge(at_hand(), seen, kept, NOW_MS)
         assert caught.value.name == verdict
         assert str(caught.value).startswith(f"KAFKA[InvalidConfiguration] {verdict}: batch 5" if "RESTORED" in verdict else "KAFKA[")
+
+
+@pytest.mark.parametrize(
+    ("seen", "kept", "is_lost"),
+    [
+        (marker(3), remembered(4, "written"), True),
+        (marker(4), remembered(5, "written"), True),
+        (marker(4), remembered(9, "written"), True),
+        (marker(4), remembered(4, "written"), False),
+        (marker(4), remembered(3, "written"), False),
+        # Without a row there is no marker, and who is about to end may not have come to it.
+        (marker(3), remembered(4, "empty"), False),
+        (marker(4), remembered(5, "ending"), False),
+        (marker(3), replace(remembered(4, "written"), is_without_marker=True), False),
+        (marker(3), replace(remembered(4, "written"), marker="others-0"), False),
+        (None, remembered(4, "written"), False),
+        (marker(3), None, False),
+    ],
+)
+def test_a_batch_that_kafka_acknowledged_and_lost(seen, kept, is_lost):
+    batch = at_hand(marker="orders-0")
+    if is_lost:
+        with pytest.raises(Refusal, match=r"^KAFKA\[InvalidConfiguration\] MARKER_LOST: group g has the marker of batch \d, ") as caught:
+            check_not_lost(batch, seen, kept)
+        assert f"acknowledged batch {kept.batch_id} " in str(caught.value)
+    else:
+        check_not_lost(batch, seen, kept)
+    check_not_lost(replace(batch, writes_without_marker=True), seen, kept)
 
 
 def test_the_first_batch_needs_no_marker():

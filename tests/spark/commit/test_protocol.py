@@ -312,6 +312,20 @@ class TestMarker:
         query.run()
         assert_exactly_once(broker)
 
+    def test_an_acknowledged_batch_that_kafka_has_lost_is_told(self):
+        broker, query = two_batches()
+        query.run(until=1)
+        offsets, marker_place = broker.core.state.offsets, TopicPartition(TOPIC, 0)
+        older = offsets.fetch("chaffinch-q", marker_place)
+        query.run()
+        written = counted(broker.read(TOPIC))
+        offsets.commit("chaffinch-q", {marker_place: older})
+        with pytest.raises(Refusal, match="has the marker of batch 0, but Kafka acknowledged batch 1 ") as caught:
+            query.commit(1)
+        assert caught.value.name == "MARKER_LOST"
+        assert counted(broker.read(TOPIC)) == written
+        assert query.commit(1, writes_without_marker=True).result.outcome == "written"
+
     def test_an_offset_of_another_program_in_the_group_is_refused(self):
         broker, query = two_batches()
         query.commit(0)

@@ -168,6 +168,25 @@ def judge(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | No
     return Verdict.WRITE
 
 
+def check_not_lost(batch: BatchAtHand, marker: Marker | None, remembered: Remembered | None) -> None:
+    """Raises Refusal where the stable marker is older than a batch whose EndTxn was answered: Kafka has lost that transaction since.
+
+    Without a marker nothing can be said: it may have expired.
+    """
+    if marker is None or remembered is None or remembered.stage != "written" or batch.writes_without_marker:
+        return
+    if marker.batch_id >= remembered.batch_id or _left_none_here(batch, remembered):
+        return
+    raise Refusal(
+        Group.INVALID_CONFIGURATION,
+        "MARKER_LOST",
+        f"group {batch.group_id} has the marker of batch {marker.batch_id}, but Kafka acknowledged batch {remembered.batch_id} (the "
+        "checkpoint's folder chaffinch): Kafka has lost that transaction since, perhaps with its rows (an unclean leader election, disks "
+        "without power, another cluster under the same address): look into the topic for what is missing after batch "
+        f"{marker.batch_id}, then set onMissingMarker=write to go on with batch {batch.batch_id}",
+    )
+
+
 def _left_none_here(batch: BatchAtHand, remembered: Remembered) -> bool:
     """Whether the remembered batch has no marker where one is looked for now: tasks sent it, or the option topic was another."""
     return remembered.is_without_marker or remembered.marker not in ("", batch.marker)

@@ -24,7 +24,7 @@ from chaffinch.errors.codes import Group
 from chaffinch.identifiers import ProducerIdentity, TopicPartition
 from chaffinch.spark.commit import requests
 from chaffinch.spark.commit.finish import finish_commit
-from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, judge
+from chaffinch.spark.commit.marker import BatchAtHand, CheckpointState, Marker, Remembered, Stage, Verdict, check_not_lost, judge
 from chaffinch.spark.commit.messages import STAGING_LOST, BatchCounts, Rejection, StagedBatch, StagedBytes
 from chaffinch.spark.commit.operations import (
     AskHandler,
@@ -77,6 +77,8 @@ def commit_batch(plan: CommitPlan) -> Commit:
         writer.marker = yield from writer.read_marker_again()
         if _judge(plan, writer.marker, state) is Verdict.SKIP:
             return CommitResult(outcome="skipped")
+        if plan.group_id is not None:
+            check_not_lost(_at_hand(plan, plan.group_id), writer.marker, state.remembered)
         result = yield from writer.write()
     except Fenced as fenced:
         yield from _after_fencing(plan, writer.marker, fenced)
@@ -256,12 +258,15 @@ def _checked(plan: CommitPlan) -> Tally:
 def _judge(plan: CommitPlan, marker: Marker | None, state: CheckpointState) -> Verdict:
     if plan.group_id is None:
         return Verdict.WRITE
-    batch = BatchAtHand(
-        batch_id=plan.batch_id, digest=plan.digest, group_id=plan.group_id, is_stream=plan.is_stream,
+    return judge(_at_hand(plan, plan.group_id), marker, state.remembered, plan.wall_ms)
+
+
+def _at_hand(plan: CommitPlan, group_id: str) -> BatchAtHand:
+    return BatchAtHand(
+        batch_id=plan.batch_id, digest=plan.digest, group_id=group_id, is_stream=plan.is_stream,
         writes_without_marker=plan.writes_without_marker, offsets_retention_ms=plan.target.offsets_retention_ms,
         marker=str(plan.marker_partition),
     )  # fmt: skip
-    return judge(batch, marker, state.remembered, plan.wall_ms)
 
 
 def _read_state(plan: CommitPlan) -> Generator[Operation, Reply, CheckpointState]:
